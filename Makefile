@@ -1,0 +1,75 @@
+# One virtual environment, two stamps: .venv/.runtime is what `make run` needs, .venv/.dev what the tests need besides.
+# Both are made again when pyproject.toml changes. PYTHON chooses the interpreter: make run PYTHON=python3.12
+
+PYTHON ?= python3
+BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+CODE   := $(wildcard proxy tests bench)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo quick test check format bench clean
+
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.dev ## Install everything for developing into .venv
+
+run: .venv/.runtime ## Start the proxy (127.0.0.1:8700) with the sandbox provider behind it; Ctrl-C stops it
+	@exec $(BIN)/paywitness run --with-sandbox
+
+demo: .venv/.runtime ## A hundred payments through a broken provider, with and without us; under a minute
+	@exec $(BIN)/paywitness demo
+
+quick: .venv/.dev ## The quick tests: under a minute
+	$(BIN)/python -m pytest -q -n auto -m "not slow"
+
+test: check ## Everything: the checks and all tests
+	$(BIN)/python -m pytest -q -n auto
+
+check: .venv/.dev ## Lint, format and types; changes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy $(CODE)
+
+format: .venv/.dev ## Put the code in its format and sort its imports
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: .venv/.dev ## What a call costs through us, beside a bare pass-through
+	@exec $(BIN)/python -m bench
+
+clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find proxy tests $(wildcard bench) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+
+.venv/.runtime: pyproject.toml | .venv/.made
+	@echo "Installing Paywitness into .venv (once, about half a minute) ..."
+	@$(PIP) --editable '.[speed]'
+	@touch $@
+
+.venv/.dev: pyproject.toml | .venv/.made
+	@echo "Installing Paywitness and its development tools into .venv (once, a minute or two) ..."
+	@$(PIP) --editable '.[speed,dev]'
+	@touch .venv/.runtime $@
+
+# A fresh Debian has python3 without its venv module: as root it is installed, otherwise we say how.
+.venv/.made:
+	@echo "Making .venv ..."
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory .need-venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Paywitness needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@touch $@
+
+.PHONY: .need-venv
+.need-venv:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing python3-venv from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null; \
+	else \
+		echo "$(PYTHON) cannot make virtual environments here. Install its venv module first, for example:"; \
+		echo "  sudo apt-get install python3 python3-venv"; \
+		exit 1; \
+	fi

@@ -1,0 +1,58 @@
+"""Time: the only place that reads it, and the only place that waits for it to pass.
+
+Three clocks, because no single one is right for everything:
+
+- `now` is for what people and other machines read: dates in records, headers, signatures. It may jump.
+- `mono` is for how long something took and when a timer fires. It never goes back, but it may stand still while the
+  machine is suspended.
+- `boot` is for leases. It never goes back and counts suspension too, so a sidecar that wakes up knows that its right
+  to send is over.
+
+Names follow the clock: wall time ends in `_at`, monotonic time in `_mono`, durations in `_s`. Everything that needs
+time is handed a Clock, so the simulator can hand in its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+# Linux counts suspension in CLOCK_BOOTTIME alone. macOS has no clock of that name; its CLOCK_MONOTONIC counts sleep.
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """What the proxy knows of time. All values are seconds; two clocks' values are never compared with each other."""
+
+    def now(self) -> float:
+        """Wall time, since the epoch. For dates only: a duration measured with it is wrong when the clock is set."""
+        ...
+
+    def mono(self) -> float:
+        """Monotonic time, on the scale of the event loop's `time()`. For durations and timers."""
+        ...
+
+    def boot(self) -> float:
+        """Monotonic time that also passes while the machine is suspended. For leases. Starts anew with each boot."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the monotonic clock. Zero or less only lets others run."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def mono(self) -> float:
+        return time.monotonic()
+
+    def boot(self) -> float:
+        return time.clock_gettime(_BOOT_CLOCK)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
