@@ -1,0 +1,208 @@
+"""The routes under /_sandbox/: look at what happened, and choose what happens next. Made for a person with curl.
+
+Control requests are not arrivals: they are not logged, not counted, and no fault touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from proxy.sandbox.answer import Answer, error_answer, json_answer, misuse
+from proxy.sandbox.arrivals import ArrivalLog
+from proxy.sandbox.bank import Bank, NotFound, Refused
+from proxy.sandbox.body import BadBody
+from proxy.sandbox.catalogue import FAULTS, UnknownFault, describe_faults
+from proxy.sandbox.charge import Status
+from proxy.sandbox.contract import CONTRACTS_HELP, Contract
+from proxy.sandbox.dialects.acme import charge_json
+from proxy.sandbox.dialects.routes import ROUTES
+from proxy.sandbox.ledger import Ledger, charges_by_order, totals
+from proxy.sandbox.options import SandboxOptions
+from proxy.sandbox.outcomes import TOKENS_HELP
+from proxy.sandbox.request import Request
+from proxy.sandbox.schedule import BadSchedule, Schedule
+
+PREFIX = "_sandbox"
+LEDGER_LIMIT_DEFAULT = 100_000
+REQUESTS_LIMIT_DEFAULT = 1_000
+
+ROUTES_HELP = {
+    "GET /_sandbox/": "this page",
+    "GET /_sandbox/ledger?order=&key=&charge=&kind=&limit=": "what really happened to the money",
+    "GET /_sandbox/requests?order=&key=&limit=": "what arrived, and what became of it",
+    "GET /_sandbox/faults": "the schedule in force",
+    "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., ...}',
+    "DELETE /_sandbox/faults": "no schedule: only Sandbox-Fault headers make trouble",
+    "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
+    "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
+    "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/reset": "empty the ledger and everything else, back to the options of the start",
+}
+HEADERS_HELP = {
+    "Sandbox-Fault": "what happens by arrival: `drop_after_commit`, `error_503,-,slow(slow_s=0.5)`, `html_502*`",
+    "Sandbox-Contract": "the contract for this request: " + ", ".join(Contract),
+}
+
+
+class Controlled(Protocol):
+    """What there is to control."""
+
+    @property
+    def options(self) -> SandboxOptions: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def arrivals(self) -> ArrivalLog: ...
+    @property
+    def bank(self) -> Bank: ...
+    @property
+    def contract(self) -> Contract: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    def set_contract(self, name: str) -> None: ...
+    def set_schedule(self, source: Mapping[str, object]) -> None: ...
+    def add_outage(self, source: Mapping[str, object]) -> None: ...
+    def reset(self) -> None: ...
+
+
+Act = Callable[[Controlled, Request], Answer]
+
+
+def control(sandbox: Controlled, request: Request) -> Answer:
+    path = request.segments[1:]
+    if len(path) == 3 and path[0] == "charges" and path[2] == "settle":
+        act: Act | None = settle if request.method == "POST" else None
+    else:
+        act = ACTS.get((request.method, "/".join(path)))
+    if act is None:
+        message = f"There is no {request.method} {request.path} here."
+        return error_answer(404, "sandbox_error", message, code="route_missing", routes=list(ROUTES_HELP))
+    try:
+        return act(sandbox, request)
+    except UnknownFault as error:
+        return misuse(str(error), "unknown_fault", known_faults=sorted(FAULTS))
+    except NotFound as error:
+        return error_answer(404, "sandbox_error", str(error), code="resource_missing")
+    except Refused as error:
+        return error_answer(409, "sandbox_error", error.message, code=error.code)
+    except (BadBody, BadSchedule, ValueError) as error:
+        return misuse(str(error), "invalid_control")
+
+
+def show_help(sandbox: Controlled, request: Request) -> Answer:
+    return page(
+        {
+            "what": "A payment provider that fails on demand, and a ledger of what really happened.",
+            "contract": sandbox.contract,
+            "contracts": CONTRACTS_HELP,
+            "routes": ROUTES_HELP,
+            "request_headers": HEADERS_HELP,
+            "provider_routes": [f"{route.method} {route.pattern}" for route in ROUTES],
+            "sources": TOKENS_HELP,
+            "faults": describe_faults(sandbox.options.fault_defaults),
+        }
+    )
+
+
+def show_ledger(sandbox: Controlled, request: Request) -> Answer:
+    query = request.query
+    wanted = {name: query[name] for name in ("key", "order", "charge", "kind") if name in query}
+    found = sandbox.ledger.find(**wanted)
+    by_order = charges_by_order(found)
+    newest = found[-limit_in(query, LEDGER_LIMIT_DEFAULT) :]
+    return page(
+        {
+            "entries": [entry.as_json() for entry in newest],
+            "entries_found": len(found),
+            "charges_by_order": by_order,
+            "duplicates_by_order": {order: count for order, count in by_order.items() if count > 1},
+            "totals": totals(found),
+            "entries_max": sandbox.ledger.entries_max,
+        }
+    )
+
+
+def show_requests(sandbox: Controlled, request: Request) -> Answer:
+    log, query = sandbox.arrivals, request.query
+    found = log.find(query.get("key"), query.get("order"))
+    newest = found[-limit_in(query, REQUESTS_LIMIT_DEFAULT) :]
+    return page(
+        {
+            "requests": [arrival.as_json() for arrival in newest],
+            "requests_found": len(found),
+            "total": log.total,
+            "dropped": log.dropped,
+            "requests_max": log.arrivals_max,
+        }
+    )
+
+
+def show_faults(sandbox: Controlled, request: Request) -> Answer:
+    schedule = sandbox.schedule
+    outages = [
+        {"start_s": round(outage.start_s, 3), "duration_s": outage.duration_s, "mode": outage.mode}
+        for outage in schedule.outages
+    ]
+    return page({"schedule": schedule.source, "seed": schedule.seed, "outages": outages})
+
+
+def put_faults(sandbox: Controlled, request: Request) -> Answer:
+    sandbox.set_schedule(request.tree)
+    return show_faults(sandbox, request)
+
+
+def delete_faults(sandbox: Controlled, request: Request) -> Answer:
+    sandbox.set_schedule({})
+    return show_faults(sandbox, request)
+
+
+def put_contract(sandbox: Controlled, request: Request) -> Answer:
+    name = request.tree.get("contract")
+    if not isinstance(name, str):  # None must not become the contract "none"
+        raise ValueError(f"contract is one of {', '.join(Contract)}")
+    sandbox.set_contract(name)
+    return page({"contract": sandbox.contract, "means": CONTRACTS_HELP[sandbox.contract]})
+
+
+def post_outage(sandbox: Controlled, request: Request) -> Answer:
+    sandbox.add_outage(request.tree)
+    return show_faults(sandbox, request)
+
+
+def post_reset(sandbox: Controlled, request: Request) -> Answer:
+    sandbox.reset()
+    return page({"reset": True, "contract": sandbox.contract})
+
+
+def settle(sandbox: Controlled, request: Request) -> Answer:
+    status = request.tree.get("status", "succeeded")
+    if status not in ("succeeded", "failed"):
+        raise ValueError("status is succeeded or failed")
+    charge = sandbox.bank.charge(request.segments[2])
+    sandbox.bank.settle(charge, Status(str(status)))
+    return page(charge_json(charge, request))
+
+
+def page(value: object) -> Answer:
+    return json_answer(200, value, indent=2)
+
+
+def limit_in(query: Mapping[str, str], default: int) -> int:
+    limit = int(query.get("limit", default))
+    if limit < 1:
+        raise ValueError("limit is a number from 1 on")
+    return limit
+
+
+ACTS: Mapping[tuple[str, str], Act] = {
+    ("GET", ""): show_help,
+    ("GET", "ledger"): show_ledger,
+    ("GET", "requests"): show_requests,
+    ("GET", "faults"): show_faults,
+    ("PUT", "faults"): put_faults,
+    ("DELETE", "faults"): delete_faults,
+    ("PUT", "contract"): put_contract,
+    ("POST", "outage"): post_outage,
+    ("POST", "reset"): post_reset,
+}

@@ -1,0 +1,117 @@
+"""A provider's route: a method, a path with named holes, what it does; and what all dialects read and refuse alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
+
+from proxy.sandbox.answer import Answer, error_answer, invalid
+from proxy.sandbox.bank import Bank, NotFound, Refused
+from proxy.sandbox.body import BadBody
+from proxy.sandbox.outcomes import UnknownToken
+from proxy.sandbox.request import Request
+
+AMOUNT_MAX = 10**12
+METADATA_MAX = 50
+PAGE_MAX = 100
+PAGE_DEFAULT = 10
+
+Names = Mapping[str, str]
+Act = Callable[[Bank, Request, Names], Answer]
+Thing = TypeVar("Thing")
+
+
+class Invalid(Exception):
+    """The request cannot be meant like this; nothing was begun."""
+
+    def __init__(self, param: str | None, message: str, code: str = "parameter_invalid") -> None:
+        super().__init__(message)
+        self.param = param
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    pattern: str
+    act: Act
+
+    def match(self, segments: Sequence[str]) -> dict[str, str] | None:
+        """The names of the path, if it is this route's. The caller has compared the number of segments."""
+        names: dict[str, str] = {}
+        for wanted, given in zip(self.pattern.split("/")[1:], segments, strict=True):
+            if wanted.startswith("{"):
+                if not given:
+                    return None
+                names[wanted[1:-1]] = given
+            elif wanted != given:
+                return None
+        return names
+
+
+def refusing(worded: Callable[[Refused], Answer]) -> Callable[[Act], Act]:
+    """Turn what the reading of a request or the bank refuses into an answer; `worded` says the bank's part."""
+
+    def around(act: Act) -> Act:
+        @wraps(act)
+        def acting(bank: Bank, request: Request, names: Names) -> Answer:
+            try:
+                return act(bank, request, names)
+            except Invalid as error:
+                return invalid(error.message, param=error.param, code=error.code)
+            except (BadBody, UnknownToken) as error:
+                return invalid(str(error))
+            except NotFound as error:
+                return error_answer(404, "invalid_request_error", str(error), code="resource_missing")
+            except Refused as error:
+                return worded(error)
+
+        return acting
+
+    return around
+
+
+def amount_from(value: object, param: str = "amount") -> int:
+    if value is None:
+        raise Invalid(param, f"{param} is missing", "parameter_missing")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(param, f"{param} is an integer of minor units", "amount_invalid")
+    if not 0 < value <= AMOUNT_MAX:
+        raise Invalid(param, f"{param} is more than zero and at most {AMOUNT_MAX}", "amount_invalid")
+    return value
+
+
+def currency_from(value: object) -> str:
+    if not isinstance(value, str) or len(value) != 3 or not value.isascii() or not value.isalpha():
+        raise Invalid("currency", "currency is a code of three letters", "currency_invalid")
+    return value
+
+
+def metadata_from(value: object) -> dict[str, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > METADATA_MAX:
+        raise Invalid("metadata", f"metadata is an object of at most {METADATA_MAX} members")
+    return value
+
+
+def page_of(
+    things: Sequence[Thing], name: Callable[[Thing], str], query: Mapping[str, str]
+) -> tuple[list[Thing], bool]:
+    """One page, and whether there is more: `limit`, and `starting_after` the last name of the page before."""
+    try:
+        limit = int(query.get("limit", PAGE_DEFAULT))
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= PAGE_MAX:
+        raise Invalid("limit", f"limit is a number from 1 to {PAGE_MAX}")
+    start = 0
+    if after := query.get("starting_after"):
+        names = [name(thing) for thing in things]
+        if after not in names:
+            raise Invalid("starting_after", f"{after} is not in this list", "resource_missing")
+        start = names.index(after) + 1
+    return list(things[start : start + limit]), len(things) > start + limit

@@ -1,0 +1,98 @@
+"""The listening socket: open, shut for an outage in which nobody listens, and open again at the same address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl as tls
+from collections.abc import Callable
+
+from proxy.sandbox.choosing import ScheduleInForce
+from proxy.sandbox.wire import Connection
+
+BACKLOG = 1024
+WAIT_S_MIN = 0.001  # a clock that is a little behind its timer must not make us spin
+
+
+class Door:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        in_force: Callable[[], ScheduleInForce],
+        send_away: Callable[[], None],
+    ) -> None:
+        self._connect = connect
+        self._in_force = in_force
+        self._send_away = send_away
+        self._changed = asyncio.Event()
+        self._ssl: tls.SSLContext | None = None
+        self._server: asyncio.Server | None = None
+        self._placeholder: socket.socket | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.host = ""
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self._ssl is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        return self._server is not None
+
+    async def open(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
+        self.host, self.port, self._ssl = host, port, ssl
+        await self._listen()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="sandbox door")
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # we have just asked for it
+                await self._keeper
+        if self._server is not None:
+            self._server.close()
+        if self._placeholder is not None:
+            self._placeholder.close()
+
+    def schedule_changed(self) -> None:
+        self._changed.set()
+
+    async def _keep(self) -> None:
+        """Open or shut as the schedule in force says; looks again when it changes or a window begins or ends."""
+        while True:
+            self._changed.clear()
+            refuses = self._in_force().refuses()
+            if refuses and self._server is not None:
+                self._shut()
+            elif not refuses and self._server is None:
+                await self._listen()
+            wait_s = self._in_force().next_change_s()
+            with contextlib.suppress(TimeoutError):  # the time has come
+                async with asyncio.timeout(None if wait_s is None else max(wait_s, WAIT_S_MIN)):
+                    await self._changed.wait()
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._connect, self.host, self.port, ssl=self._ssl, backlog=BACKLOG, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        if self._placeholder is not None:
+            self._placeholder.close()
+            self._placeholder = None
+
+    def _shut(self) -> None:
+        if self._server is None:
+            return
+        listening = self._server.sockets[0]
+        family, address = listening.family, listening.getsockname()
+        self._server.close()
+        self._server = None
+        # Bound but not listening: callers are refused, and nobody else takes the port meanwhile.
+        self._placeholder = socket.socket(family, socket.SOCK_STREAM)
+        self._placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._placeholder.bind(address)
+        self._send_away()

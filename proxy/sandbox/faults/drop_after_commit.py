@@ -1,0 +1,19 @@
+"""The money moves. The connection is closed (FIN) without a byte of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.sandbox.exchange import Exchange
+from proxy.sandbox.fault import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class DropAfterCommit(Fault):
+    name: ClassVar[str] = "drop_after_commit"
+
+    async def play(self, exchange: Exchange) -> None:
+        await exchange.receive()
+        exchange.execute()
+        exchange.close()

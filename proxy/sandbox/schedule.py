@@ -1,0 +1,182 @@
+"""A schedule of bad weather: what may befall any arrival, how likely, and when. Plain values, read from JSON.
+
+    {"seed": 7, "apply_to": "writes",
+     "faults":    {"drop_after_commit": 0.1, "rate_limited(retry_after_s=2)": 0.05},
+     "latency":   {"kind": "uniform", "low_s": 0.01, "high_s": 0.2},
+     "outages":   [{"start_s": 10, "duration_s": 5, "mode": "refuse"}],
+     "brownouts": [{"start_s": 30, "duration_s": 10, "latency_s": 0.5, "error_probability": 0.3}]}
+
+Times count from the moment the schedule comes into force. A mode is `refuse` (nobody listens), `hang`, or a fault.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.sandbox.catalogue import fault_called
+from proxy.sandbox.fault import Fault
+
+WINDOWS_MAX = 1_000
+WINDOW_S_MAX = 86_400.0
+LATENCY_S_MAX = 60.0
+
+REFUSE = "refuse"
+HANG = "hang"
+
+
+class BadSchedule(ValueError):
+    """Says what is wrong and where; the schedule in force stays."""
+
+
+class ApplyTo(StrEnum):
+    ALL = "all"
+    WRITES = "writes"
+    READS = "reads"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    start_s: float
+    duration_s: float
+
+    def covers(self, elapsed_s: float) -> bool:
+        return self.start_s <= elapsed_s < self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outage(Window):
+    mode: str
+    fault: Fault | None = None
+    """None when nobody listens at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brownout(Window):
+    latency_s: float
+    error_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A distribution, by its quantiles: one draw from 0 to 1 gives one delay."""
+
+    kind: str
+    first: float
+    second: float = 0.0
+
+    def delay_s(self, draw: float) -> float:
+        if self.kind == "uniform":
+            delay = self.first + draw * (self.second - self.first)
+        elif self.kind == "exponential":
+            delay = -self.first * math.log(1.0 - draw)
+        elif self.kind == "lognormal":
+            normal = statistics.NormalDist().inv_cdf(min(max(draw, 1e-12), 1.0 - 1e-12))
+            delay = self.first * math.exp(self.second * normal)
+        else:
+            delay = self.first
+        return min(delay, LATENCY_S_MAX)
+
+
+LATENCY_PARAMETERS = {
+    "fixed": ("delay_s",),
+    "uniform": ("low_s", "high_s"),
+    "exponential": ("mean_s",),
+    "lognormal": ("median_s", "sigma"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    seed: int
+    apply_to: ApplyTo = ApplyTo.ALL
+    faults: tuple[tuple[Fault, float], ...] = ()
+    latency: Latency | None = None
+    outages: tuple[Outage, ...] = ()
+    brownouts: tuple[Brownout, ...] = ()
+    source: Mapping[str, object] | None = None
+    """As it was given, for showing."""
+
+
+def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping[str, float]) -> Schedule:
+    """Raises BadSchedule, or UnknownFault for the name of a fault that is none."""
+    unknown = set(source) - {"seed", "apply_to", "faults", "latency", "outages", "brownouts"}
+    if unknown:
+        raise BadSchedule(f"unknown: {', '.join(sorted(unknown))}")
+    given_seed = source.get("seed", seed)
+    if isinstance(given_seed, bool) or not isinstance(given_seed, int):
+        raise BadSchedule("seed is a whole number")
+    apply_to = source.get("apply_to", ApplyTo.ALL)
+    if apply_to not in list(ApplyTo):
+        raise BadSchedule(f"apply_to is one of {', '.join(ApplyTo)}")
+    return Schedule(
+        seed=given_seed,
+        apply_to=ApplyTo(str(apply_to)),
+        faults=_faults(_mapping(source.get("faults", {}), "faults"), defaults),
+        latency=_latency(source.get("latency")),
+        outages=tuple(parse_outage(item, defaults) for item in _list(source.get("outages", []), "outages")),
+        brownouts=tuple(_brownout(item) for item in _list(source.get("brownouts", []), "brownouts")),
+        source=dict(source),
+    )
+
+
+def parse_outage(source: object, defaults: Mapping[str, float]) -> Outage:
+    item = _mapping(source, "an outage")
+    mode = item.get("mode", REFUSE)
+    if not isinstance(mode, str):
+        raise BadSchedule("an outage's mode is refuse, hang, or the name of a fault")
+    window = _window(item)
+    if mode == REFUSE:
+        return Outage(window.start_s, window.duration_s, mode)
+    fault = fault_called("hang_before_commit" if mode == HANG else mode, defaults)
+    return Outage(window.start_s, window.duration_s, mode, fault)
+
+
+def _brownout(source: object) -> Brownout:
+    item = _mapping(source, "a brownout")
+    window = _window(item)
+    latency_s = _number(item, "latency_s", LATENCY_S_MAX, 0.0)
+    return Brownout(window.start_s, window.duration_s, latency_s, _number(item, "error_probability", 1.0, 0.0))
+
+
+def _faults(source: Mapping[str, object], defaults: Mapping[str, float]) -> tuple[tuple[Fault, float], ...]:
+    faults = tuple((fault_called(call, defaults), _number(source, call, 1.0)) for call in source)
+    if sum(probability for _, probability in faults) > 1.0 + 1e-9:
+        raise BadSchedule("the probabilities of all faults together are at most 1")
+    return faults
+
+
+def _latency(source: object) -> Latency | None:
+    if source is None:
+        return None
+    item = _mapping(source, "latency")
+    names = LATENCY_PARAMETERS.get(str(item.get("kind")))
+    if names is None:
+        raise BadSchedule(f"latency.kind is one of {', '.join(LATENCY_PARAMETERS)}")
+    return Latency(str(item["kind"]), *(_number(item, name, LATENCY_S_MAX) for name in names))
+
+
+def _window(item: Mapping[str, object]) -> Window:
+    return Window(_number(item, "start_s", WINDOW_S_MAX, 0.0), _number(item, "duration_s", WINDOW_S_MAX))
+
+
+def _number(item: Mapping[str, object], name: str, most: float, default: float | None = None) -> float:
+    value = item.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise BadSchedule(f"{name} is a number from 0 to {most:g}")
+    return float(value)
+
+
+def _mapping(value: object, name: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise BadSchedule(f"{name} is an object")
+    return value
+
+
+def _list(value: object, name: str) -> list[object]:
+    if not isinstance(value, list | tuple) or len(value) > WINDOWS_MAX:
+        raise BadSchedule(f"{name} is a list of at most {WINDOWS_MAX}")
+    return list(value)
