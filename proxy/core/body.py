@@ -1,0 +1,283 @@
+"""Bodies: JSON and nested forms read into one kind of tree, and single values written into them.
+
+Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings). Writing is a splice:
+every byte that is not the value itself stays as the caller wrote it, because the provider compares bytes under a key
+and callers may sign them. Parsing is the standard library's; this module only finds where a value stands.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from enum import StrEnum
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+from typing import Any
+from urllib.parse import parse_qsl, quote_plus, unquote_plus
+
+from proxy.core.errors import BodyError
+
+Tree = Any  # None, bool, int, float, str, list of trees, dict of trees
+
+_FORM_PAIRS_MAX = 2_000
+_DEPTH_MAX = 64
+_INDEX_DIGITS_MAX = 6  # of a number in brackets; a longer one is a name
+_DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
+_WHITESPACE = " \t\n\r"
+
+
+class Encoding(StrEnum):
+    JSON = "json"
+    FORM = "form"
+    XML = "xml"  # accepted in a policy; not decoded yet
+
+
+def decode(body: bytes, encoding: Encoding) -> Tree:
+    """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only."""
+    if not body.strip():
+        return {}
+    if encoding is Encoding.JSON:
+        return decode_json(body)
+    if encoding is Encoding.FORM:
+        return _nest(_form_pairs(body))
+    raise BodyError("bodies in XML are not decoded yet")
+
+
+def decode_json(body: bytes) -> Tree:
+    try:
+        # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
+        tree = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object_without_duplicates)
+    except RecursionError:
+        raise BodyError("the body is nested too deeply") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body is not JSON: {_without_payload(error)}") from None
+    if _too_deep(tree):
+        raise BodyError("the body is nested too deeply")
+    return tree
+
+
+def _too_deep(tree: Tree) -> bool:
+    """Whether it is nested deeper than anything that walks it later can bear."""
+    level = [tree]
+    for _ in range(_DEPTH_MAX + 1):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _without_payload(error: Exception) -> str:
+    """What a parser said, without the text it said it about."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno} column {error.colno}"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "a number or text in it cannot be read"
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        # The provider may take the first, we would take the last: two amounts in one body.
+        raise BodyError("an object in the body has the same key twice")
+    return tree
+
+
+def _form_pairs(body: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            max_num_fields=_FORM_PAIRS_MAX,
+            errors="strict",
+        )
+    except (ValueError, UnicodeDecodeError):
+        raise BodyError("the body is not a form (application/x-www-form-urlencoded)") from None
+
+
+def _nest(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """`a[b]=1&a[c][]=2&a[c][]=3` as {"a": {"b": "1", "c": ["2", "3"]}}. A key that repeats becomes a list."""
+    root: dict[str, Any] = {}
+    for name, value in pairs:
+        keys = form_path(name)
+        node = root
+        for key in keys[:-1]:
+            child = node.setdefault(key, {})
+            if not isinstance(child, dict):
+                raise BodyError("a form field is both a value and a group")
+            node = child
+        last = keys[-1]
+        if last not in node:
+            node[last] = value
+        elif isinstance(node[last], dict):
+            raise BodyError("a form field is both a value and a group")
+        elif isinstance(node[last], list):
+            node[last].append(value)
+        else:
+            node[last] = [node[last], value]
+    return {key: _lists(child) for key, child in root.items()}
+
+
+def _lists(node: Any) -> Any:
+    """Groups that are numbered from 0, or filled by `[]`, are lists."""
+    if not isinstance(node, dict):
+        return node
+    if set(node) == {""}:
+        return node[""] if isinstance(node[""], list) else [_lists(node[""])]
+    children = {key: _lists(child) for key, child in node.items()}
+    if children and all(key.isascii() and key.isdigit() and len(key) <= _INDEX_DIGITS_MAX for key in children):
+        numbers = sorted((int(key), key) for key in children)
+        if [number for number, _ in numbers] == list(range(len(numbers))):
+            return [children[key] for _, key in numbers]
+    return children
+
+
+def form_path(name: str) -> list[str]:
+    """`a[b][]` as ["a", "b", ""]. A name whose brackets do not pair up is one plain key."""
+    head, bracket, rest = name.partition("[")
+    if not bracket or not head or not rest.endswith("]"):
+        return [name]
+    parts = rest[:-1].split("][")
+    if any("[" in part or "]" in part for part in parts):
+        return [name]
+    if len(parts) > _DEPTH_MAX:
+        raise BodyError("the form is nested too deeply")
+    return [head, *parts]
+
+
+def decompressed(body: bytes, coding: str | None) -> bytes:
+    """The body without its content coding, for reading only; what is forwarded is never touched."""
+    name = (coding or "identity").strip().lower()
+    if name == "identity":
+        return body
+    if name not in {"gzip", "x-gzip", "deflate"}:
+        raise BodyError("the body has a content coding that cannot be read")
+    try:
+        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # reads gzip and zlib headers alike
+        plain = reader.decompress(body, _DECOMPRESSED_BYTES_MAX)
+    except zlib.error:
+        raise BodyError("the body's content coding is damaged") from None
+    if not reader.eof:
+        raise BodyError("the body's content coding is cut short, or it grows too large")
+    return plain
+
+
+def value_at(tree: Tree, path: str) -> Tree:
+    """The value under a dotted path, or None."""
+    for key in path.split("."):
+        if not isinstance(tree, dict) or key not in tree:
+            return None
+        tree = tree[key]
+    return tree
+
+
+def can_hold(tree: Tree, path: str) -> bool:
+    """Whether a value can be written under the dotted path: objects, or nothing yet, all the way to it."""
+    for key in path.split("."):
+        if not isinstance(tree, dict):
+            return False
+        if tree.get(key) is None:
+            return True
+        tree = tree[key]
+    return not isinstance(tree, (dict, list))
+
+
+def without(tree: Tree, paths: tuple[str, ...]) -> Tree:
+    """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
+    for path in paths:
+        tree = _without_one(tree, path.split("."))
+    return tree
+
+
+def _without_one(tree: Tree, keys: list[str]) -> Tree:
+    if isinstance(tree, list):
+        return [_without_one(item, keys) for item in tree]
+    if not isinstance(tree, dict) or keys[0] not in tree:
+        return tree
+    if len(keys) == 1:
+        return {key: child for key, child in tree.items() if key != keys[0]}
+    return {key: _without_one(child, keys[1:]) if key == keys[0] else child for key, child in tree.items()}
+
+
+def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
+    """Whether a value stands under any of the dotted paths; lists on the way are entered."""
+    return any(_contains(tree, path.split(".")) for path in paths)
+
+
+def _contains(tree: Tree, keys: list[str]) -> bool:
+    if isinstance(tree, list):
+        return any(_contains(item, keys) for item in tree)
+    if not isinstance(tree, dict) or keys[0] not in tree:
+        return False
+    return len(keys) == 1 or _contains(tree[keys[0]], keys[1:])
+
+
+def with_value(body: bytes, encoding: Encoding, path: str, value: str) -> bytes:
+    """The body with a text value under the dotted path: replaced where it stands, added where it does not."""
+    keys = path.split(".")
+    if encoding is Encoding.JSON:
+        return _json_with(body, keys, value)
+    if encoding is Encoding.FORM:
+        return _form_with(body, keys, value)
+    raise BodyError("bodies in XML are not written yet")
+
+
+def _form_with(body: bytes, keys: list[str], value: str) -> bytes:
+    written = quote_plus(value).encode("ascii")
+    name = keys[0] + "".join(f"[{key}]" for key in keys[1:])
+    pairs = body.split(b"&") if body.strip() else []
+    found = False
+    for index, pair in enumerate(pairs):
+        raw_name, _, _ = pair.partition(b"=")
+        if unquote_plus(raw_name.decode("ascii", "replace")) == name:
+            pairs[index] = raw_name + b"=" + written
+            found = True
+    if not found:
+        pairs.append(quote_plus(name, safe="[]").encode("ascii") + b"=" + written)
+    return b"&".join(pairs)
+
+
+def _json_with(body: bytes, keys: list[str], value: str) -> bytes:
+    decode(body, Encoding.JSON)  # what cannot be read one way only, cannot be written into
+    text = body.decode("utf-8") if body.strip() else "{}"
+    start, end, inserted = _place_in_object(text, _skip(text, 0), keys, json.dumps(value))
+    return (text[:start] + inserted + text[end:]).encode("utf-8")
+
+
+def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
+    """Which span of the text to replace, and by what, so that the value stands under the keys."""
+    if text[at : at + 1] != "{":
+        raise BodyError("a value on the way to the body's key is not an object")
+    decoder = json.JSONDecoder()
+    position = _skip(text, at + 1)
+    empty = text[position : position + 1] == "}"
+    while not empty:
+        key, position = scanstring(text, position + 1)
+        value_start = _skip(text, _skip(text, position) + 1)
+        if key == keys[0] and len(keys) > 1 and text[value_start : value_start + 4] != "null":
+            return _place_in_object(text, value_start, keys[1:], written)
+        _, value_end = decoder.raw_decode(text, value_start)
+        if key == keys[0]:
+            return value_start, value_end, _nested(keys[1:], written)
+        position = _skip(text, value_end)
+        if text[position] == "}":
+            break
+        position = _skip(text, position + 1)
+    lead = "" if empty else ", "
+    return position, position, f"{lead}{json.dumps(keys[0])}: {_nested(keys[1:], written)}"
+
+
+def _nested(keys: list[str], written: str) -> str:
+    for key in reversed(keys):
+        written = f"{{{json.dumps(key)}: {written}}}"
+    return written
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position

@@ -1,0 +1,51 @@
+"""A Call: what the application asked of us, read off the wire by an edge. Nothing in it is ours to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Priority(StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller told us, and only us, in `Paywitness-*` headers. None of it goes upstream."""
+
+    key: str | None = None
+    intent: str | None = None
+    account: str | None = None
+    timeout_s: float | None = None
+    priority: Priority = Priority.HIGH
+    distinct: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    provider: str
+    method: str
+    path: str  # below the provider's prefix, still percent-encoded, starting with "/"
+    query: str  # without the question mark
+    segments: tuple[str, ...]  # the path's segments, decoded; dot and empty segments and encoded slashes were refused
+    headers: Headers  # as they came, less hop-by-hop headers and ours
+    body: bytes
+    wishes: Wishes = Wishes()
+
+    @property
+    def target(self) -> str:
+        """Path and query as they stand on the request line."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, whatever its case."""
+        wanted = name.lower().encode("latin-1")
+        for key, value in self.headers:
+            if key.lower() == wanted:
+                return value.decode("latin-1")
+        return None

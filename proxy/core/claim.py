@@ -1,0 +1,131 @@
+"""Claims: who may carry an operation, and what a call under a known key is answered with.
+
+`judge` is the whole rule, pure, so that every journal gives the same verdict from the same records. The journal runs it
+and writes its result in one step; nothing else may come in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from proxy.core.lifecycle import Event, advance
+from proxy.core.operation import Operation, State
+
+REPLAY_BEFORE_NEXT_GENERATION_S = 60.0  # a purchase key that just ended without effect: a double click, not a new try
+
+
+class Verdict(StrEnum):
+    OWNED = "owned"  # written as SENDING; the claimer may send
+    REPLAY = "replay"  # it has ended or stands: answer what is kept
+    IN_FLIGHT = "in_flight"  # somebody holds it
+    IN_DOUBT = "in_doubt"  # unknown or in review, nobody holds it
+    MISMATCH = "mismatch"  # the key belongs to another payload
+    GUARDED = "guarded"  # another open operation guards the same money
+    EXPIRED = "expired"  # only a tombstone is left
+    ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a claimer asks for. `fresh` is the operation as it would stand in its first generation, PREPARED."""
+
+    fresh: Operation
+    token: str  # asked again with the same token, a claim gives the same answer
+    permitted: bool  # False: a look-up that records nothing new
+    lease_s: float
+    sealed_request: bytes | None  # kept for a background re-send; None under never_store
+    key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
+    compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The journal's answer. `operation` is the holder of the key; absent only for Verdict.ABSENT and EXPIRED."""
+
+    verdict: Verdict
+    operation: Operation | None
+    now: float  # the journal's clock when it answered
+    sealed_request: bytes | None = None  # IN_DOUBT: what a re-send must repeat
+    sealed_response: bytes | None = None  # REPLAY: the kept answer; None where it was closed without one
+    credential_accepted: bool = True  # REPLAY, IN_DOUBT: it made the call, or the provider has since accepted it
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to write and to answer. `start_generation` is set when a new operation starts under the key."""
+
+    verdict: Verdict
+    existing: Operation | None = None  # the holder as it now stands: an expired lease has been acted upon
+    start_generation: int | None = None
+    provider_key: str | None = None  # of the generation that starts
+    stamp: str = ""  # of the generation that starts
+
+
+def after_expired_lease(operation: Operation, now: float) -> Operation:
+    """The operation after its lease ran out, if it did: SENDING is doubt, PREPARED and BACKOFF were never sent."""
+    if operation.lease is None or operation.lease.until_at > now:
+        return operation
+    return drop_lease(operation)
+
+
+def drop_lease(operation: Operation) -> Operation:
+    """The operation without its holder. What the holder may have been doing decides what is now true."""
+    never_sent = operation.state in {State.PREPARED, State.BACKOFF}
+    if never_sent or operation.attempt_under_way:
+        operation = advance(operation, Event.LEASE_EXPIRED)
+    # Only this end is released by it: a decline whose lease was still out is stored under its key.
+    return replace(operation, lease=None, released=operation.released or never_sent)
+
+
+def judge(existing: Operation | None, request: ClaimRequest, now: float) -> Judgement:
+    """What becomes of a claim, given the newest operation under its key."""
+    if existing is None:
+        if not request.permitted:
+            return Judgement(Verdict.ABSENT)
+        return Judgement(Verdict.OWNED, None, 1, request.fresh.provider_key, request.fresh.stamp)
+    if existing.lease is not None and existing.lease.token == request.token:
+        return Judgement(Verdict.OWNED, existing)
+    existing = after_expired_lease(existing, now)
+    equal = (request.compare_fingerprint or request.fresh.fingerprint) == existing.fingerprint
+    if _may_start_again(existing, now, equal=equal):
+        if not request.permitted:
+            return Judgement(Verdict.ABSENT, existing)
+        generation = existing.generation + 1
+        # Under a kept key an equal payload must also be equal in bytes, or the provider takes it for another one.
+        stamp = existing.stamp if equal and existing.released else request.fresh.stamp
+        return Judgement(Verdict.OWNED, existing, generation, _provider_key(existing, request, generation), stamp)
+    if not equal:
+        return Judgement(Verdict.MISMATCH, existing)
+    if existing.lease is not None or existing.state in {State.PREPARED, State.SENDING, State.BACKOFF}:
+        return Judgement(Verdict.IN_FLIGHT, existing)
+    if existing.state.in_doubt:
+        return Judgement(Verdict.IN_DOUBT, existing)
+    return Judgement(Verdict.REPLAY, existing)
+
+
+def _provider_key(existing: Operation, request: ClaimRequest, generation: int) -> str | None:
+    """A released end keeps its key: if we were wrong about it, the provider still sees the same key, and dedupes or
+    refuses. Only an end that the provider stores, a decline, needs another one."""
+    if existing.released or request.key_stem is None:
+        return existing.provider_key
+    return generation_key(request.key_stem, generation)
+
+
+def generation_key(stem: str, generation: int) -> str:
+    """The provider key of a generation: a lower-case UUID of 28 derived digits and four that count generations."""
+    digits = f"{stem[:28]}{generation % 0x10000:04x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _may_start_again(existing: Operation, now: float, *, equal: bool) -> bool:
+    """Whether the key may start its next generation: it ended provably without effect, and nothing contradicts that."""
+    if existing.state is not State.FAILED or existing.incident is not None or existing.cancel_sent:
+        return False
+    if existing.lease is not None and existing.attempt_under_way:
+        return False  # somebody may be sending under this key right now
+    if existing.released:
+        return True
+    if not existing.names_purchase:
+        return False  # a key from a header is spent by a definite end
+    return not equal or now - (existing.ended_at or now) >= REPLAY_BEFORE_NEXT_GENERATION_S

@@ -1,0 +1,207 @@
+"""Classification: from the evidence of one attempt to a reading and an effect. Pure; the fall-through is doubt.
+
+Order: what the wire says (not sent, lost), then the policy's `classify` rows, then the `answers` rows of the
+operation's object, then the built-in rules for HTTP status codes. Rows that test the body come first in their table
+because the policy's author put them there: a 200 may be a decline, a 409 a success. An expression that raises does not
+match. A success that does not fit what was asked for is doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from proxy.core.body import Tree, decode_json, decompressed
+from proxy.core.errors import BodyError, MoneyError
+from proxy.core.evidence import Evidence, Response, WireFault
+from proxy.core.money import Money, Unit, read_money
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
+
+_REFERENCE_LENGTH_MAX = 255
+Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of `classify` or `answers`. Every condition given must hold."""
+
+    name: str  # classify[2], answers.charge[0]: what the log, the metric and `explain` call it
+    reading: Reading | None = None  # `as`
+    effect: Effect | None = None
+    status_codes: frozenset[int] | None = None
+    headers: tuple[tuple[str, str], ...] = ()  # lower-case name, value
+    when: Expression | None = None
+    code: Expression | None = None
+    table: Mapping[str, Reading] | None = None
+    otherwise: Reading | None = None  # for a code that the table does not list; without it the row does not match
+
+    def read(self, response: Response, tree: Tree) -> Reading | None:
+        """What the row says of this response, or None where it does not match."""
+        if self.status_codes is not None and response.status_code not in self.status_codes:
+            return None
+        if any(not _same_text(response.header(name), value) for name, value in self.headers):
+            return None
+        if self.when is not None and not truthy(self.when, tree):
+            return None
+        if self.code is None:
+            return self.reading
+        found = evaluate(self.code, tree)
+        listed = (self.table or {}).get(str(found)) if isinstance(found, (str, int)) else None
+        return listed or self.otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where an answer shows what was asked for, so that somebody else's answer is not taken for ours."""
+
+    amount: Expression | None = None
+    unit: Unit = Unit.MINOR
+    currency: Expression | None = None
+    stamp: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the request asked for, as far as the answer can be held against it."""
+
+    money: Money | None = None
+    stamp: str | None = None
+
+
+def classify(evidence: Evidence, rules: ClassifyRules, asked: Asked = Asked()) -> Classification:
+    """What this evidence means. Anything unforeseen is an unknown outcome whose effect is possible."""
+    if not evidence.sent:
+        return Classification.of(Reading.NETWORK_CONNECT_FAILURE, "not_sent")
+    if evidence.response is None:
+        return _lost(evidence)
+    response = evidence.response
+    tree, readable = _tree_of(response)
+    if response.close_delimited and not readable:
+        # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
+        return Classification.of(Reading.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
+    by_row = _by_rows(rules, response, tree)
+    found = by_row or _by_status(response.status_code, readable=readable, kind_moves_money=rules.moves_money)
+    if not (found.effect is not Effect.NONE or found.reading in _OF_A_PAYMENT):
+        return found  # it was turned away: there is no payment that it could show
+    if not fits(rules.fit, tree, asked):
+        return Classification.of(Reading.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+    # An error that no row knows may name itself where a payment would stand: asking for that would find nothing.
+    names_payment = by_row is not None or 200 <= response.status_code < 300
+    if rules.reference is None or not names_payment or found.reading in DENIALS:
+        return found
+    return replace(found, reference=_text(evaluate(rules.reference, tree)))
+
+
+# Readings without an effect that show a payment all the same: it must be the one that was asked for.
+_OF_A_PAYMENT = DENIALS | {Reading.REQUIRES_ACTION}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyRules:
+    """Everything classification asks of a policy, for one operation."""
+
+    rows: tuple[Row, ...] = ()
+    answers: tuple[Row, ...] = ()
+    reference: Expression | None = None
+    fit: Fit = Fit()
+    moves_money: bool = True
+
+
+def _lost(evidence: Evidence) -> Classification:
+    timeouts = {WireFault.FIRST_BYTE_TIMEOUT, WireFault.BODY_TIMEOUT, WireFault.WRITE_TIMEOUT}
+    if evidence.fault in timeouts:
+        return Classification.of(Reading.NETWORK_READ_TIMEOUT, "answer_timed_out", lost=True)
+    return Classification.of(Reading.UNKNOWN_OUTCOME, "answer_lost", lost=True)
+
+
+def _tree_of(response: Response) -> tuple[Tree, bool]:
+    """The response's tree, and whether it could be read. Providers answer in JSON, whatever they are asked in."""
+    try:
+        return decode_json(decompressed(response.body, response.header("Content-Encoding"))), True
+    except BodyError:
+        return None, False
+
+
+def _by_rows(rules: ClassifyRules, response: Response, tree: Tree) -> Classification | None:
+    for row in (*rules.rows, *rules.answers):
+        reading = row.read(response, tree)
+        if reading is not None:
+            return Classification.of(reading, row.name, effect=row.effect)
+    return None
+
+
+# Not 406: frameworks find out that they cannot write the answer after they have done the work.
+_VALIDATION_CODES = frozenset({400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431})
+_AUTHENTICATION_CODES = frozenset({401, 403, 407})
+
+
+def _by_status(status_code: int, *, readable: bool, kind_moves_money: bool) -> Classification:
+    """The built-in rules. Only what HTTP itself says was turned away counts as without effect."""
+    name = f"http_{status_code}"
+    if 200 <= status_code < 300:
+        if not readable:
+            # Truncated, garbled, or no answer at all behind a success: as good as lost.
+            return Classification.of(Reading.UNKNOWN_OUTCOME, "unreadable_2xx", lost=True)
+        if not kind_moves_money:
+            return Classification.of(Reading.SUCCEEDED, name)
+        return Classification.of(Reading.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    if status_code == 402:
+        return Classification.of(Reading.ISSUER_HARD_DECLINE, name)  # a decline nobody listed: the one never retried
+    if status_code == 429:
+        return Classification.of(Reading.RATE_LIMITED, name)
+    if status_code in _AUTHENTICATION_CODES:
+        return Classification.of(Reading.AUTHENTICATION_ERROR, name)
+    if status_code in _VALIDATION_CODES:
+        return Classification.of(Reading.VALIDATION_ERROR, name)
+    # A gateway's page in place of the provider's own error: the provider's answer, if there was one, is lost.
+    lost = status_code >= 500 and not readable
+    if status_code in {408, 504}:
+        return Classification.of(Reading.PROVIDER_TIMEOUT, name, lost=lost)
+    if status_code >= 500:
+        return Classification.of(Reading.TEMPORARY_PROVIDER_ERROR, name, lost=lost)
+    return Classification.of(Reading.UNKNOWN_OUTCOME, name)
+
+
+def fits(fit: Fit, tree: Tree, asked: Asked) -> bool:
+    """Whether what an answer shows is what was asked for. What it does not show cannot contradict."""
+    stamp = evaluate(fit.stamp, tree) if fit.stamp is not None else None
+    if stamp is not None and asked.stamp is not None and stamp != asked.stamp:
+        return False
+    if asked.money is None:
+        return True
+    currency = evaluate(fit.currency, tree) if fit.currency is not None else None
+    if currency is not None and str(currency).upper() != asked.money.currency:
+        return False
+    amount = evaluate(fit.amount, tree) if fit.amount is not None else None
+    if amount is None:
+        return True
+    try:
+        return read_money(amount, asked.money.currency, fit.unit) == asked.money
+    except MoneyError:
+        return False
+
+
+def evaluate(expression: Expression, tree: Tree) -> Tree:
+    """The expression's value, or None where it raises: a rule that cannot be read does not match."""
+    try:
+        return expression(tree)
+    except Exception:  # noqa: BLE001  # expressions are the policy's; whatever they raise means "no match"
+        return None
+
+
+def truthy(expression: Expression, tree: Tree) -> bool:
+    """JMESPath's truth: false, null, "", [] and {} are false; 0 is true."""
+    value = evaluate(expression, tree)
+    return not (value is None or value is False or value in ("", [], {}))
+
+
+def _text(value: Tree) -> str | None:
+    """A name that can be kept, shown and asked for. JSON may carry halves of characters, which no journal takes."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value)
+    return text if text.isprintable() and 0 < len(text) <= _REFERENCE_LENGTH_MAX else None
+
+
+def _same_text(found: str | None, wanted: str) -> bool:
+    return found is not None and found.strip().lower() == wanted.lower()

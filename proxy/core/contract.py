@@ -1,0 +1,83 @@
+"""What a provider promises about one operation. A Policy is our choice within it; this is what the choice rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+# A re-send later than this part of the window could meet a provider that has just forgotten the key.
+WINDOW_SHARE_FOR_RESEND = 0.8
+
+
+class Kind(StrEnum):
+    """What an operation does to money. `none` creates an object and moves nothing."""
+
+    AUTHORIZATION = "authorization"
+    SALE = "sale"
+    CAPTURE = "capture"
+    REFUND = "refund"
+    VOID = "void"
+    PAYOUT = "payout"
+    NONE = "none"
+
+    @property
+    def moves_money(self) -> bool:
+        return self is not Kind.NONE
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is a payment of an intent, of which at most one may succeed."""
+        return self in {Kind.AUTHORIZATION, Kind.SALE}
+
+
+class ErrorsUnderKey(StrEnum):
+    """What the provider keeps under a key beside a success, and so what a re-send may do."""
+
+    REPLAYED = "replayed"  # every executed answer, 5xx too: a re-send is safe, and useless after a seen 5xx
+    REEXECUTED = "reexecuted"  # failed work is done again: a re-send is safe after either
+    NOT_STORED = "not_stored"  # only successes: a lost answer may have been an unstored 5xx after the effect
+    UNKNOWN = "unknown"
+
+
+class PlaceKind(StrEnum):
+    HEADER = "header"
+    BODY = "body"
+    PATH = "path"
+    CONST = "const"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands: `header:Idempotency-Key`, `body:metadata.order_id`, `path:charge`, `const:main`."""
+
+    kind: PlaceKind
+    name: str  # header name, dotted body path, path parameter, or the constant itself
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderContract:
+    """What the provider promises for one operation: its key, how long it remembers it, how it can be asked."""
+
+    send_as: Place | None  # where the provider takes its idempotency key; None where it has none
+    window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
+    errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
+    max_length: int = 255
+    key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out
+    can_be_asked: bool = False
+    webhook_expected: bool = False
+    assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes, the provider not documenting them
+
+    @property
+    def dedupes(self) -> bool:
+        """Whether the same key twice is one effect, at least for a while."""
+        return self.send_as is not None and bool(self.window_s)
+
+    @property
+    def resend_until_s(self) -> float:
+        """Age of the first send from which on a re-send is no longer safe."""
+        if not self.dedupes or self.window_s is None:
+            return 0.0
+        return self.window_s * WINDOW_SHARE_FOR_RESEND

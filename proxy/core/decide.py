@@ -1,0 +1,199 @@
+"""The decision: what to do next, from everything that matters, never from the error alone.
+
+`RULES` is an ordered list of named rows; the first that applies wins, and the last is the safe one: a person. A rule's
+name is the log field, the metric label, the console's "why" and the test's id. Nothing here performs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.core.contract import ErrorsUnderKey, Kind, ProviderContract
+from proxy.core.operation import State
+from proxy.core.reading import DENIALS, Effect, Reading
+
+MINIMAL_TRY_S = 0.25  # a try that starts with less time left only manufactures doubt
+
+
+class Action(StrEnum):
+    RETRY_SAME_OPERATION = "retry_same_operation"
+    SCHEDULE_RETRY = "schedule_retry"
+    WAIT_FOR_WEBHOOK = "wait_for_webhook"
+    STATUS_INQUIRY = "status_inquiry"
+    CANCEL = "cancel"
+    MARK_TERMINAL_FAILURE = "mark_terminal_failure"
+    ASK_CUSTOMER_ACTION = "ask_customer_action"
+    FALLBACK_NEW_ATTEMPT = "fallback_new_attempt"
+    SEND_TO_REVIEW = "send_to_review"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything a decision may ask. Ages and times are seconds; `tries` counts those of this call."""
+
+    kind: Kind
+    state: State
+    contract: ProviderContract
+    reading: Reading  # of the last attempt; of the doubt itself, when a repeat asks
+    effect: Effect
+    tries: int
+    tries_max: int
+    first_send_age_s: float
+    delay_s: float  # what the backoff asks for, Retry-After included
+    time_left_s: float  # until the caller's deadline; zero or less in the background
+    background: bool  # the caller's deadline has passed, or the resolver asks
+    resend_for_s: float  # how long after the first send a background re-send is allowed
+    caller_waiting: bool = True
+    answer_seen_in_doubt: bool = False  # an attempt in doubt got a whole answer (a 5xx): the provider may replay it
+    cancel_sent: bool = False
+    same_upstream: bool = True  # a key store may be regional
+    bytes_at_hand: bool = True  # the first attempt's very bytes can be sent again
+    guarded: bool = False  # an intent's guard keeps a second payment out
+    fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
+    cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    because: str  # the name of the rule
+    delay_s: float
+    effect_may_exist: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    applies: Callable[[Context], bool]
+    action: Action
+
+
+def decide(context: Context) -> Decision:
+    """The first rule that applies."""
+    rule = next((rule for rule in RULES if rule.applies(context)), SAFE_RULE)
+    waits = rule.action in {Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY}
+    may_exist = context.state in _EFFECT_MAY_EXIST
+    return Decision(rule.action, rule.name, context.delay_s if waits else 0.0, may_exist)
+
+
+_EFFECT_MAY_EXIST = frozenset({State.SENDING, State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.SUCCEEDED})
+
+
+def may_resend(context: Context) -> bool:
+    """Whether sending the same bytes under the same key again is safe now: one effect, whichever world we are in."""
+    contract = context.contract
+    return (
+        contract.dedupes
+        and context.first_send_age_s + context.delay_s < contract.resend_until_s  # as old as it is when the bytes leave
+        and _permitted_by_stored_errors(context)
+        and not context.cancel_sent
+        and context.same_upstream
+        and context.bytes_at_hand
+        and context.reading not in _DECIDED_BY_PROVIDER
+    )
+
+
+# The provider executed a re-send and said no: sending it once more would be a new charge after a decline.
+_DECIDED_BY_PROVIDER = DENIALS | {Reading.REQUIRES_ACTION}
+# The provider turned the re-send away for what it is: the same bytes would be turned away again.
+_TURNED_AWAY_FOR_GOOD = frozenset(
+    {Reading.VALIDATION_ERROR, Reading.AUTHENTICATION_ERROR, Reading.IDEMPOTENCY_CONFLICT, Reading.ALREADY_DONE},
+)
+
+
+def _permitted_by_stored_errors(context: Context) -> bool:
+    match context.contract.errors_under_key:
+        case ErrorsUnderKey.REEXECUTED:
+            return True
+        case ErrorsUnderKey.REPLAYED:
+            # After a seen error a re-send only replays that error: it hammers, and it learns nothing.
+            return not context.answer_seen_in_doubt
+        case ErrorsUnderKey.NOT_STORED | ErrorsUnderKey.UNKNOWN:
+            return False  # the lost answer may have been an error that was not stored, after the effect
+
+
+def _tries_left(context: Context) -> bool:
+    return context.tries < context.tries_max
+
+
+def _fits_deadline(context: Context) -> bool:
+    return context.delay_s + MINIMAL_TRY_S <= context.time_left_s
+
+
+def _in_doubt(context: Context) -> bool:
+    return context.state is State.UNKNOWN
+
+
+def _resend_now(context: Context) -> bool:
+    wanted = not context.background and context.reading not in _TURNED_AWAY_FOR_GOOD
+    return _in_doubt(context) and wanted and may_resend(context) and _tries_left(context) and _fits_deadline(context)
+
+
+def _resend_later(context: Context) -> bool:
+    """In the background ask before re-sending, and re-send only while somebody still wants the order."""
+    young = context.first_send_age_s + context.delay_s < context.resend_for_s
+    return _in_doubt(context) and may_resend(context) and not context.contract.can_be_asked and young
+
+
+def _waiting(context: Context) -> bool:
+    return context.state is State.BACKOFF
+
+
+# What trying again cannot mend: the same bytes would be refused again, or the provider has decided.
+_FINAL_WITHOUT_EFFECT = _DECIDED_BY_PROVIDER | _TURNED_AWAY_FOR_GOOD
+
+
+def _pays_elsewhere(context: Context) -> bool:
+    return _waiting(context) and context.fallback_to is not None and context.guarded
+
+
+RULES: tuple[Rule, ...] = (
+    # what has ended, or stands
+    Rule("succeeded", lambda c: c.state is State.SUCCEEDED, Action.STOP),
+    Rule("provider_said_no", lambda c: c.state is State.FAILED, Action.MARK_TERMINAL_FAILURE),
+    Rule("customer_must_act", lambda c: c.state is State.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION),
+    Rule(
+        "accepted_expect_webhook",
+        lambda c: c.state is State.PENDING and c.contract.webhook_expected,
+        Action.WAIT_FOR_WEBHOOK,
+    ),
+    Rule("accepted_ask_later", lambda c: c.state is State.PENDING and c.contract.can_be_asked, Action.STATUS_INQUIRY),
+    Rule("accepted_nobody_to_ask", lambda c: c.state is State.PENDING, Action.SEND_TO_REVIEW),
+    Rule("only_a_person_can_go_on", lambda c: c.state is State.REQUIRES_REVIEW, Action.STOP),
+    Rule("attempt_still_under_way", lambda c: c.state in {State.PREPARED, State.SENDING}, Action.STOP),
+    # in doubt
+    Rule("in_doubt_cancel_wanted", lambda c: _in_doubt(c) and c.cancel_wanted and not c.cancel_sent, Action.CANCEL),
+    Rule("in_doubt_same_key_is_safe", _resend_now, Action.RETRY_SAME_OPERATION),
+    Rule("in_doubt_ask", lambda c: _in_doubt(c) and c.contract.can_be_asked, Action.STATUS_INQUIRY),
+    Rule("in_doubt_same_key_later", _resend_later, Action.SCHEDULE_RETRY),
+    Rule(
+        "in_doubt_expect_webhook",
+        lambda c: _in_doubt(c) and c.contract.webhook_expected,
+        Action.WAIT_FOR_WEBHOOK,
+    ),
+    Rule("in_doubt_nobody_to_ask", _in_doubt, Action.SEND_TO_REVIEW),
+    # without effect
+    Rule(
+        "trying_again_cannot_help",
+        lambda c: _waiting(c) and c.reading in _FINAL_WITHOUT_EFFECT,
+        Action.MARK_TERMINAL_FAILURE,
+    ),
+    Rule(
+        "no_effect_caller_left",
+        lambda c: _waiting(c) and (c.background or not c.caller_waiting),
+        Action.MARK_TERMINAL_FAILURE,
+    ),
+    Rule(
+        "no_effect_try_again",
+        lambda c: _waiting(c) and _tries_left(c) and _fits_deadline(c),
+        Action.RETRY_SAME_OPERATION,
+    ),
+    Rule("no_effect_pay_elsewhere", _pays_elsewhere, Action.FALLBACK_NEW_ATTEMPT),
+    Rule("no_effect_tries_used_up", lambda c: _waiting(c) and not _tries_left(c), Action.MARK_TERMINAL_FAILURE),
+    Rule("no_effect_wait_beyond_deadline", _waiting, Action.MARK_TERMINAL_FAILURE),
+)
+
+SAFE_RULE = Rule("unforeseen", lambda c: True, Action.SEND_TO_REVIEW)

@@ -1,0 +1,193 @@
+"""Identity: which operation a call is. Keys, fingerprint, guard, provider key; all keyed by the identity secret.
+
+The same call gives the same identity on every sidecar, for as long as the journal lives: the secret never changes under
+a journal. Credentials are no part of it: they rotate. Values from callers only enter through HMAC with a label of their
+own and length-prefixed parts, so that no two different inputs can run into one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from proxy.core.body import Encoding, Tree, value_at, without
+from proxy.core.call import Call
+from proxy.core.claim import generation_key
+from proxy.core.classify import evaluate
+from proxy.core.contract import Place, PlaceKind, ProviderContract
+from proxy.core.operation import Guard, GuardKind
+from proxy.core.policy import Policy
+
+CLIENT_KEY_LENGTH_MAX = 255
+_CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-auth-token")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    key: str
+    account: str
+    client_key: str
+    key_source: str
+    names_purchase: bool
+    provider_key: str | None
+    key_stem: str | None
+    fingerprint: str
+    ignore: tuple[str, ...]
+    credential: str
+    guard: Guard | None
+
+
+def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
+    """HMAC-SHA256 over length-prefixed parts, as hex."""
+    message = [label.encode()]
+    for part in parts:
+        # JSON may carry half of a surrogate pair; it must hash like any other text.
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        message.append(len(data).to_bytes(8, "big"))
+        message.append(data)
+    return hmac.digest(secret, b"".join(message), hashlib.sha256).hex()
+
+
+def check_value(secret: bytes) -> str:
+    """What the journal keeps to recognise its identity secret by. Says nothing about the secret."""
+    return keyed_hash(secret, "check")[:32]
+
+
+def identify(
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated_key: str
+) -> Identity:
+    """The identity of a call under its policy. `generated_key` serves where the caller gives none."""
+    account = account_of(call, policy, tree, parameters, secret)
+    client_key, source, place = client_key_of(call, policy, tree, parameters)
+    if client_key is None:
+        client_key = generated_key
+    provider_name, operation_name = (policy.names[0] or policy.provider, policy.names[1] or policy.operation)
+    key = keyed_hash(secret, "operation", provider_name, account, operation_name, client_key)
+    ignore = _ignored(policy)
+    fingerprint = fingerprint_of(call, tree, policy.encoding, ignore, secret)
+    stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
+    return Identity(
+        key=key,
+        account=account,
+        client_key=client_key,
+        key_source=source,
+        names_purchase=place is not None and place.kind is PlaceKind.BODY and place != policy.contract.send_as,
+        provider_key=_provider_key(client_key, place, policy.contract, stem),
+        key_stem=stem,
+        fingerprint=fingerprint,
+        ignore=ignore,
+        credential=credential_of(call, secret),
+        guard=_guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret),
+    )
+
+
+def _ignored(policy: Policy) -> tuple[str, ...]:
+    """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call, and
+    the one that goes out is ours to write: the same order under another key is still the same order."""
+    place = policy.contract.send_as
+    return (*policy.ignore, place.name) if place is not None and place.kind is PlaceKind.BODY else policy.ignore
+
+
+def value_in(place: Place, call: Call, tree: Tree, parameters: dict[str, str]) -> str | None:
+    """The text at a place of the request, or None where there is none."""
+    match place.kind:
+        case PlaceKind.CONST:
+            return place.name
+        case PlaceKind.HEADER:
+            return call.header(place.name)
+        case PlaceKind.PATH:
+            return parameters.get(place.name)
+        case PlaceKind.BODY:
+            found = value_at(tree, place.name)
+            if isinstance(found, bool) or not isinstance(found, (str, int)):
+                return None
+            return str(found) or None
+
+
+def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
+    """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
+    selected = [value_in(place, call, tree, parameters) or "" for place in policy.account]
+    return keyed_hash(secret, "account", call.wishes.account or "", *selected)[:32]
+
+
+def client_key_of(
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]
+) -> tuple[str | None, str, Place | None]:
+    """The caller's key, where it came from, and the policy's place for it where it is one."""
+    if call.wishes.key is not None:
+        return call.wishes.key, "paywitness-key", None
+    for place in policy.take_from:
+        found = value_in(place, call, tree, parameters)
+        if found:
+            return found, str(place), place
+    return None, "generated", None
+
+
+def _provider_key(client_key: str, place: Place | None, contract: ProviderContract, stem: str | None) -> str | None:
+    """The client's own key where it came in the provider's own place and fits; else one derived from ours."""
+    if contract.send_as is None or stem is None:
+        return None
+    own_place = place == contract.send_as and contract.key_space_is_account
+    if own_place and len(client_key) <= contract.max_length and client_key.isascii():
+        return client_key
+    return generation_key(stem, 1)
+
+
+def fingerprint_of(call: Call, tree: Tree, encoding: Encoding, ignore: tuple[str, ...], secret: bytes) -> str:
+    """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
+    query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True)))
+    body = canonical(without(tree, ignore)) if encoding is not Encoding.XML else call.body
+    return keyed_hash(secret, "fingerprint", call.method, call.path, query, body)
+
+
+def canonical(tree: Tree) -> bytes:
+    """One text for one meaning: key order and white space do not count."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def credential_of(call: Call, secret: bytes) -> str:
+    """Keyed hash of the credential headers: who may be shown a replay."""
+    found = [call.header(name) or "" for name in _CREDENTIAL_HEADERS]
+    return keyed_hash(secret, "credential", *found)[:32]
+
+
+def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:
+    """Keyed hash of the exact bytes that an attempt sends."""
+    return keyed_hash(secret, "request", method, target, body)
+
+
+def usable_key(client_key: str) -> bool:
+    """Whether a caller's key can be kept, shown and sent: printable, not blank, not endless."""
+    return 0 < len(client_key) <= CLIENT_KEY_LENGTH_MAX and client_key.isprintable() and bool(client_key.strip())
+
+
+def _guard_of(
+    call: Call,
+    policy: Policy,
+    tree: Tree,
+    parameters: dict[str, str],
+    scope: tuple[str, str, str],
+    fingerprint: str,
+    secret: bytes,
+) -> Guard | None:
+    """A paying operation is guarded by its intent, one that acts on a thing by that thing, any other by its content.
+    `scope` is provider, account and operation under the names that keys know (`formerly:`): a rename lifts no guard."""
+    if not policy.kind.moves_money:
+        return None
+    if policy.kind.pays:
+        intent = call.wishes.intent or _intent_in(policy, tree)
+        if intent:
+            payers = ("merchant", policy.merchant) if policy.merchant else ("account", *scope[:2])
+            return Guard(GuardKind.INTENT, keyed_hash(secret, "intent", *payers, intent)[:32], intent)
+    target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
+    if target:
+        return Guard(GuardKind.TARGET, keyed_hash(secret, "target", *scope, target)[:32], target)
+    return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])
+
+
+def _intent_in(policy: Policy, tree: Tree) -> str | None:
+    found = evaluate(policy.intent, tree) if policy.intent is not None else None
+    return str(found) if isinstance(found, (str, int)) and not isinstance(found, bool) and found != "" else None

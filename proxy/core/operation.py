@@ -1,0 +1,172 @@
+"""An Operation: one intended effect at the provider, under one key, however many attempts. And what is kept of it.
+
+Frozen: every change makes a new value, and only `lifecycle` makes one with another state or doubt. `version` is the one
+that was read from the journal; the journal writes the next one only over that (compare and set).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.core.contract import Kind
+from proxy.core.money import Money
+from proxy.core.reading import DECLINES, Classification, Effect, Reading
+
+
+class State(StrEnum):
+    PREPARED = "prepared"  # journalled, nothing sent
+    SENDING = "sending"  # an attempt may be on the wire; nothing earlier is in doubt
+    BACKOFF = "backoff"  # waiting between tries; no effect is possible
+    UNKNOWN = "unknown"  # doubt: at least one attempt may have had its effect
+    PENDING = "pending"  # accepted by the provider, not final
+    REQUIRES_ACTION = "requires_action"  # the customer must act (3DS)
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REQUIRES_REVIEW = "requires_review"  # only a person or new evidence can go on
+
+    @property
+    def ended(self) -> bool:
+        return self in {State.SUCCEEDED, State.FAILED}
+
+    @property
+    def in_doubt(self) -> bool:
+        return self in {State.UNKNOWN, State.REQUIRES_REVIEW}
+
+
+class Outcome(StrEnum):
+    """What became of the money, in the words that callers, metrics and the console use."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DECLINED = "declined"
+    PENDING = "pending"
+    REQUIRES_ACTION = "requires_action"
+    NOT_SENT = "not_sent"
+    IN_FLIGHT = "in_flight"
+    UNKNOWN = "unknown"
+    NONE = "none"  # no operation
+
+
+class GuardKind(StrEnum):
+    INTENT = "intent"
+    TARGET = "target"
+    FINGERPRINT = "fingerprint"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What keeps two open operations off the same money."""
+
+    kind: GuardKind
+    value: str  # keyed hash of scope and value
+    shown: str = ""  # the intent or target in clear, for people; empty for a fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to send, not the right to know. Times are the journal's."""
+
+    token: str
+    until_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    id: str
+    key: str  # keyed hash of provider, account, operation and client_key
+    generation: int
+    provider: str
+    operation: str
+    kind: Kind
+    account: str  # keyed hash of the account's selectors
+    client_key: str
+    key_source: str  # header:Idempotency-Key, body:metadata.order_id, paywitness-key, generated
+    names_purchase: bool  # the key names a purchase, not a try: taken from fields of the body
+    provider_key: str | None
+    fingerprint: str
+    ignore: tuple[str, ...]  # the rule the fingerprint was made by; a repeat is compared under it
+    request_hash: str  # keyed hash of the exact bytes of the first send
+    credential: str  # keyed hash of the credential that made the call
+    revision: str  # of the policy that is pinned to it
+    upstream: str  # where the first send went: a key store may be regional
+    created_at: float
+    updated_at: float
+    stamp: str = ""  # written into the request where the policy asks for it; a kept provider key keeps its stamp
+    state: State = State.PREPARED
+    version: int = 0
+    doubt: frozenset[int] = frozenset()
+    seen: frozenset[int] = frozenset()  # of the attempts in doubt, those that a whole answer came back for
+    attempts: int = 0
+    attempt_under_way: bool = False
+    money: Money | None = None
+    guard: Guard | None = None
+    reference: str | None = None
+    reading: Reading | None = None
+    effect: Effect | None = None
+    released: bool = False
+    first_sent_at: float | None = None
+    ended_at: float | None = None
+    due_at: float | None = None  # when somebody should look at it again
+    because: str = ""  # the rule of the last decision
+    incident: str | None = None  # an open contradiction; nothing is replayed over it
+    cancel_sent: bool = False
+    lease: Lease | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        match self.state:
+            case State.SUCCEEDED:
+                return Outcome.SUCCEEDED
+            case State.PENDING:
+                return Outcome.PENDING
+            case State.REQUIRES_ACTION:
+                return Outcome.REQUIRES_ACTION
+            case State.UNKNOWN | State.REQUIRES_REVIEW:
+                return Outcome.UNKNOWN
+            case State.PREPARED | State.SENDING | State.BACKOFF:
+                return Outcome.IN_FLIGHT
+            case State.FAILED:
+                return self._failed_outcome()
+
+    def _failed_outcome(self) -> Outcome:
+        if self.reading in DECLINES:
+            return Outcome.DECLINED
+        if self.reading is None:
+            # Nobody read an answer. That something was sent is known all the same.
+            return Outcome.NOT_SENT if self.attempts == 0 else Outcome.FAILED
+        if self.reading in {Reading.NETWORK_CONNECT_FAILURE, Reading.ABSENT}:
+            return Outcome.NOT_SENT
+        return Outcome.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSummary:
+    """What is kept of one attempt's evidence: facts and what they were read as. No payload."""
+
+    number: int
+    phase: str
+    bytes_written: int
+    fault: str | None
+    status_code: int | None
+    detail: str
+    duration_s: float
+    reset_by_us: bool
+    classification: Classification
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One change of an operation, as its timeline tells it and as the outbox passes it on."""
+
+    at: float
+    version: int
+    source: str  # caller, recovery, resolver, webhook, operator
+    events: tuple[str, ...]
+    state: State
+    doubt: frozenset[int]
+    attempt: AttemptSummary | None = None
+    action: str = ""
+    because: str = ""
+    delay_s: float | None = None
+    note: str = ""

@@ -1,0 +1,144 @@
+"""Policies as plain values: what was parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
+
+A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged in.
+Later parts of the product read `budget`, `circuit`, `ask`, `resolve`, `webhook` and `fallback`; they are validated with
+the file and listed in `Provider.not_in_force` until they act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from proxy.core.backoff import RetryRule
+from proxy.core.body import Encoding
+from proxy.core.classify import ClassifyRules, Expression
+from proxy.core.contract import Kind, Place, ProviderContract
+from proxy.core.money import Unit
+from proxy.core.reading import Reading
+
+
+class Unmatched(StrEnum):
+    FORWARD = "forward"
+    REFUSE = "refuse"
+
+
+class AfterSuccess(StrEnum):
+    BLOCK = "block"
+    FLAG = "flag"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and a path template: `POST /v1/charges/{charge}/refunds`."""
+
+    method: str
+    segments: tuple[str, ...]  # "{name}" segments match any one non-empty segment
+
+    def match(self, method: str, segments: tuple[str, ...]) -> dict[str, str] | None:
+        """The template's parameters, or None where the path is another one."""
+        if method != self.method or len(segments) != len(self.segments):
+            return None
+        parameters: dict[str, str] = {}
+        for template, segment in zip(self.segments, segments, strict=True):
+            if template.startswith("{"):
+                if not segment:
+                    return None
+                parameters[template[1:-1]] = segment
+            elif template != segment:
+                return None
+        return parameters
+
+    def __str__(self) -> str:
+        return f"{self.method} /{'/'.join(self.segments)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AmountPlace:
+    """Where the request carries its amount. `absent_is_full`: no amount means all of it (captures, refunds)."""
+
+    at: Expression
+    unit: Unit = Unit.MINOR
+    absent_is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    connect_s: float = 2.0
+    tls_s: float = 3.0
+    write_s: float = 5.0
+    first_byte_s: float = 5.0
+    body_idle_s: float = 10.0
+    deadline_s: float = 20.0  # bounds the caller's wait, never an attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """How doubt is resolved after the caller has left."""
+
+    settle_s: float = 600.0
+    resend_for_s: float = 120.0
+    schedule_s: tuple[float, ...] = (2.0, 10.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Our choices for one operation of one provider, within what its contract allows."""
+
+    provider: str
+    operation: str
+    kind: Kind
+    routes: tuple[Route, ...]
+    contract: ProviderContract
+    classify: ClassifyRules
+    revision: str  # content hash of the provider's policy; the journal keeps the content under it
+    upstream: str
+    encoding: Encoding = Encoding.JSON
+    where: Expression | None = None
+    account: tuple[Place, ...] = ()
+    take_from: tuple[Place, ...] = ()
+    key_required: bool = False
+    names: tuple[str, str] = ("", "")  # provider and operation as keys know them (`formerly:`), else their own names
+    stamp: Place | None = None
+    ignore: tuple[str, ...] = ()
+    never_store: tuple[str, ...] = ()
+    amount: AmountPlace | None = None
+    currency: Expression | None = None
+    intent: Expression | None = None
+    target: Place | None = None
+    merchant: str = ""
+    after_success: AfterSuccess = AfterSuccess.FLAG
+    timeouts: Timeouts = Timeouts()
+    retry: Mapping[Reading, RetryRule] = field(default_factory=dict)
+    retry_default: RetryRule = RetryRule()
+    resolve: Resolve = Resolve()
+    problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} in its texts
+    give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own answers where a repeat cannot help
+    headers: tuple[tuple[str, str], ...] = ()  # request headers that the policy forces
+    observe: bool = False
+
+    def retry_rule(self, reading: Reading) -> RetryRule:
+        return self.retry.get(reading, self.retry_default)
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One policy file: a provider's address and its operations."""
+
+    name: str
+    upstream: str
+    hosts: tuple[str, ...]
+    revision: str
+    content: str  # the file as it was read, kept in the journal under its revision
+    source: str  # the file's path, for messages
+    policies: tuple[Policy, ...]
+    unmatched: Unmatched = Unmatched.FORWARD
+    listen: str | None = None
+    timeouts: Timeouts = Timeouts()
+    problem: Mapping[str, Any] | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what must not change under a journal
+    identity_change_accepted: bool = False
+    not_in_force: tuple[str, ...] = ()

@@ -1,0 +1,354 @@
+"""Replies: what a caller is told. Either the provider's own response, untouched, or a problem of ours (RFC 9457).
+
+Two answers carry promises. 503: nothing was sent and nothing will be. 504: not known; the same key may be repeated,
+another payment must not be made. A provider's doubtful 502 or 503 therefore never passes for ours: it leaves as 504.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from proxy.core.call import Headers
+from proxy.core.evidence import Response
+from proxy.core.operation import Operation, Outcome, State
+from proxy.core.reading import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, Reading
+
+PROBLEM_TYPE_PREFIX = "urn:paywitness:problem:"
+
+# Headers that belong to one connection (RFC 9110 7.6.1), and the framing that the next hop makes anew.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    },
+)
+FRAMING = frozenset({b"content-length"})
+
+
+class Problem(StrEnum):
+    """Our own answers. The value is the last part of the problem's `type`; it, not the status code, is the meaning."""
+
+    UNKNOWN = "unknown"
+    NOT_SENT = "not-sent"
+    JOURNAL_UNAVAILABLE = "journal-unavailable"
+    IN_FLIGHT = "in-flight"
+    GUARDED = "guarded"
+    CLOSED_WITHOUT_RESPONSE = "closed-without-response"
+    KEY_EXPIRED = "key-expired"
+    KEY_REUSED = "key-reused"
+    KEY_REQUIRED = "key-required"
+    KEY_INVALID = "key-invalid"
+    CREDENTIAL_NOT_RECOGNISED = "credential-not-recognised"
+    BODY_UNREADABLE = "body-unreadable"
+    TOO_LARGE = "too-large"
+    TOO_SLOW = "too-slow"
+    MALFORMED = "malformed"
+    PROVIDER_NOT_ALLOWED = "provider-not-allowed"
+    PATH_NOT_ALLOWED = "path-not-allowed"
+    OPERATION_NOT_ALLOWED = "operation-not-allowed"
+    NOT_FOUND = "not-found"
+    DRAINING = "draining"
+    FORWARD_FAILED = "forward-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    status_code: int
+    title: str
+    repeat_helps: bool  # whether the same call again, under the same key, can come to another answer
+
+
+PROBLEMS: dict[Problem, ProblemKind] = {
+    Problem.UNKNOWN: ProblemKind(504, "The outcome of this payment is unknown", True),
+    Problem.NOT_SENT: ProblemKind(503, "Nothing was sent, and nothing will be", True),
+    Problem.JOURNAL_UNAVAILABLE: ProblemKind(504, "The journal did not answer", True),
+    Problem.IN_FLIGHT: ProblemKind(409, "The same call is still under way", True),
+    Problem.GUARDED: ProblemKind(409, "Another operation on the same money is open", True),
+    Problem.CLOSED_WITHOUT_RESPONSE: ProblemKind(409, "The operation ended without a response to replay", False),
+    Problem.KEY_EXPIRED: ProblemKind(410, "The key belongs to an operation that has expired", False),
+    Problem.KEY_REUSED: ProblemKind(422, "The key was used with another payload", False),
+    Problem.KEY_REQUIRED: ProblemKind(400, "A key is required", False),
+    Problem.KEY_INVALID: ProblemKind(400, "The key cannot be used", False),
+    Problem.CREDENTIAL_NOT_RECOGNISED: ProblemKind(403, "This credential may not see the answer", False),
+    Problem.BODY_UNREADABLE: ProblemKind(400, "The body cannot be read", False),
+    Problem.TOO_LARGE: ProblemKind(413, "The request is too large", False),
+    Problem.TOO_SLOW: ProblemKind(408, "The request did not arrive in time", True),
+    Problem.MALFORMED: ProblemKind(400, "The request is malformed", False),
+    Problem.PROVIDER_NOT_ALLOWED: ProblemKind(403, "No policy names this provider", False),
+    Problem.PATH_NOT_ALLOWED: ProblemKind(403, "This path is not allowed", False),
+    Problem.OPERATION_NOT_ALLOWED: ProblemKind(403, "No operation of the policy matches this call", False),
+    Problem.NOT_FOUND: ProblemKind(404, "There is no such thing here", False),
+    Problem.DRAINING: ProblemKind(503, "This sidecar is shutting down", True),
+    Problem.FORWARD_FAILED: ProblemKind(504, "The provider did not answer this call", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status_code: int
+    headers: Headers
+    body: bytes
+    outcome: Outcome
+    problem: Problem | None = None  # set where the answer is ours
+    operation_id: str | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorShape:
+    """How a provider's SDK expects errors: an extension of our problem, and headers that tell it not to try again."""
+
+    members: Mapping[str, Any] | None = None
+    give_up_headers: tuple[tuple[str, str], ...] = ()
+
+
+NO_SHAPE = ErrorShape()
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """The headers less those of one connection, those that `Connection` names, and the framing."""
+    named = {
+        token.strip().lower() for key, value in headers if key.lower() == b"connection" for token in value.split(b",")
+    }
+    dropped = HOP_BY_HOP | FRAMING | named
+    return tuple((key, value) for key, value in headers if key.lower() not in dropped)
+
+
+def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
+    """The provider's response, status and bytes untouched, with what we know beside it."""
+    theirs = tuple(pair for pair in end_to_end(response.headers) if not pair[0].lower().startswith(b"paywitness-"))
+    headers = theirs + _operation_headers(operation, operation.outcome, replayed=replayed)
+    return Reply(
+        response.status_code,
+        headers,
+        response.body,
+        operation.outcome,
+        operation_id=operation.id,
+        replayed=replayed,
+    )
+
+
+def reply_for(
+    operation: Operation, response: Response | None, classification: Classification, shape: ErrorShape = NO_SHAPE
+) -> Reply:
+    """The answer to the call whose last attempt brought this response, or none, and was read so."""
+    if operation.incident is not None:
+        return unknown(operation, shape, sent=operation.attempts > 0)  # whatever came last, something contradicts it
+    if response is not None and _may_pass_on(operation, response, classification):
+        return pass_through(operation, response)
+    if operation.state is State.FAILED:
+        if operation.outcome is Outcome.NOT_SENT or operation.released:
+            return problem(Problem.NOT_SENT, _not_sent_detail(operation), operation=operation, shape=shape, sent=False)
+        return closed(operation, shape, sent=True)
+    if operation.state.ended or operation.state in {State.PENDING, State.REQUIRES_ACTION}:
+        return closed(operation, shape, sent=True)
+    return unknown(operation, shape, sent=True)
+
+
+def speaks_for(operation: Operation, classification: Classification) -> bool:
+    """Whether an answer that was read so is the answer of the operation as it stands, to be passed on and kept for
+    replay. A refused or declined re-send is not, where an inquiry or event has shown that the payment was made."""
+    match operation.state:
+        case State.SUCCEEDED:
+            return classification.reading is Reading.SUCCEEDED and classification.effect is Effect.DONE
+        case State.PENDING:
+            return classification.reading is Reading.PENDING and classification.effect is not Effect.POSSIBLE
+        case State.REQUIRES_ACTION:
+            return classification.reading is Reading.REQUIRES_ACTION and classification.effect is Effect.NONE
+        case State.FAILED:
+            return classification.effect is Effect.NONE and classification.reading is operation.reading
+        case _:
+            return False
+
+
+def _may_pass_on(operation: Operation, response: Response, classification: Classification) -> bool:
+    if not operation.state.in_doubt:
+        return speaks_for(operation, classification)
+    if operation.attempts > 1:
+        return False  # a later attempt's answer does not speak for the first
+    if 200 <= response.status_code < 300:
+        # A success nobody recognised may be passed on if it could be read and fits what was asked for.
+        return not classification.lost and classification.rule != DOES_NOT_FIT
+    return response.status_code not in {502, 503, 504}
+
+
+def unknown(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
+    """504: what became of the money is not known."""
+    if not detail and operation.incident is not None:
+        detail = f"Evidence about this payment contradicts itself (incident: {operation.incident}). A person must look."
+    if not detail and operation.state is State.REQUIRES_REVIEW:
+        detail = (
+            "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+        )
+    detail = detail or (
+        "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
+        "Do not make another payment."
+    )
+    return problem(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent)
+
+
+def closed(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = False) -> Reply:
+    """409: it has ended, but there is no response to give."""
+    reference = f" The provider knows it as {operation.reference}." if operation.reference else ""
+    detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
+    return problem(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
+
+
+def _not_sent_detail(operation: Operation) -> str:
+    cause = (operation.reading or Reading.NETWORK_CONNECT_FAILURE).replace("_", " ")
+    tries = f"{operation.attempts} {'try' if operation.attempts == 1 else 'tries'}"
+    if operation.reading in {None, Reading.NETWORK_CONNECT_FAILURE}:
+        return f"The provider was not reached after {tries} ({cause}). It is safe to try again, or elsewhere."
+    return f"The provider did not execute it after {tries} ({cause}). It is safe to try again, or elsewhere."
+
+
+def problem(
+    kind: Problem,
+    detail: str,
+    *,
+    operation: Operation | None = None,
+    shape: ErrorShape = NO_SHAPE,
+    sent: bool = False,
+    retry_after_s: int | None = None,
+    provider: str = "",
+) -> Reply:
+    """An answer of our own: what happened, what it means for the money, what to do next."""
+    facts = PROBLEMS[kind]
+    outcome = _outcome_of(kind, operation)
+    members: dict[str, Any] = {
+        "type": PROBLEM_TYPE_PREFIX + kind,
+        "title": facts.title,
+        "status": facts.status_code,
+        "detail": detail,
+        "outcome": outcome,
+        "sent": sent,
+        "side_effect_may_exist": _effect_may_exist(kind, operation),
+        "advice": _advice(kind, operation),
+    }
+    if operation is not None:
+        members["instance"] = f"/paywitness/operations/{operation.id}"
+        members["operation"] = operation.id
+        if operation.due_at is not None and not operation.state.ended:
+            members["next_check_at"] = operation.due_at
+    for name, value in (shape.members or {}).items():
+        members.setdefault(name, _filled(value, detail))
+    headers: list[tuple[bytes, bytes]] = [(b"Content-Type", b"application/problem+json")]
+    if facts.status_code in {409, 503}:
+        headers.append((b"Retry-After", str(retry_after_s if retry_after_s is not None else 1).encode()))
+    in_review = operation is not None and operation.state is State.REQUIRES_REVIEW
+    if not facts.repeat_helps or in_review:
+        headers.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in shape.give_up_headers)
+    if operation is not None:
+        headers.extend(_operation_headers(operation, outcome, replayed=False))
+    else:
+        headers.append((b"Paywitness-Outcome", outcome.encode()))
+        if provider.isascii() and provider.isprintable() and provider:  # it may be a caller's text: no line breaks
+            headers.append((b"Paywitness-Provider", provider.encode()))
+    body = json.dumps(members, default=str).encode()  # escaped: a text from outside may hold halves of characters
+    named = operation.id if operation is not None else None
+    return Reply(facts.status_code, tuple(headers), body, outcome, kind, named)
+
+
+def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
+    if kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE}:
+        return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
+    if operation is not None:
+        return operation.outcome
+    return Outcome.NOT_SENT if kind in {Problem.NOT_SENT, Problem.DRAINING} else Outcome.NONE
+
+
+def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
+    if operation is None:
+        return kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED}
+    return operation.state not in {State.PREPARED, State.BACKOFF, State.FAILED} or operation.incident is not None
+
+
+def _advice(kind: Problem, operation: Operation | None) -> Advice:
+    if kind is Problem.KEY_REUSED:
+        return Advice.CONTACT_SUPPORT
+    if operation is None:
+        waits = {Problem.NOT_SENT, Problem.DRAINING, Problem.TOO_SLOW}
+        doubts = {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED, Problem.FORWARD_FAILED}
+        if kind in waits:
+            return Advice.TRY_AGAIN_LATER
+        return Advice.DO_NOT_PAY_AGAIN if kind in doubts else Advice.CONTACT_SUPPORT
+    return advice_for(operation)
+
+
+def advice_for(operation: Operation) -> Advice:
+    """What the end customer may be told about the operation as it stands."""
+    if operation.state is State.FAILED and operation.incident is None:
+        return ADVICE[operation.reading] if operation.reading is not None else Advice.TRY_AGAIN_LATER
+    if operation.state is State.REQUIRES_ACTION and operation.incident is None:
+        return Advice.AUTHENTICATE
+    return Advice.DO_NOT_PAY_AGAIN
+
+
+def _filled(value: Any, detail: str) -> Any:
+    """The provider's error shape with our detail in its texts."""
+    if isinstance(value, str):
+        return value.replace("{detail}", detail)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, detail) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_filled(item, detail) for item in value]
+    return value
+
+
+def described(operation: Operation) -> dict[str, Any]:
+    """What a caller may know of an operation: what became of the money, and what to do next. No payload."""
+    return {
+        "operation": operation.id,
+        "provider": operation.provider,
+        "name": operation.operation,
+        "kind": operation.kind,
+        "outcome": operation.outcome,
+        "state": operation.state,
+        "attempts": operation.attempts,
+        "in_doubt": sorted(operation.doubt),
+        "side_effect_may_exist": _effect_may_exist(Problem.UNKNOWN, operation),
+        "advice": advice_for(operation),
+        "because": operation.because,
+        "reading": operation.reading,
+        "reference": operation.reference,
+        "amount": str(operation.money.major) if operation.money is not None else None,
+        "currency": operation.money.currency if operation.money is not None else None,
+        "incident": operation.incident,
+        "created_at": operation.created_at,
+        "updated_at": operation.updated_at,
+        "next_check_at": operation.due_at if not operation.state.ended else None,
+    }
+
+
+def described_reply(operation: Operation) -> Reply:
+    """An operation, told to whoever asks for it by its id."""
+    body = json.dumps(described(operation)).encode()
+    headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", operation.outcome.encode()))
+    return Reply(200, headers, body, operation.outcome)
+
+
+def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool) -> Headers:
+    pairs = [
+        ("Paywitness-Operation", operation.id),
+        ("Paywitness-Outcome", outcome),
+        ("Paywitness-Attempts", str(operation.attempts)),
+        ("Paywitness-Provider", operation.provider),
+        ("Paywitness-Because", operation.because),
+        ("Paywitness-Advice", advice_for(operation)),
+    ]
+    if operation.client_key.isascii() and operation.client_key.isprintable():
+        pairs.append(("Paywitness-Key", operation.client_key))
+    if replayed:
+        pairs.append(("Paywitness-Replayed", "true"))
+    return tuple((name.encode(), value.encode("latin-1")) for name, value in pairs if value)

@@ -1,0 +1,377 @@
+"""From evidence to reading and effect: the wire first, then the policy's rows, then what HTTP says; else doubt."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from proxy.core.body import Tree, value_at
+from proxy.core.classify import Asked, ClassifyRules, Expression, Fit, Row, classify, evaluate, fits, truthy
+from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from proxy.core.money import Money, Unit
+from proxy.core.reading import (
+    ADVICE,
+    DEFAULT_EFFECTS,
+    DENIALS,
+    DOES_NOT_FIT,
+    FAILURE_CLASSES,
+    Classification,
+    Effect,
+    Reading,
+)
+from tests.core.making import answered, response, unanswered
+
+BEFORE_SENDING = (NetworkPhase.RESOLVING, NetworkPhase.CONNECTING, NetworkPhase.HANDSHAKING)
+FROM_SENDING_ON = (NetworkPhase.SENDING, NetworkPhase.AWAITING, NetworkPhase.RECEIVING)
+NO_RULES = ClassifyRules()
+
+
+def at(path: str) -> Expression:
+    return lambda tree: value_at(tree, path)
+
+
+def equal(path: str, value: object) -> Expression:
+    return lambda tree: value_at(tree, path) == value
+
+
+def raising(tree: Tree) -> Tree:
+    raise RuntimeError("an expression of a policy that cannot be read")
+
+
+def read(found: Response, rules: ClassifyRules = NO_RULES, asked: Asked = Asked()) -> Classification:
+    return classify(answered(found), rules, asked)
+
+
+def rules(*rows: Row, **changes: Any) -> ClassifyRules:
+    return replace(ClassifyRules(rows=rows), **changes)
+
+
+# --- the classes of the design
+
+
+def test_every_reading_has_an_effect_and_an_advice() -> None:
+    assert set(DEFAULT_EFFECTS) == set(Reading)
+    assert set(ADVICE) == set(Reading)
+
+
+def test_effects_are_those_of_the_design() -> None:
+    none = {
+        Reading.NETWORK_CONNECT_FAILURE,
+        Reading.VALIDATION_ERROR,
+        Reading.AUTHENTICATION_ERROR,
+        Reading.RATE_LIMITED,
+        Reading.REQUIRES_ACTION,
+        Reading.ABSENT,
+        *DENIALS,
+    }
+    done = {Reading.SUCCEEDED, Reading.PENDING, Reading.REVERSED}
+    for reading, effect in DEFAULT_EFFECTS.items():
+        expected = Effect.NONE if reading in none else Effect.DONE if reading in done else Effect.POSSIBLE
+        assert effect is expected, reading
+
+
+def test_there_are_sixteen_failure_classes() -> None:
+    assert len(FAILURE_CLASSES) == 16
+    assert Reading.SUCCEEDED not in FAILURE_CLASSES
+
+
+# --- the wire
+
+
+@pytest.mark.parametrize("phase", BEFORE_SENDING)
+def test_what_was_not_sent_had_no_effect(phase: NetworkPhase) -> None:
+    for fault in (None, *WireFault):
+        found = classify(unanswered(phase, fault), NO_RULES)
+        assert (found.reading, found.effect) == (Reading.NETWORK_CONNECT_FAILURE, Effect.NONE), fault
+
+
+@pytest.mark.parametrize("phase", FROM_SENDING_ON)
+def test_what_may_have_left_without_an_answer_is_doubt(phase: NetworkPhase) -> None:
+    for fault, bytes_written in product((None, *WireFault), (0, 1)):
+        found = classify(unanswered(phase, fault, bytes_written), NO_RULES)
+        assert found.effect is Effect.POSSIBLE, fault
+        assert found.lost
+        timed_out = fault in {WireFault.FIRST_BYTE_TIMEOUT, WireFault.BODY_TIMEOUT, WireFault.WRITE_TIMEOUT}
+        assert found.reading is (Reading.NETWORK_READ_TIMEOUT if timed_out else Reading.UNKNOWN_OUTCOME)
+
+
+@pytest.mark.parametrize("phase", BEFORE_SENDING)
+def test_a_byte_that_was_written_counts_whatever_the_phase_says(phase: NetworkPhase) -> None:
+    assert classify(unanswered(phase, WireFault.RESET, bytes_written=1), NO_RULES).effect is Effect.POSSIBLE
+
+
+@pytest.mark.parametrize("phase", BEFORE_SENDING)
+def test_an_answer_counts_whatever_the_phase_says(phase: NetworkPhase) -> None:
+    evidence = Evidence(phase, 0, None, response(200, {"status": "paid"}), "", 0.1)
+    assert evidence.sent
+    assert classify(evidence, NO_RULES).effect is Effect.POSSIBLE
+
+
+# --- what HTTP says where no row does
+
+WITHOUT_EFFECT = {
+    **dict.fromkeys((400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431), Reading.VALIDATION_ERROR),
+    **dict.fromkeys((401, 403, 407), Reading.AUTHENTICATION_ERROR),
+    402: Reading.ISSUER_HARD_DECLINE,
+    429: Reading.RATE_LIMITED,
+}
+
+
+@pytest.mark.parametrize("body", [b"{}", b"", b"<html>oops</html>", b'{"cut":'], ids=["json", "empty", "html", "cut"])
+def test_every_status_code_has_its_reading_and_only_refusals_are_without_effect(body: bytes) -> None:
+    for status_code in range(100, 600):
+        found = read(response(status_code, body))
+        if status_code in WITHOUT_EFFECT:
+            assert (found.reading, found.effect) == (WITHOUT_EFFECT[status_code], Effect.NONE), status_code
+            continue
+        assert found.effect is Effect.POSSIBLE, status_code
+        if status_code in {408, 504}:
+            assert found.reading is Reading.PROVIDER_TIMEOUT
+        elif status_code >= 500:
+            assert found.reading is Reading.TEMPORARY_PROVIDER_ERROR
+        else:
+            assert found.reading is Reading.UNKNOWN_OUTCOME, status_code
+
+
+@pytest.mark.parametrize("status_code", [500, 502, 503, 504])
+def test_a_gateways_page_in_place_of_an_answer_is_a_lost_answer(status_code: int) -> None:
+    assert read(response(status_code, b"<html>Bad Gateway</html>")).lost
+    assert not read(response(status_code, {"error": "internal"})).lost
+
+
+@pytest.mark.parametrize("body", [b"", b"OK", b"<html>", b'{"status": "paid"', b'{"a":1,"a":2}', b"\xff{}"])
+def test_a_success_that_cannot_be_read_is_as_good_as_lost(body: bytes) -> None:
+    found = read(response(200, body))
+    assert (found.reading, found.effect, found.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
+
+
+def test_a_success_that_no_row_recognises_is_doubt_where_money_moves() -> None:
+    found = read(response(201, {"status": "strange"}))
+    assert (found.reading, found.effect, found.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, False)
+    assert read(response(201, {}), rules(moves_money=False)).reading is Reading.SUCCEEDED
+
+
+@pytest.mark.parametrize("status_code", [200, 400, 402, 429, 500])
+def test_an_answer_whose_end_nobody_saw_counts_only_if_it_can_be_read(status_code: int) -> None:
+    by_status = rules(Row("classify[0]", Reading.VALIDATION_ERROR, status_codes=frozenset({400})))
+    cut = read(response(status_code, b'{"error": {"type": "idempot', close_delimited=True), by_status)
+    assert (cut.reading, cut.effect, cut.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
+    whole = read(response(status_code, {"error": 1}, close_delimited=True), by_status)
+    assert whole == read(response(status_code, {"error": 1}), by_status)
+
+
+# --- rows
+
+
+def test_a_body_may_turn_a_success_into_a_decline_and_a_conflict_into_a_success() -> None:
+    rows = rules(
+        Row("classify[0]", Reading.SUCCEEDED, when=equal("error.reason", "already_created")),
+        Row("classify[1]", Reading.ISSUER_SOFT_DECLINE, when=equal("status", "refused")),
+    )
+    assert read(response(200, {"status": "refused"}), rows).reading is Reading.ISSUER_SOFT_DECLINE
+    assert read(response(409, {"error": {"reason": "already_created"}}), rows).reading is Reading.SUCCEEDED
+
+
+def test_rows_come_before_answers_and_answers_before_status_codes() -> None:
+    row = Row("classify[0]", Reading.RISK_DECLINE, status_codes=frozenset({402}))
+    answer = Row("answers.charge[0]", Reading.ISSUER_SOFT_DECLINE, when=equal("status", "failed"))
+    both = rules(row, answers=(answer,))
+    body = {"status": "failed"}
+    assert read(response(402, body), both).rule == "classify[0]"
+    assert read(response(400, body), both).rule == "answers.charge[0]"
+    assert read(response(400, {}), both).rule == "http_400"
+
+
+def test_the_first_row_that_matches_wins() -> None:
+    rows = [Row(f"classify[{n}]", reading, when=at("error")) for n, reading in enumerate(Reading)]
+    assert read(response(400, {"error": 1}), rules(*rows)).rule == "classify[0]"
+    assert read(response(400, {"error": 1}), rules(*rows[::-1])).rule == f"classify[{len(rows) - 1}]"
+
+
+@pytest.mark.parametrize("place", ["when", "code"])
+def test_an_expression_that_raises_does_not_match(place: str) -> None:
+    broken: dict[str, Any] = {place: raising, "table": {"None": Reading.SUCCEEDED}}
+    found = read(response(400, {}), rules(Row("classify[0]", Reading.SUCCEEDED, **broken)))
+    assert found.rule == "http_400"
+
+
+def test_a_raising_reference_or_amount_is_an_absent_one() -> None:
+    paid = Row("answers.charge[0]", Reading.SUCCEEDED, when=equal("status", "paid"))
+    broken = rules(paid, reference=raising, fit=Fit(amount=raising, currency=raising))
+    found = read(response(200, {"status": "paid"}), broken, Asked(Money(100, "EUR")))
+    assert (found.reading, found.reference) == (Reading.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "otherwise", "expected"),
+    [
+        ("stolen_card", None, Reading.ISSUER_HARD_DECLINE),
+        (51, None, Reading.ISSUER_SOFT_DECLINE),
+        ("51", None, Reading.ISSUER_SOFT_DECLINE),
+        ("new_code", None, Reading.VALIDATION_ERROR),
+        ("new_code", Reading.RISK_DECLINE, Reading.RISK_DECLINE),
+        (None, None, Reading.VALIDATION_ERROR),
+        (None, Reading.RISK_DECLINE, Reading.RISK_DECLINE),
+        (["stolen_card"], None, Reading.VALIDATION_ERROR),
+    ],
+)
+def test_a_code_is_looked_up_in_its_table(code: object, otherwise: Reading | None, expected: Reading) -> None:
+    table = {"stolen_card": Reading.ISSUER_HARD_DECLINE, "51": Reading.ISSUER_SOFT_DECLINE}
+    row = Row("classify[0]", code=at("code"), table=table, otherwise=otherwise)
+    assert read(response(400, {"code": code}), rules(row)).reading is expected
+
+
+def test_a_row_may_set_the_effect_of_its_reading() -> None:
+    row = Row("classify[0]", Reading.TEMPORARY_PROVIDER_ERROR, Effect.NONE, status_codes=frozenset({503}))
+    found = read(response(503, {}), rules(row))
+    assert (found.reading, found.effect) == (Reading.TEMPORARY_PROVIDER_ERROR, Effect.NONE)
+
+
+@pytest.mark.parametrize(
+    ("headers", "matches"),
+    [
+        ((("Retry-Hint", "no"),), True),
+        ((("RETRY-HINT", " No "),), True),
+        ((("Retry-Hint", "nope"),), False),
+        ((("Retry-Hint", "yes"), ("Retry-Hint", "no")), False),
+        ((), False),
+    ],
+)
+def test_a_row_may_test_a_header(headers: tuple[tuple[str, str], ...], *, matches: bool) -> None:
+    row = Row("classify[0]", Reading.RISK_DECLINE, headers=(("retry-hint", "no"),))
+    assert (read(response(400, {}, *headers), rules(row)).reading is Reading.RISK_DECLINE) == matches
+
+
+def test_every_condition_of_a_row_must_hold() -> None:
+    row = Row(
+        "classify[0]",
+        Reading.RISK_DECLINE,
+        status_codes=frozenset({400}),
+        headers=(("x", "1"),),
+        when=equal("a", 1),
+    )
+    assert read(response(400, {"a": 1}, ("X", "1")), rules(row)).rule == "classify[0]"
+    for other in (response(401, {"a": 1}, ("X", "1")), response(400, {"a": 2}, ("X", "1")), response(400, {"a": 1})):
+        assert read(other, rules(row)).rule != "classify[0]"
+
+
+@pytest.mark.parametrize("value", [0, 1, "x", [0], True, {"a": None}])
+def test_zero_is_true_as_in_jmespath(value: object) -> None:
+    assert truthy(lambda tree: value, {})
+
+
+@pytest.mark.parametrize("value", [None, False, "", [], {}])
+def test_only_nothing_is_false(value: object) -> None:
+    assert not truthy(lambda tree: value, {})
+
+
+def test_a_deep_expression_error_is_no_match() -> None:
+    def endless(tree: Tree) -> Tree:
+        return endless(tree)
+
+    assert evaluate(endless, {}) is None
+
+
+def test_a_compressed_answer_is_read_and_a_damaged_one_is_lost() -> None:
+    paid = rules(Row("answers.charge[0]", Reading.SUCCEEDED, when=equal("status", "paid")))
+    packed = gzip.compress(b'{"status": "paid"}')
+    assert read(response(200, packed, ("Content-Encoding", "gzip")), paid).reading is Reading.SUCCEEDED
+    for body, coding in ((packed[:-9], "gzip"), (packed, "br"), (packed, "identity"), (b"", "gzip")):
+        assert read(response(200, body, ("Content-Encoding", coding)), paid).lost
+
+
+# --- whether the answer is of this request
+
+EUR_10 = Asked(Money(1000, "EUR"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "unit", "fitting"),
+    [
+        ({"amount": 1000, "currency": "eur"}, Unit.MINOR, True),
+        ({"amount": "1000", "currency": "EUR"}, Unit.MINOR, True),
+        ({"amount": "10.00", "currency": "EUR"}, Unit.MAJOR, True),
+        ({"amount": 10, "currency": "EUR"}, Unit.MAJOR, True),
+        ({"amount": 10.0}, Unit.MAJOR, True),
+        ({"currency": "EUR"}, Unit.MINOR, True),
+        ({}, Unit.MINOR, True),
+        ({"amount": 1001, "currency": "EUR"}, Unit.MINOR, False),
+        ({"amount": 1000, "currency": "USD"}, Unit.MINOR, False),
+        ({"amount": 1000, "currency": "EUR"}, Unit.MAJOR, False),
+        ({"amount": "10.00"}, Unit.MINOR, False),
+        ({"amount": "10.001"}, Unit.MAJOR, False),
+        ({"amount": True}, Unit.MINOR, False),
+        ({"amount": "ten"}, Unit.MAJOR, False),
+        ({"amount": [1000]}, Unit.MINOR, False),
+        ({"currency": 978}, Unit.MINOR, False),
+    ],
+)
+def test_an_answer_that_shows_another_amount_or_currency_is_doubt(
+    shown: dict[str, object], unit: Unit, *, fitting: bool
+) -> None:
+    fit = Fit(at("amount"), unit, at("currency"))
+    assert fits(fit, shown, EUR_10) == fitting
+    for reading in (Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.RISK_DECLINE):
+        known = rules(Row("answers.charge[0]", reading, when=equal("status", "known")), fit=fit)
+        found = read(response(200, {**shown, "status": "known"}), known, EUR_10)
+        if fitting:
+            assert found.reading is reading
+        else:
+            assert (found.reading, found.effect, found.rule) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, DOES_NOT_FIT)
+
+
+def test_a_strange_success_that_does_not_fit_says_so_too() -> None:
+    fit = Fit(at("amount"), Unit.MINOR, at("currency"))
+    assert read(response(200, {"amount": 1}), rules(fit=fit), EUR_10).rule == DOES_NOT_FIT
+
+
+def test_what_was_turned_away_need_not_fit() -> None:
+    fit = Fit(at("amount"), Unit.MINOR, at("currency"))
+    found = read(response(400, {"amount": "must be a number"}), rules(fit=fit), EUR_10)
+    assert found.reading is Reading.VALIDATION_ERROR
+
+
+def test_without_an_amount_asked_for_nothing_can_contradict() -> None:
+    assert fits(Fit(at("amount"), Unit.MINOR, at("currency")), {"amount": 1, "currency": "USD"}, Asked())
+
+
+def test_an_answer_that_carries_another_stamp_is_somebody_elses() -> None:
+    fit = Fit(stamp=at("metadata.paywitness"))
+    assert fits(fit, {"metadata": {"paywitness": "op_1"}}, Asked(stamp="op_1"))
+    assert not fits(fit, {"metadata": {"paywitness": "op_2"}}, Asked(stamp="op_1"))
+    assert fits(fit, {}, Asked(stamp="op_1"))
+    assert fits(fit, {"metadata": {"paywitness": "op_2"}}, Asked())
+
+
+def test_zero_decimal_currencies_are_compared_in_their_own_unit() -> None:
+    fit = Fit(at("amount"), Unit.MAJOR)
+    assert fits(fit, {"amount": "1000"}, Asked(Money(1000, "JPY")))
+    assert fits(fit, {"amount": "1.234"}, Asked(Money(1234, "KWD")))
+
+
+# --- the reference
+
+
+@pytest.mark.parametrize("reading", [Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.ALREADY_DONE])
+def test_an_answer_about_a_payment_names_it(reading: Reading) -> None:
+    known = rules(Row("classify[0]", reading, when=at("status")), reference=at("id"))
+    assert read(response(200, {"status": 1, "id": "ch_1"}), known).reference == "ch_1"
+
+
+@pytest.mark.parametrize("status_code", [400, 402, 409, 429, 500, 503])
+def test_an_error_that_no_row_knows_names_no_payment(status_code: int) -> None:
+    assert read(response(status_code, {"id": "err_1"}), rules(reference=at("id"))).reference is None
+
+
+def test_a_strange_success_names_what_can_be_asked_for() -> None:
+    assert read(response(200, {"id": 17}), rules(reference=at("id"))).reference == "17"
+
+
+@pytest.mark.parametrize("shown", [None, "", True, {}, [], 1.5, "a\nb", "x" * 256, "\ud800"])
+def test_what_cannot_be_kept_or_asked_for_is_no_reference(shown: object) -> None:
+    found = classify(answered(response(200, {"id": shown})), rules(reference=at("id")))
+    assert found.reference is None

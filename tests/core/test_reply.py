@@ -1,0 +1,412 @@
+"""Replies: whatever an operation is and whatever came back, what the caller is told about the money is true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from proxy.core.contract import ErrorsUnderKey
+from proxy.core.evidence import Response
+from proxy.core.money import Money
+from proxy.core.operation import Operation, Outcome, State
+from proxy.core.reading import DECLINES, DENIALS, DOES_NOT_FIT, REFUSALS, Advice, Classification, Effect, Reading
+from proxy.core.reply import (
+    PROBLEMS,
+    ErrorShape,
+    Problem,
+    Reply,
+    advice_for,
+    closed,
+    described,
+    described_reply,
+    end_to_end,
+    pass_through,
+    problem,
+    reply_for,
+    speaks_for,
+    unknown,
+)
+from tests.core.making import operation, read, response
+from tests.core.worlds import steps_of_the_world
+
+PAID = read(Reading.SUCCEEDED)
+DECLINED = read(Reading.ISSUER_SOFT_DECLINE)
+ANSWERS = tuple(read(reading, effect) for reading, effect in product(Reading, Effect))
+KINDS = (  # one of every kind that a reply tells apart
+    PAID,
+    DECLINED,
+    *(read(Reading.PENDING, effect) for effect in Effect),
+    *(read(Reading.REQUIRES_ACTION, effect) for effect in (Effect.NONE, Effect.POSSIBLE)),
+    read(Reading.RATE_LIMITED),
+    read(Reading.NETWORK_CONNECT_FAILURE),
+    read(Reading.TEMPORARY_PROVIDER_ERROR),
+    read(Reading.SUCCEEDED, Effect.POSSIBLE),
+)
+STATUS_CODES = (200, 202, 302, 400, 402, 409, 429, 500, 502, 503, 504)
+SETTLED = {State.SUCCEEDED, State.FAILED, State.PENDING, State.REQUIRES_ACTION}
+
+
+def header(reply: Reply, name: str) -> str | None:
+    found = [value.decode() for key, value in reply.headers if key.decode().lower() == name.lower()]
+    assert len(found) <= 1, name
+    return found[0] if found else None
+
+
+def members(reply: Reply) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(reply.body)
+    return found
+
+
+def standing(state: State, **changes: Any) -> Operation:
+    plain = operation(
+        state=state,
+        attempts=0 if state is State.PREPARED else 1,
+        doubt=frozenset({1}) if state.in_doubt else frozenset(),
+        attempt_under_way=state is State.SENDING,
+        because="a_rule",
+    )
+    return replace(plain, **changes)
+
+
+@cache
+def every_reply() -> list[tuple[Operation, Response | None, Classification, Reply]]:
+    """Every state, one attempt or two, with and without an incident, whatever was read last, whatever came back."""
+    responses = (None, *(response(code, {"n": code}) for code in (200, 402, 503)))
+    found = []
+    for state, attempts, incident, answer, came in product(State, (1, 2), (None, "contradiction"), KINDS, responses):
+        speaks = state not in {State.PREPARED, State.SENDING}
+        stands = standing(
+            state,
+            attempts=attempts,
+            incident=incident,
+            reading=answer.reading if speaks else None,
+            effect=answer.effect if speaks else None,
+        )
+        found.append((stands, came, answer, reply_for(stands, came, answer)))
+    return found
+
+
+def every_reply_of_the_world() -> Iterator[tuple[Operation, Response, Classification, Reply]]:
+    """As it happens: the reply to whoever made the attempt that has just ended."""
+    known = set()
+    for errors in (ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED):
+        for step in steps_of_the_world(errors):
+            stands, answer = step.after, step.answer
+            case = (stands.state, stands.attempts > 1, stands.incident, stands.reading, answer)
+            if answer is not None and step.attempt == stands.attempts and case not in known:
+                known.add(case)
+                came = response(200 if answer.effect is Effect.DONE else 402, {"reading": answer.reading})
+                yield stands, came, answer, reply_for(stands, came, answer)
+
+
+# --- the two answers that carry promises
+
+
+def test_not_sent_is_said_only_where_no_effect_is_possible() -> None:
+    seen = 0
+    for stands, _, _, reply in every_reply():
+        if reply.problem is Problem.NOT_SENT:
+            seen += 1
+            assert stands.state is State.FAILED
+            assert not stands.doubt
+            assert stands.incident is None
+            assert members(reply)["side_effect_may_exist"] is False
+            assert members(reply)["sent"] is False
+    assert seen
+
+
+def test_our_503_is_never_said_of_anything_else() -> None:
+    for _, came, _, reply in every_reply():
+        if reply.status_code == 503 and reply.problem is not None:
+            assert reply.problem is Problem.NOT_SENT
+        elif reply.status_code == 503:
+            assert came is not None
+            assert came.status_code == 503
+
+
+@pytest.mark.parametrize("status_code", [502, 503, 504])
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.REQUIRES_REVIEW])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_doubtful_gateway_error_leaves_as_our_504(status_code: int, state: State, attempts: int) -> None:
+    doubtful = standing(state, attempts=attempts)
+    for body in (b"<html>", b"{}"):
+        reply = reply_for(doubtful, response(status_code, body), read(Reading.TEMPORARY_PROVIDER_ERROR))
+        assert (reply.status_code, reply.problem, reply.outcome) == (504, Problem.UNKNOWN, Outcome.UNKNOWN)
+
+
+def test_an_open_incident_is_answered_by_504_that_names_it() -> None:
+    for stands, _, _, reply in every_reply():
+        if stands.incident is not None:
+            assert (reply.status_code, reply.problem) == (504, Problem.UNKNOWN)
+            found = members(reply)
+            assert "contradiction" in found["detail"]
+            assert found["side_effect_may_exist"] is True
+            assert found["advice"] == Advice.DO_NOT_PAY_AGAIN
+
+
+def test_doubt_is_never_told_as_an_end() -> None:
+    for stands, came, _, reply in every_reply():
+        if stands.state.in_doubt:
+            assert reply.outcome is Outcome.UNKNOWN
+            assert reply.problem is Problem.UNKNOWN or (came is not None and stands.attempts == 1)
+            assert header(reply, "Paywitness-Advice") == Advice.DO_NOT_PAY_AGAIN
+
+
+# --- what of the provider's is passed on
+
+
+def test_an_answer_is_passed_on_only_where_it_speaks_for_the_operation_or_is_the_only_one() -> None:
+    for stands, _, answer, reply in every_reply():
+        if reply.problem is not None:
+            continue
+        assert speaks_for(stands, answer) or (stands.state.in_doubt and stands.attempts == 1)
+
+
+def test_what_is_passed_on_is_untouched() -> None:
+    for _, came, _, reply in every_reply():
+        if reply.problem is None:
+            assert came is not None
+            assert (reply.status_code, reply.body) == (came.status_code, came.body)
+
+
+@pytest.mark.parametrize("state", sorted(SETTLED))
+def test_a_refused_or_declined_re_send_never_speaks_for_a_payment_that_was_made(state: State) -> None:
+    made = standing(state, attempts=2, reading=Reading.FAILED, effect=Effect.NONE)
+    for answer in ANSWERS:
+        if state is State.SUCCEEDED:
+            assert speaks_for(made, answer) == (answer.reading is Reading.SUCCEEDED and answer.effect is Effect.DONE)
+        if answer.reading in REFUSALS | DECLINES:
+            assert not speaks_for(made, answer)
+            reply = reply_for(made, response(402, {}), answer)
+            assert (reply.status_code, reply.problem) == (409, Problem.CLOSED_WITHOUT_RESPONSE)
+
+
+def test_in_every_world_a_reply_without_a_problem_agrees_with_what_stands() -> None:
+    agreeing = {
+        State.SUCCEEDED: {Reading.SUCCEEDED},
+        State.PENDING: {Reading.PENDING},
+        State.REQUIRES_ACTION: {Reading.REQUIRES_ACTION},
+    }
+    for stands, _, answer, reply in every_reply_of_the_world():
+        if reply.problem is None and stands.state in agreeing:
+            assert answer.reading in agreeing[stands.state], stands
+        if reply.problem is None and stands.state is State.FAILED:
+            assert answer.effect is Effect.NONE, stands
+            assert answer.reading is stands.reading
+        if reply.problem is None and stands.state.in_doubt:
+            assert stands.attempts == 1
+
+
+@pytest.mark.parametrize("status_code", STATUS_CODES)
+def test_the_only_attempts_doubtful_answer_is_passed_on_unless_it_could_be_taken_for_ours(status_code: int) -> None:
+    reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), read(Reading.UNKNOWN_OUTCOME))
+    assert (reply.problem is None) == (status_code not in {502, 503, 504})
+    assert reply.outcome is Outcome.UNKNOWN
+    twice = standing(State.UNKNOWN, attempts=2)
+    assert reply_for(twice, response(status_code, {}), read(Reading.UNKNOWN_OUTCOME)).problem is Problem.UNKNOWN
+
+
+def test_a_success_that_cannot_be_read_or_does_not_fit_is_not_passed_on() -> None:
+    doubtful = standing(State.UNKNOWN)
+    strange = read(Reading.UNKNOWN_OUTCOME)
+    assert reply_for(doubtful, response(200, {}), strange).status_code == 200
+    assert reply_for(doubtful, response(200, b"?"), replace(strange, lost=True)).status_code == 504
+    assert reply_for(doubtful, response(200, {}), replace(strange, rule=DOES_NOT_FIT)).status_code == 504
+
+
+@pytest.mark.parametrize(
+    ("reading", "status_code"),
+    [(Reading.RATE_LIMITED, 429), (Reading.VALIDATION_ERROR, 400), (Reading.ISSUER_HARD_DECLINE, 402)],
+)
+def test_a_refusal_or_decline_that_ended_the_operation_is_passed_on(reading: Reading, status_code: int) -> None:
+    ended = standing(State.FAILED, reading=reading, effect=Effect.NONE, released=reading not in DENIALS)
+    assert reply_for(ended, response(status_code, {}), read(reading)).status_code == status_code
+
+
+def test_what_ended_without_its_own_answer_is_told_as_closed() -> None:
+    paid = standing(State.SUCCEEDED, attempts=2, reference="ch_1")
+    reply = reply_for(paid, response(429, {}), read(Reading.RATE_LIMITED))
+    assert (reply.status_code, reply.outcome) == (409, Outcome.SUCCEEDED)
+    found = members(reply)
+    assert "ch_1" in found["detail"]
+    assert (found["sent"], found["side_effect_may_exist"]) == (True, True)
+    assert members(closed(paid))["sent"] is False
+
+
+def test_a_provider_that_was_reached_is_not_said_to_have_been_out_of_reach() -> None:
+    unreached = standing(State.FAILED, reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+    throttled = standing(State.FAILED, reading=Reading.RATE_LIMITED, effect=Effect.NONE, released=True, attempts=2)
+    assert (
+        "was not reached after 1 try"
+        in members(reply_for(unreached, None, read(Reading.NETWORK_CONNECT_FAILURE)))["detail"]
+    )
+    told = members(reply_for(throttled, None, read(Reading.RATE_LIMITED)))["detail"]
+    assert "was not reached" not in told
+    assert "2 tries (rate limited)" in told
+
+
+# --- problems
+
+
+@pytest.mark.parametrize("kind", Problem)
+def test_every_problem_says_what_happened_to_the_money(kind: Problem) -> None:
+    for stands in (None, *(standing(state) for state in State)):
+        reply = problem(kind, "What happened.", operation=stands)
+        found = members(reply)
+        assert reply.status_code == found["status"] == PROBLEMS[kind].status_code
+        assert found["type"] == f"urn:paywitness:problem:{kind}"
+        assert found["title"] == PROBLEMS[kind].title
+        assert found["detail"] == "What happened."
+        assert found["outcome"] == reply.outcome == header(reply, "Paywitness-Outcome")
+        assert found["advice"] in set(Advice)
+        assert isinstance(found["sent"], bool)
+        assert isinstance(found["side_effect_may_exist"], bool)
+        assert header(reply, "Content-Type") == "application/problem+json"
+        assert (header(reply, "Retry-After") is not None) == (reply.status_code in {409, 503})
+        assert ("operation" in found, "instance" in found) == (stands is not None, stands is not None)
+
+
+@pytest.mark.parametrize("state", State)
+def test_an_effect_is_denied_only_where_none_is_possible(state: State) -> None:
+    none_possible = state in {State.PREPARED, State.BACKOFF, State.FAILED}
+    for kind in Problem:
+        found = members(problem(kind, "", operation=standing(state)))
+        assert found["side_effect_may_exist"] == (not none_possible)
+        assert members(problem(kind, "", operation=standing(state, incident="x")))["side_effect_may_exist"]
+
+
+def test_what_is_not_known_without_an_operation_may_have_happened() -> None:
+    for kind in (Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED):
+        found = members(problem(kind, ""))
+        assert found["side_effect_may_exist"] is True
+        assert found["advice"] == Advice.DO_NOT_PAY_AGAIN
+
+
+def test_when_it_is_looked_at_again_is_told_while_it_is_open() -> None:
+    assert members(unknown(standing(State.UNKNOWN, due_at=17.0), sent=True))["next_check_at"] == 17.0
+    assert "next_check_at" not in members(closed(standing(State.SUCCEEDED, due_at=17.0)))
+
+
+def test_the_providers_error_shape_stands_beside_ours_and_never_over_it() -> None:
+    shape = ErrorShape({"error": {"type": "api_error", "message": "{detail}", "n": [1, "{detail}"]}, "type": "theirs"})
+    found = members(unknown(standing(State.UNKNOWN), shape, sent=True, detail="Not known."))
+    assert found["error"] == {"type": "api_error", "message": "Not known.", "n": [1, "Not known."]}
+    assert found["type"] == "urn:paywitness:problem:unknown"
+    assert shape.members is not None
+    assert shape.members["error"]["message"] == "{detail}"
+
+
+def test_an_sdk_is_told_to_give_up_only_where_a_repeat_cannot_help() -> None:
+    shape = ErrorShape(give_up_headers=(("Stripe-Should-Retry", "false"),))
+    for kind in Problem:
+        told = header(problem(kind, "", shape=shape), "Stripe-Should-Retry")
+        assert (told == "false") == (not PROBLEMS[kind].repeat_helps)
+    assert header(unknown(standing(State.REQUIRES_REVIEW), shape, sent=True), "Stripe-Should-Retry") == "false"
+    assert header(unknown(standing(State.UNKNOWN), shape, sent=True), "Stripe-Should-Retry") is None
+
+
+def test_a_wait_may_be_given() -> None:
+    assert header(problem(Problem.IN_FLIGHT, "", retry_after_s=7), "Retry-After") == "7"
+    assert header(problem(Problem.NOT_SENT, "", retry_after_s=0), "Retry-After") == "0"
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\u20ac", "\r\n", "\x00", '"'])
+def test_no_text_from_outside_breaks_an_answer(text: str) -> None:
+    odd = standing(State.SUCCEEDED, reference=text, client_key=text)
+    for reply in (closed(odd), described_reply(odd), unknown(odd, sent=True), problem(Problem.NOT_FOUND, text)):
+        assert members(reply)
+        for name, value in reply.headers:
+            assert not {*b"\r\n\x00"} & {*name, *value}
+
+
+def test_a_key_or_a_provider_that_no_header_can_carry_is_left_out() -> None:
+    for odd in ("a\r\nSet-Cookie: x", "cl\u00e9", "a\x00"):
+        assert header(unknown(standing(State.UNKNOWN, client_key=odd), sent=True), "Paywitness-Key") is None
+        assert header(problem(Problem.PROVIDER_NOT_ALLOWED, "", provider=odd), "Paywitness-Provider") is None
+    assert header(unknown(standing(State.UNKNOWN), sent=True), "Paywitness-Key") == "order-1"
+    assert header(problem(Problem.NOT_SENT, "", provider="acme"), "Paywitness-Provider") == "acme"
+
+
+# --- headers
+
+
+def test_headers_of_one_connection_are_not_passed_on() -> None:
+    kept = ((b"Content-Type", b"application/json"), (b"Set-Cookie", b"a=1"), (b"Set-Cookie", b"b=2"))
+    dropped = (
+        (b"Connection", b"close, X-Private"),
+        (b"connection", b"x-other"),
+        (b"Keep-Alive", b"5"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"CONTENT-LENGTH", b"2"),
+        (b"TE", b"trailers"),
+        (b"Trailer", b"X"),
+        (b"Upgrade", b"h2c"),
+        (b"Proxy-Authenticate", b"Basic"),
+        (b"Proxy-Authorization", b"x"),
+        (b"Proxy-Connection", b"close"),
+        (b"X-Private", b"1"),
+        (b"X-OTHER", b"1"),
+    )
+    assert end_to_end((*dropped[:6], *kept, *dropped[6:])) == kept
+
+
+def test_what_we_say_of_the_operation_is_said_once_and_by_us() -> None:
+    theirs = response(200, {}, ("Paywitness-Outcome", "failed"), ("PAYWITNESS-REPLAYED", "true"), ("Request-Id", "r"))
+    paid = standing(State.SUCCEEDED, attempts=2)
+    reply = pass_through(paid, theirs)
+    assert header(reply, "Paywitness-Outcome") == "succeeded"
+    assert header(reply, "Paywitness-Attempts") == "2"
+    assert header(reply, "Paywitness-Operation") == "op_01"
+    assert header(reply, "Paywitness-Because") == "a_rule"
+    assert header(reply, "Paywitness-Provider") == "acme"
+    assert header(reply, "Paywitness-Replayed") is None
+    assert header(reply, "Request-Id") == "r"
+    assert header(pass_through(paid, theirs, replayed=True), "Paywitness-Replayed") == "true"
+
+
+# --- outcomes and advice
+
+
+@pytest.mark.parametrize(
+    ("reading", "attempts", "outcome"),
+    [
+        *((reading, 1, Outcome.DECLINED) for reading in sorted(DECLINES)),
+        (None, 0, Outcome.NOT_SENT),
+        (None, 1, Outcome.FAILED),
+        (Reading.NETWORK_CONNECT_FAILURE, 1, Outcome.NOT_SENT),
+        (Reading.ABSENT, 1, Outcome.NOT_SENT),
+        (Reading.VALIDATION_ERROR, 1, Outcome.FAILED),
+        (Reading.CANCELLED, 1, Outcome.FAILED),
+        (Reading.NETWORK_READ_TIMEOUT, 1, Outcome.FAILED),
+    ],
+)
+def test_a_failure_is_told_by_what_was_read_of_it(reading: Reading | None, attempts: int, outcome: Outcome) -> None:
+    assert standing(State.FAILED, reading=reading, attempts=attempts).outcome is outcome
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_a_failure_and_a_demand_to_act_let_the_customer_do_anything(state: State) -> None:
+    for reading in (None, *Reading):
+        advice = advice_for(standing(state, reading=reading))
+        if state is State.REQUIRES_ACTION:
+            assert advice is Advice.AUTHENTICATE
+        elif state is not State.FAILED:
+            assert advice is Advice.DO_NOT_PAY_AGAIN
+        assert advice_for(standing(state, reading=reading, incident="x")) is Advice.DO_NOT_PAY_AGAIN
+
+
+def test_an_operation_is_described_without_anything_secret() -> None:
+    found = described(standing(State.UNKNOWN, money=Money(1050, "EUR"), due_at=17.0))
+    assert (found["amount"], found["currency"], found["in_doubt"]) == ("10.50", "EUR", [1])
+    assert (found["outcome"], found["side_effect_may_exist"], found["next_check_at"]) == (Outcome.UNKNOWN, True, 17.0)
+    text = json.dumps(found)
+    secret = standing(State.UNKNOWN)
+    for value in (secret.key, secret.account, secret.fingerprint, secret.credential, secret.request_hash):
+        assert value not in text
+    assert described_reply(secret).status_code == 200
