@@ -1,0 +1,234 @@
+"""A whole file: its top level, its operations, and what only shows when all of it is seen together."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from proxy.core.body import Encoding
+from proxy.core.contract import Place, PlaceKind
+from proxy.core.policy import Policy, Provider, Route, Timeouts, Unmatched
+from proxy.policy.contracts import key_place_or_none, read_key_rules
+from proxy.policy.document import MapNode, canonical_text, json_value
+from proxy.policy.identity import identity_of
+from proxy.policy.later import read_budget, read_circuit, read_credentials, read_fallback, read_webhook
+from proxy.policy.marks import Mark, Problems
+from proxy.policy.operations import Shared, read_operation
+from proxy.policy.pacing import read_retry, read_timeouts
+from proxy.policy.rows import read_answers, read_rows, read_tables
+from proxy.policy.scalars import body_path, host, listen, name, one_of, place, provider_name, upstream, word_of
+from proxy.policy.schema import FILE, IDEMPOTENCY, OPERATION, TIMEOUTS
+from proxy.policy.section import Layers, Section
+
+# RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
+_PROBLEM_MEMBERS = frozenset(
+    {"type", "title", "status", "detail", "instance"}
+    | {"outcome", "sent", "operation", "side_effect_may_exist", "advice", "next_check_at"}
+)
+_REVISION_LENGTH = 16  # hexadecimal digits: 64 bits, for a set of files that people write
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A provider, and what must still be held against the other files."""
+
+    provider: Provider
+    warnings: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+    mark: Mark
+
+
+def revision_of(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:_REVISION_LENGTH]
+
+
+def compile_file(document: MapNode, source: str, problems: Problems) -> Compiled | None:
+    """The provider that the (resolved) document describes, or None with the reasons among the problems."""
+    content = canonical_text(document)
+    file = Section(document, "", FILE, problems)
+    shared = _read_shared(file, revision_of(content))
+    _check_provider_level(file)
+    read = [read_operation(entry, shared) for entry in file.entries("operations")]
+    policies = tuple(policy for policy in read if policy is not None)
+    if not file.entries("operations") and file.has("operations"):
+        file.add("operations", "found no operation, allowed: at least one")
+    _check_names(file, policies)
+    _check_routes(file, policies)
+    fallbacks = _read_later(file, shared, policies)
+    provider = _provider(file, shared, policies, content, source)
+    if problems.count:
+        return None
+    return Compiled(provider, problems.warnings, fallbacks, document.mark)
+
+
+def _read_shared(file: Section, revision: str) -> Shared:
+    own_name = file.read_or("provider", provider_name, "unnamed")
+    before = file.problems.count
+    tables = read_tables(file)
+    answers = read_answers(file, tables)
+    classify = read_rows(file, "classify", tables)
+    rows_are_whole = file.problems.count == before
+    return Shared(
+        file=file,
+        name=own_name,
+        key_name=file.read_or("formerly", name, own_name),
+        revision=revision,
+        upstream=_read_upstream(file),
+        encoding=file.read_or("body", one_of(Encoding), Encoding.JSON),
+        account=_read_account(file),
+        merchant=file.read_or("merchant", name, ""),
+        tables=tables,
+        answers=answers,
+        classify=classify,
+        rows_are_whole=rows_are_whole,
+        observe=file.read_or("mode", word_of("enforce", "observe"), "enforce") == "observe",
+    )
+
+
+def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], content: str, source: str) -> Provider:
+    problem = file.node("problem")
+    accepted = file.read("identity_change", word_of("accepted")) is not None
+    if accepted:
+        file.warn("identity_change", "accepts that keys change their meaning; take it out once the file is in force")
+    return Provider(
+        name=shared.name,
+        upstream=shared.upstream,
+        hosts=file.read_list("hosts", host) or _own_hosts(shared.upstream),
+        revision=shared.revision,
+        content=content,
+        source=source,
+        policies=policies,
+        unmatched=file.read_or("unmatched", one_of(Unmatched), Unmatched.FORWARD),
+        listen=file.read("listen", listen),
+        timeouts=_timeouts(file),
+        problem=json_value(problem) if problem is not None else None,
+        identity=identity_of(shared.key_name, shared.merchant, policies),
+        identity_change_accepted=accepted,
+        not_in_force=_not_in_force(file, shared),
+    )
+
+
+def _own_hosts(address: str) -> tuple[str, ...]:
+    """The upstream's own name, which clients use. An address of this machine or network is no provider's name."""
+    hostname = urlsplit(address).hostname or ""
+    return () if _is_near(hostname) or ":" in hostname or hostname.replace(".", "").isdigit() else (hostname,)
+
+
+def _timeouts(file: Section) -> Timeouts:
+    return read_timeouts(Layers(file.child("timeouts", TIMEOUTS)))
+
+
+def _read_upstream(file: Section) -> str:
+    found = file.read("upstream", upstream)
+    if found is None:
+        return ""
+    parts = urlsplit(found)
+    if parts.scheme == "http" and not _is_near(parts.hostname or ""):
+        file.warn("upstream", "is plain http beyond this machine and private networks: others may read along")
+    return found
+
+
+def _is_near(hostname: str) -> bool:
+    """Loopback, a private address, or a name that cannot be on the internet."""
+    try:
+        return ipaddress.ip_address(hostname).is_private
+    except ValueError:
+        return "." not in hostname or hostname.endswith((".local", ".internal", ".localhost", ".test"))
+
+
+def _read_account(file: Section) -> tuple[Place, ...]:
+    kinds = (PlaceKind.CONST, PlaceKind.HEADER, PlaceKind.BODY, PlaceKind.PATH)
+    found = file.read_list("account", place(*kinds))
+    for selector in found:
+        if selector.kind is PlaceKind.HEADER and selector.name.lower() in {"authorization", "cookie", "x-api-key"}:
+            file.add("account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id")
+    return found or (Place(PlaceKind.CONST, "main"),)
+
+
+def _check_problem(file: Section) -> None:
+    for entry in file.entries("problem"):
+        if entry.name in _PROBLEM_MEMBERS:
+            found = "found a member that every answer of ours has already, allowed: other names"
+            file.problems.add(entry.mark, entry.path, found)
+
+
+def _check_provider_level(file: Section) -> None:
+    """Read the provider's own blocks by themselves: what every operation overrides must still be readable.
+
+    Done before the operations, so that a problem here is not taken for one of theirs.
+    """
+    idempotency = file.child("idempotency", IDEMPOTENCY)
+    if idempotency is not None and idempotency.has("send_as"):
+        read_key_rules(Layers(idempotency), moves_money=False)
+    read_retry(None, file)
+    _check_problem(file)
+    file.read("stamp", key_place_or_none)
+    for key in ("ignore", "never_store"):
+        file.read_list(key, body_path)
+
+
+def _check_names(file: Section, policies: tuple[Policy, ...]) -> None:
+    """Two operations under one name in keys would be one operation."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    seen: dict[str, str] = {}
+    for policy in policies:
+        other = seen.setdefault(policy.names[1], policy.operation)
+        if other != policy.operation:
+            entry = entries[policy.operation]
+            found = f"goes by the name '{policy.names[1]}' in keys, as '{other}' does, allowed: a name for each"
+            file.problems.add(entry.mark, entry.path, f"found an operation that {found}")
+
+
+def _check_routes(file: Section, policies: tuple[Policy, ...]) -> None:
+    """An operation that no call can reach, because an earlier one takes all of its calls."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    for index, later in enumerate(policies):
+        for earlier in policies[:index]:
+            for path in later.routes:
+                if _takes_all(earlier, later, path):
+                    entry = entries[later.operation]
+                    found = f"found {path}, all of whose calls '{earlier.operation}' above takes"
+                    allowed = "allowed: a 'where' above to tell them apart, or this one before it"
+                    file.problems.add(entry.mark, f"{entry.path}.match", f"{found}, {allowed}")
+
+
+def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
+    if earlier.where is not None and earlier.where != later.where:
+        return False
+    return any(covers(route, path) for route in earlier.routes)
+
+
+def covers(general: Route, special: Route) -> bool:
+    """Whether every call that matches the special route matches the general one."""
+    return (
+        general.method == special.method
+        and len(general.segments) == len(special.segments)
+        and all(a.startswith("{") or a == b for a, b in zip(general.segments, special.segments, strict=True))
+    )
+
+
+def _read_later(file: Section, shared: Shared, policies: tuple[Policy, ...]) -> tuple[str, ...]:
+    read_budget(file)
+    read_circuit(file)
+    read_credentials(file)
+    stamped = any(policy.stamp is not None for policy in policies)
+    read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies)
+    can_be_asked = any(policy.contract.can_be_asked for policy in policies)
+    return read_fallback(file, own_name=shared.name, can_be_asked=can_be_asked)
+
+
+def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
+    """What the file asks for and gets only later, in the order of the schema."""
+    given = set(file.later)
+    for entry in file.entries("operations"):
+        if isinstance(entry.node, MapNode):
+            given.update(key for key in entry.node.entries if key in OPERATION.later)
+    order = [*FILE.keys, *(key for key in OPERATION.keys if key not in FILE.keys)]
+    names = [key for key in order if key in given]
+    if shared.observe:
+        names.append("mode: observe")
+    if shared.encoding is Encoding.XML:
+        names.append("body: xml")
+    return tuple(names)

@@ -1,0 +1,118 @@
+"""The `idempotency` block: what the provider promises about its keys, and where we take the caller's from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from proxy.core.contract import ErrorsUnderKey, Place, PlaceKind
+from proxy.policy.document import MapNode
+from proxy.policy.scalars import Reader, boolean, duration, one_of, place, whole, word_of
+from proxy.policy.schema import ASSUMED
+from proxy.policy.section import Layers, Section
+
+T = TypeVar("T")
+
+# The keys that are made here are UUIDs: 36 characters.
+_KEY_LENGTH = 36
+_YEAR_S = 366 * 86400.0
+_UNKNOWN_S = -1.0
+
+_key_place = place(PlaceKind.HEADER, PlaceKind.BODY)
+_source = place(PlaceKind.HEADER, PlaceKind.BODY, PlaceKind.PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """The block of one operation, its provider's merged in."""
+
+    send_as: Place | None
+    take_from: tuple[Place, ...]
+    window_s: float | None
+    errors_under_key: ErrorsUnderKey
+    max_length: int
+    required: bool
+    key_space_is_account: bool
+    assumed: frozenset[str]
+
+
+def read_key_rules(layers: Layers, *, moves_money: bool) -> KeyRules:
+    send_as = layers.read("send_as", key_place_or_none) if layers.having("send_as") else NO_PLACE
+    keyed = send_as is not None and send_as is not NO_PLACE
+    window = _read_assumable(layers, "window", _window)
+    errors = _read_assumable(layers, "errors_under_key", one_of(ErrorsUnderKey))
+    if send_as is not None:
+        _check_given(layers, keyed=keyed, moves_money=moves_money)
+    given = layers.read_list("take_from", _source)
+    _warn_of_own_header(layers, given)
+    sent_place = send_as if keyed else None
+    return KeyRules(
+        send_as=sent_place,
+        take_from=given or ((sent_place,) if sent_place is not None else ()),
+        window_s=window[0] if keyed and window is not None and window[0] != _UNKNOWN_S else None,
+        errors_under_key=errors[0] if keyed and errors is not None else ErrorsUnderKey.UNKNOWN,
+        max_length=layers.read_or("max_length", whole(_KEY_LENGTH, 1000), 255),
+        required=layers.read_or("required", boolean, default=False),
+        key_space_is_account=layers.read_or("key_space", word_of("account", "wider"), "account") == "account",
+        assumed=_assumed(window, errors) if keyed else frozenset(),
+    )
+
+
+def _assumed(window: tuple[float, bool] | None, errors: tuple[ErrorsUnderKey, bool] | None) -> frozenset[str]:
+    facts = {"window": window is not None and window[1], "errors_under_key": errors is not None and errors[1]}
+    return frozenset(name for name, is_assumed in facts.items() if is_assumed)
+
+
+NO_PLACE = Place(PlaceKind.CONST, "none")
+
+
+def key_place_or_none(value: str) -> Place:
+    """A place in the request, or `none`, which is NO_PLACE."""
+    return NO_PLACE if value == "none" else _key_place(value)
+
+
+def _window(value: str) -> float:
+    return _UNKNOWN_S if value == "unknown" else duration(1.0, _YEAR_S)(value)
+
+
+def _read_assumable(layers: Layers, key: str, reader: Reader[T]) -> tuple[T, bool] | None:
+    """The value, and whether it is written as {assumed: value}: a fact that the provider does not document."""
+    section = layers.having(key)
+    if section is None:
+        return None
+    if isinstance(section.node(key), MapNode):
+        inner = section.child(key, ASSUMED)
+        found = inner.read("assumed", reader) if inner is not None else None
+        return None if found is None else (found, True)
+    found = section.read(key, reader)
+    return None if found is None else (found, False)
+
+
+def _check_given(layers: Layers, *, keyed: bool, moves_money: bool) -> None:
+    """A key needs both facts about it; the facts need a key."""
+    sending = layers.having("send_as")
+    if not keyed:
+        for key in ("window", "errors_under_key"):
+            section = layers.having(key)
+            # An operation that says `send_as: none` leaves the provider's facts aside; its own would contradict it.
+            if section is not None and (sending is None or section is sending):
+                section.add(key, "found without 'send_as': a provider that takes no key remembers none")
+        return
+    if sending is not None and moves_money:
+        _require(layers, sending, "window", "how long the provider remembers a key")
+        _require(layers, sending, "errors_under_key", "what the provider keeps under a key beside a success")
+
+
+def _require(layers: Layers, sending: Section, key: str, why: str) -> None:
+    if layers.having(key) is None:
+        sending.problems.add(
+            sending.mark,
+            sending.at(key),
+            f"found nothing beside 'send_as', it is required: {sending.block.keys[key]} ({why})",
+        )
+
+
+def _warn_of_own_header(layers: Layers, sources: tuple[Place, ...]) -> None:
+    section = layers.having("take_from")
+    if section is not None and any(source.name.lower() == "paywitness-key" for source in sources):
+        section.warn("take_from", "lists Paywitness-Key, which is always looked at first; leave it out")

@@ -1,0 +1,113 @@
+"""Explain: what would be decided for a failure of an operation, and by which rule, by the engine's own functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.core.decide import Action, Context, Decision, decide
+from proxy.core.lifecycle import Event, advance, conclude
+from proxy.core.operation import Operation, State
+from proxy.core.policy import Policy
+from proxy.core.reading import DEFAULT_EFFECTS, Classification, Effect, Reading
+from proxy.policy.describe import describe_contract
+
+_LOST = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.UNKNOWN_OUTCOME})
+
+
+@dataclass(frozen=True, slots=True)
+class Supposed:
+    """The case to explain: what went wrong, and when."""
+
+    failure: Reading
+    sent: bool = True  # a byte may have left
+    tries: int = 1
+    age_s: float = 1.0  # since the first send
+    time_left_s: float | None = None  # until the caller's deadline; None: what the policy gives, less the age
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    state: State
+    effect: Effect
+    decision: Decision
+    lines: tuple[str, ...]
+
+
+def explain(policy: Policy, supposed: Supposed) -> Explanation:
+    """What the core decides, told in sentences."""
+    effect = DEFAULT_EFFECTS[supposed.failure] if supposed.sent else Effect.NONE
+    lost = supposed.sent and supposed.failure in _LOST
+    classification = Classification(supposed.failure, effect, "supposed", lost)
+    sending = advance(_supposed_operation(policy), Event.SEND_RECORDED)
+    after, _ = conclude(sending, 1, classification, policy.contract)
+    rule = policy.retry_rule(supposed.failure)
+    left_s = supposed.time_left_s if supposed.time_left_s is not None else policy.timeouts.deadline_s - supposed.age_s
+    decision = decide(
+        Context(
+            kind=policy.kind,
+            state=after.state,
+            contract=policy.contract,
+            reading=supposed.failure,
+            effect=effect,
+            tries=supposed.tries,
+            tries_max=rule.attempts,
+            first_send_age_s=supposed.age_s,
+            delay_s=min(rule.base_s, rule.cap_s),
+            time_left_s=left_s,
+            background=supposed.background or left_s <= 0,
+            resend_for_s=policy.resolve.resend_for_s,
+            answer_seen_in_doubt=bool(after.seen),
+        )
+    )
+    return Explanation(after.state, effect, decision, _told(policy, supposed, after, decision))
+
+
+def _supposed_operation(policy: Policy) -> Operation:
+    return Operation(
+        id="op_supposed",
+        key="",
+        generation=1,
+        provider=policy.provider,
+        operation=policy.operation,
+        kind=policy.kind,
+        account="",
+        client_key="",
+        key_source="",
+        names_purchase=False,
+        provider_key=None,
+        fingerprint="",
+        ignore=(),
+        request_hash="",
+        credential="",
+        revision=policy.revision,
+        upstream=policy.upstream,
+        created_at=0.0,
+        updated_at=0.0,
+    )
+
+
+_MEANING = {
+    Action.RETRY_SAME_OPERATION: "send the same bytes under the same key again",
+    Action.SCHEDULE_RETRY: "send the same bytes under the same key again, in the background",
+    Action.WAIT_FOR_WEBHOOK: "wait for the provider's webhook",
+    Action.STATUS_INQUIRY: "ask the provider what became of it",
+    Action.CANCEL: "cancel it at the provider",
+    Action.MARK_TERMINAL_FAILURE: "end it as failed",
+    Action.ASK_CUSTOMER_ACTION: "let the customer act",
+    Action.FALLBACK_NEW_ATTEMPT: "pay by another route",
+    Action.SEND_TO_REVIEW: "put it before a person",
+    Action.STOP: "do nothing more",
+}
+
+
+def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decision) -> tuple[str, ...]:
+    may = "money may have moved" if decision.effect_may_exist else "no money has moved"
+    sent = "sent" if supposed.sent else "not sent"
+    return (
+        f"{policy.provider} {policy.operation} ({policy.kind}): {supposed.failure}, {sent}",
+        f"  state:    {after.state} ({may})",
+        f"  decision: {decision.action}: {_MEANING[decision.action]}",
+        f"  because:  {decision.because}",
+        f"  contract: {describe_contract(policy.contract)}",
+    )

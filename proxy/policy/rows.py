@@ -1,0 +1,137 @@
+"""Rows and tables: how an answer is read. `classify`, `answers`, and what a cancel or an event shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from proxy.core.classify import Row
+from proxy.core.reading import DEFAULT_EFFECTS, Effect, Reading
+from proxy.policy.document import ListNode, MapNode
+from proxy.policy.expressions import expression
+from proxy.policy.marks import Problems, did_you_mean, listed, shown
+from proxy.policy.scalars import Wrong, one_of, status_codes, text, union
+from proxy.policy.schema import ROW
+from proxy.policy.section import Entry, Section, entries_of, message, read_text, rows_of
+
+Tables = Mapping[str, Mapping[str, Reading]]
+
+_SUCCESSES = frozenset({Reading.SUCCEEDED, Reading.PENDING})
+_reading = one_of(Reading)
+
+
+def read_tables(file: Section) -> Tables:
+    """`tables: {declines: {issuer_hard_decline: [stolen_card, ...]}}`, turned round: from the code to the reading."""
+    return {entry.name: _read_table(entry, file.problems) for entry in file.entries("tables")}
+
+
+def _read_table(entry: Entry, problems: Problems) -> Mapping[str, Reading]:
+    table: dict[str, Reading] = {}
+    if not isinstance(entry.node, MapNode):
+        problems.add(entry.node.mark, entry.path, "found no mapping, allowed: lists of codes by reading")
+        return table
+    for bucket in entries_of(entry.node, entry.path):
+        try:
+            reading = _reading(bucket.name)
+        except Wrong as wrong:
+            problems.add(bucket.mark, bucket.path, message(bucket.name, wrong))
+            continue
+        if not isinstance(bucket.node, ListNode):
+            problems.add(bucket.node.mark, bucket.path, "found no list, allowed: a list of codes")
+            continue
+        for index, item in enumerate(bucket.node.items):
+            path = f"{bucket.path}[{index}]"
+            code = read_text(item, path, "a code", text, problems)
+            if code is not None and code in table:
+                problems.add(item.mark, path, f"found the code {shown(code)}, which {table[code]} has already")
+            elif code is not None:
+                table[code] = reading
+    return table
+
+
+def read_answers(file: Section, tables: Tables) -> dict[str, tuple[Row, ...]]:
+    """`answers`: for each object of the provider, the rows that read it."""
+    found = {}
+    for entry in file.entries("answers"):
+        sections = rows_of(entry.node, entry.path, ROW, file.problems)
+        found[entry.name] = tuple(row for row in (read_row(section, tables) for section in sections) if row)
+    return found
+
+
+def read_rows(parent: Section, key: str, tables: Tables) -> tuple[Row, ...]:
+    return tuple(row for row in (read_row(section, tables) for section in parent.children(key, ROW)) if row)
+
+
+def read_row(section: Section, tables: Tables) -> Row | None:
+    """One row, or None where it cannot be used; why is among the problems."""
+    problems_before = section.problems.count
+    reading = section.read("as", _reading)
+    effect = section.read("effect", one_of(Effect))
+    statuses = section.read_list("status", status_codes, single=True)
+    when = section.read("when", expression) or section.read("body", expression)
+    code = section.read("code", expression)
+    row = Row(
+        name=section.path,
+        reading=reading,
+        effect=effect,
+        status_codes=union(statuses) if section.has("status") else None,
+        headers=tuple((entry.name.lower(), value) for entry, value in section.headers("header")),
+        when=when,
+        code=code,
+        table=_named_table(section, tables),
+        otherwise=section.read("otherwise", _reading),
+    )
+    if section.problems.count == problems_before:
+        _check_row(section, row)
+    return row if section.problems.count == problems_before else None
+
+
+def _named_table(section: Section, tables: Tables) -> Mapping[str, Reading] | None:
+    name = section.read("table", text)
+    if name is None:
+        return None
+    if name not in tables:
+        known = f"allowed: {listed(tables)}" if tables else "and there is none under 'tables'"
+        section.add("table", f"found {shown(name)}, {known}{did_you_mean(name, tables)}")
+        return None
+    return tables[name]
+
+
+def _check_row(section: Section, row: Row) -> None:
+    """What a row must and must not say at once."""
+    conditions = ("when", "body", "status", "header", "code")
+    if section.has("when") and section.has("body"):
+        section.add("body", "found beside 'when', which means the same, allowed: one of them")
+    if section.has("code") != section.has("table"):
+        lacking, given = ("table", "code") if section.has("code") else ("code", "table")
+        section.add(given, f"found without '{lacking}', allowed: both, to look a code up in a table")
+    elif section.has("as") and section.has("table"):
+        section.add("as", "found beside 'table', allowed: one of them; 'otherwise' is for codes not in the table")
+    elif not section.has("as") and not section.has("table"):
+        section.problems.add(section.mark, section.path, "found neither 'as' nor 'table', allowed: one of them")
+    if section.has("otherwise") and not section.has("table"):
+        section.add("otherwise", "found without 'table', allowed: only beside one")
+    if not any(section.has(key) for key in conditions):
+        found = f"found no condition, so it would match every answer, allowed: at least one of {listed(conditions)}"
+        section.problems.add(section.mark, section.path, found)
+    _check_effect(section, row)
+
+
+def _check_effect(section: Section, row: Row) -> None:
+    if row.reading is Reading.SUCCEEDED and row.effect not in {None, Effect.DONE}:
+        section.add("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")
+    by_status_alone = row.when is None and not row.headers and row.code is None
+    server_errors = row.status_codes is not None and all(code >= 500 for code in row.status_codes)
+    if not (by_status_alone and server_errors and row.reading is not None):
+        return
+    if row.reading in _SUCCESSES:
+        section.add("as", f"found '{row.reading}' for a 5xx by its status alone: a gateway's error would count as paid")
+    elif (row.effect or DEFAULT_EFFECTS[row.reading]) is Effect.NONE:
+        section.warn("as", "says that a 5xx had no effect, by its status alone; a gateway's 5xx may follow a payment")
+
+
+def can_read_a_success(rows: tuple[Row, ...]) -> bool:
+    """Whether any of the rows may say that the operation succeeded (or was accepted)."""
+    return any(
+        row.reading in _SUCCESSES or row.otherwise in _SUCCESSES or bool(_SUCCESSES & set((row.table or {}).values()))
+        for row in rows
+    )

@@ -1,0 +1,248 @@
+"""The keys of a policy file, block by block: what each one takes, and whether it is in force yet.
+
+This is the one list of keys. Readers may only ask for keys that stand here, unknown keys are found by it, and every key
+of it is explained in docs/policies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_EXPRESSION = "a JMESPath expression"
+_DURATION = "a duration such as 300ms, 2s, 5m, 24h or 30d"
+_NAME = "a name of lower-case letters, digits and _"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One mapping of the file: its keys and what each takes. `later`: keys that are checked and not in force yet."""
+
+    title: str
+    keys: Mapping[str, str]
+    later: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ()
+
+
+FILE = Block(
+    "file",
+    {
+        "extends": "paywitness:NAME, a shipped policy to build on",
+        "provider": _NAME,
+        "formerly": "the provider's earlier name, which stays in its keys",
+        "identity_change": "accepted",
+        "mode": "enforce or observe",
+        "merchant": "a name: the scope of intents across providers",
+        "upstream": "the provider's address, such as https://api.example.com",
+        "hosts": "a list of host names",
+        "listen": "an address and a port such as 127.0.0.1:8711",
+        "body": "json, form or xml",
+        "account": "a list of const:TEXT, header:NAME, body:PATH, path:PARAMETER",
+        "idempotency": "a mapping: how the provider dedupes",
+        "stamp": "header:NAME, body:PATH or none",
+        "timeouts": "a mapping of durations",
+        "headers": "a mapping of request headers to set",
+        "never_store": "a list of dotted body paths",
+        "ignore": "a list of dotted body paths",
+        "operations": "a mapping from an operation's name to its rules",
+        "answers": "a mapping from the name of a provider's object to rows that read it",
+        "classify": "a list of rows that read a response",
+        "tables": "a mapping from a table's name to lists of codes by reading",
+        "problem": "the provider's error shape, with {detail} in its texts",
+        "give_up_headers": "a mapping of headers for answers of our own that no repeat can better",
+        "credentials": "a mapping: header or oauth2",
+        "unmatched": "forward or refuse",
+        "retry": "a mapping: default, and failure classes",
+        "budget": "a mapping: the allowance for retries",
+        "circuit": "a mapping: when to stop calling",
+        "resolve": "a mapping: how doubt is resolved",
+        "webhook": "a mapping: how the provider's events are read",
+        "fallback": "a list of other providers",
+    },
+    later=frozenset({"merchant", "listen", "credentials", "budget", "circuit", "resolve", "webhook", "fallback"}),
+    required=("provider", "upstream", "operations"),
+)
+
+OPERATION = Block(
+    "operation",
+    {
+        "kind": "authorization, sale, capture, refund, void, payout or none",
+        "formerly": "the operation's earlier name, which stays in its keys",
+        "match": "a method and a path such as POST /v1/charges/{charge}/refunds, or a list of them",
+        "where": f"{_EXPRESSION} over the request's body",
+        "amount": "a mapping: at, unit, absent",
+        "currency": f"{_EXPRESSION} over the request's body",
+        "intent": f"{_EXPRESSION} over the request's body",
+        "target": "path:PARAMETER, body:PATH or header:NAME",
+        "reference": f"{_EXPRESSION} over the answer",
+        "fits": "a mapping: where the answer shows amount, currency and our stamp",
+        "after_success": "block, flag or allow",
+        "answer": "the name of an object under 'answers'",
+        "as_response": f"{_EXPRESSION} over what an inquiry showed",
+        "cancel": "a mapping: request, read",
+        "ask": "a list of inquiries",
+        "idempotency": "a mapping: what differs from the provider's",
+        "stamp": "header:NAME, body:PATH or none",
+        "timeouts": "a mapping of durations",
+        "headers": "a mapping of request headers to set",
+        "never_store": "a list of dotted body paths, added to the provider's",
+        "ignore": "a list of dotted body paths, added to the provider's",
+        "retry": "a mapping: what differs from the provider's",
+        "resolve": "a mapping: what differs from the provider's",
+        "webhook": "none: no event tells of this operation",
+    },
+    later=frozenset({"intent", "target", "after_success", "as_response", "cancel", "ask", "resolve"}),
+    required=("kind", "match"),
+)
+
+IDEMPOTENCY = Block(
+    "idempotency",
+    {
+        "send_as": "header:NAME, body:PATH or none",
+        "take_from": "a list of header:NAME, body:PATH, path:PARAMETER",
+        "window": "a duration, unknown, or {assumed: a duration}",
+        "max_length": "a whole number from 36 to 1000",
+        "errors_under_key": "replayed, reexecuted, not_stored, unknown, or {assumed: one of them}",
+        "required": "true or false",
+        "key_space": "account or wider",
+    },
+)
+ASSUMED = Block("assumed", {"assumed": "the value that is assumed"}, required=("assumed",))
+AMOUNT = Block("amount", {"at": _EXPRESSION, "unit": "minor or major", "absent": "full"}, required=("at", "unit"))
+FITS = Block(
+    "fits",
+    {
+        "amount": _EXPRESSION,
+        "currency": _EXPRESSION,
+        "unit": "minor or major",
+        "stamp": _EXPRESSION,
+    },
+)
+TIMEOUTS = Block(
+    "timeouts",
+    dict.fromkeys(("connect", "tls", "write", "first_byte", "body_idle", "deadline"), _DURATION),
+)
+RETRY_RULE = Block(
+    "retry",
+    {
+        "attempts": "a whole number from 1 to 10",
+        "backoff": "full, equal, decorrelated or proportional",
+        "base": _DURATION,
+        "cap": _DURATION,
+    },
+)
+RESOLVE = Block("resolve", {"settle": _DURATION, "resend_for": _DURATION, "schedule": "a list of durations, rising"})
+ROW = Block(
+    "row",
+    {
+        "when": f"{_EXPRESSION} over the answer",
+        "body": "the same as 'when'",
+        "status": "an HTTP status such as 402 or 5xx, or a list of them",
+        "header": "a mapping from a header's name to its value",
+        "as": "a reading",
+        "effect": "none, possible or done",
+        "code": f"{_EXPRESSION} that gives a code to look up in 'table'",
+        "table": "the name of a table under 'tables'",
+        "otherwise": "a reading for codes that the table does not list",
+    },
+)
+ASK = Block(
+    "ask",
+    {
+        "needs": "reference",
+        "request": "a method and a path such as GET /v1/charges/{reference}",
+        "query": "a mapping from a parameter's name to its value",
+        "at": f"{_EXPRESSION}: where the object stands in what comes back",
+        "answer": "the name of an object under 'answers'",
+        "lag": _DURATION,
+        "misses": "a whole number from 1 to 10",
+    },
+    required=("request", "answer"),
+)
+CANCEL = Block(
+    "cancel",
+    {
+        "needs": "reference",
+        "request": "a method and a path such as POST /v1/charges/{reference}/void",
+        "body": "a mapping: the body to send",
+        "read": "a list of rows that read its answer",
+    },
+    required=("request", "read"),
+)
+CREDENTIALS = Block("credentials", {"header": "a mapping from a header's name to env:NAME", "oauth2": "a mapping"})
+OAUTH2 = Block(
+    "oauth2",
+    {
+        "token": "a method and a path such as POST /v1/oauth2/token",
+        "client_id": "env:NAME",
+        "client_secret": "env:NAME",
+        "scope": "text",
+    },
+    required=("token", "client_id", "client_secret"),
+)
+BUDGET = Block(
+    "budget",
+    {
+        "window": _DURATION,
+        "provider": "a mapping: floor, ratio, ceiling",
+        "operation": "a mapping: floor, ratio, ceiling",
+        "account": "a mapping: floor, ratio, ceiling",
+        "failure_class": "a mapping: floor, ratio, ceiling",
+        "per_intent": "a whole number from 0 to 100",
+    },
+)
+SCOPE = Block("scope", {"floor": "a whole number", "ratio": "a percentage", "ceiling": "a percentage"})
+CIRCUIT = Block(
+    "circuit",
+    {
+        "window": _DURATION,
+        "minimum": "a whole number from 1 to 100000",
+        "slow_after": _DURATION,
+        "open_at": "a mapping: bad, unknown, slow",
+        "degrade_at": "a mapping: bad, unknown, slow, throttled",
+    },
+)
+OPEN_AT = Block("open_at", dict.fromkeys(("bad", "unknown", "slow"), "a percentage"))
+DEGRADE_AT = Block("degrade_at", dict.fromkeys(("bad", "unknown", "slow", "throttled"), "a percentage"))
+WEBHOOK = Block(
+    "webhook",
+    {
+        "scheme": "the name of a signature scheme, or {name: {its options}}",
+        "secrets": "a list of env:NAME",
+        "tolerance": _DURATION,
+        "events": f"{_EXPRESSION} that gives the events of a delivery",
+        "event_id": f"{_EXPRESSION}, or a list of them",
+        "find": "a list of {what: a JMESPath expression}",
+        "at": f"{_EXPRESSION}: where the object stands in the event",
+        "answer": "the name of an object under 'answers'",
+        "answer_by": f"{_EXPRESSION} that gives the name of the object",
+        "read": "a list of rows that read the event",
+        "reply": "text to answer with",
+    },
+    required=("scheme", "event_id", "find"),
+)
+FALLBACK = Block("fallback", {"to": "the name of another provider", "when": "a list"}, required=("to", "when"))
+
+BLOCKS = (
+    FILE,
+    OPERATION,
+    IDEMPOTENCY,
+    ASSUMED,
+    AMOUNT,
+    FITS,
+    TIMEOUTS,
+    RETRY_RULE,
+    RESOLVE,
+    ROW,
+    ASK,
+    CANCEL,
+    CREDENTIALS,
+    OAUTH2,
+    BUDGET,
+    SCOPE,
+    CIRCUIT,
+    OPEN_AT,
+    DEGRADE_AT,
+    WEBHOOK,
+    FALLBACK,
+)

@@ -1,0 +1,68 @@
+"""Each bad file fails with its file, line, column and key, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.policy.bad_files import CASES, golden, problems_of
+from tests.policy.texts import MINIMAL, changed
+
+GOLDEN = golden()
+
+
+@pytest.mark.parametrize(("case", "old", "new"), CASES, ids=[case for case, _, _ in CASES])
+def test_a_bad_file_is_told_in_these_words(case, old, new):
+    assert problems_of(changed(old, new)) == GOLDEN[case]
+
+
+def test_every_case_has_its_words_and_every_word_its_case():
+    assert list(GOLDEN) == [case for case, _, _ in CASES]
+    assert all(GOLDEN.values())
+
+
+def test_every_problem_names_file_line_and_column():
+    for problems in GOLDEN.values():
+        for problem in problems:
+            assert re.match(r"bank\.yaml:[1-9][0-9]*:[1-9][0-9]*: ", problem), problem
+
+
+def test_all_problems_of_a_file_are_told_at_once_in_its_order():
+    text = changed("provider: bank", "provider: Bank")
+    text = changed("kind: sale", "kind: sail", text)
+    text = changed("attempts: 3", "attempts: 0", text)
+    keys = [problem.split(": ")[1] for problem in problems_of(text)]
+    assert keys == ["provider", "operations.pay.kind", "retry.default.attempts"]
+
+
+def test_a_form_value_is_never_a_boolean():
+    text = "body: form\n" + changed("    amount:", '    where: "confirm == `true`"\n    amount:')
+    assert problems_of(text) == (
+        "bank.yaml:14:12: operations.pay.where: "
+        "found a comparison with `true`, but form values are texts: write 'true'",
+    )
+
+
+def test_a_problem_in_one_operation_does_not_hide_one_in_another():
+    second = "  back:\n    kind: refund\n    match: POST /v1/refunds\n"
+    text = changed("kind: sale", "kind: sail", changed("answers:\n", second + "answers:\n"))
+    assert [problem.split(": ")[1] for problem in problems_of(text)] == [
+        "operations.pay.kind",
+        "operations.back.answer",
+    ]
+
+
+def test_what_every_operation_overrides_must_still_be_readable():
+    text = changed("window: 24h", "window: never")
+    text = changed("    kind: sale\n", "    kind: sale\n    idempotency: {window: 1h}\n", text)
+    assert [problem.split(": ")[1] for problem in problems_of(text)] == ["idempotency.window"]
+
+
+def test_a_secret_is_not_repeated_in_the_message():
+    text = changed("resolve: {", 'credentials: {header: {Authorization: "Bearer sk_live_1"}}\nresolve: {')
+    assert "sk_live_1" not in "".join(problems_of(text))
+
+
+def test_the_minimal_file_itself_is_good():
+    assert problems_of(MINIMAL) == ()

@@ -1,0 +1,85 @@
+"""`policy check` tells everything in plain lines and never raises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proxy.policy.check import check
+from tests.policy.texts import MINIMAL, changed
+
+
+def written(tmp_path: Path, text: str, name: str = "bank.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_a_good_file_is_described(tmp_path):
+    path = written(tmp_path, MINIMAL)
+    report = check([path])
+    assert report.ok
+    assert report.lines[0] == f"{path}: OK"
+    assert report.lines[2:] == (
+        "    pay (sale): POST /v1/payments",
+        "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
+        "re-sent after a lost answer, asked about after a 5xx; can be asked",
+        "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
+        "  not in force yet: resolve, ask",
+    )
+
+
+def test_contracts_are_told_in_what_they_permit(tmp_path):
+    def told(old: str, new: str) -> str:
+        return check([written(tmp_path, changed(old, new))]).lines[3].strip()
+
+    assert "remembered for nobody knows how long; never re-sent in doubt" in told("window: 24h", "window: unknown")
+    assert "remembered 15m (assumed)" in told("window: 24h", "window: {assumed: 15m}")
+    assert "errors not_stored: never re-sent in doubt" in told("under_key: replayed", "under_key: not_stored")
+    assert "takes no key" in told("    kind: sale\n", "    kind: sale\n    idempotency: {send_as: none}\n")
+
+
+def test_a_bad_file_is_told_whole_beside_the_good_ones(tmp_path):
+    good = written(tmp_path, MINIMAL)
+    bad = written(tmp_path, changed("kind: sale", "kind: sail", changed("attempts: 3", "attempts: 0")), "bad.yaml")
+    report = check([tmp_path])
+    assert not report.ok
+    assert f"{bad}: 2 errors" in report.lines
+    assert f"{good}: OK" in report.lines
+
+
+def test_warnings_do_not_fail_a_check(tmp_path):
+    text = "identity_change: accepted\n" + changed("http://127.0.0.1:9000", "http://api.bank.example.com")
+    text = changed("  window: 24h\n", "  window: 24h\n  take_from: [header:Paywitness-Key]\n", text)
+    text = changed("deadline: 20s", "deadline: 2s", text)
+    text = changed("classify:\n", "classify:\n  - {status: 503, as: rate_limited}\n", text)
+    report = check([written(tmp_path, text)])
+    warnings = [line.split(": ")[2] for line in report.lines if line.startswith("  warning: ")]
+    assert report.ok
+    assert warnings == ["identity_change", "upstream", "idempotency.take_from", "timeouts.first_byte", "classify[0].as"]
+
+
+def test_contradictions_between_files_fail_a_check(tmp_path):
+    written(tmp_path, MINIMAL)
+    written(tmp_path, MINIMAL, "twin.yaml")
+    report = check([tmp_path])
+    assert not report.ok
+    assert any("provider: found 'bank', which" in line for line in report.lines)
+
+
+def test_a_fallback_elsewhere_is_only_a_warning(tmp_path):
+    report = check([written(tmp_path, "fallback: [{to: other, when: [not_sent]}]\n" + MINIMAL)])
+    assert report.ok
+    assert report.lines[-1].endswith("fallback: 'other' is not among the files checked")
+
+
+def test_paths_that_lead_nowhere_are_lines_too(tmp_path):
+    assert check([]).lines == ("found nothing to check: name a policy file or a directory of them",)
+    assert check([tmp_path]).lines == (f"{tmp_path}: found no policy file (*.yaml, *.yml)",)
+    missing = check([tmp_path / "nothing.yaml"])
+    assert not missing.ok
+    assert missing.lines[-1].endswith("the file cannot be read: No such file or directory")
+
+
+def test_a_file_named_twice_is_checked_once(tmp_path):
+    path = written(tmp_path, MINIMAL)
+    assert check([path, tmp_path]).lines == check([path]).lines

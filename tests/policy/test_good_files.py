@@ -1,0 +1,226 @@
+"""What a good file becomes: the values that the rest of the house decides by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.core.backoff import Jitter, RetryRule
+from proxy.core.body import Encoding
+from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
+from proxy.core.money import Unit
+from proxy.core.policy import AfterSuccess, Resolve, Timeouts, Unmatched
+from proxy.core.reading import Effect, Reading
+from tests.policy.bad_files import problems_of
+from tests.policy.texts import MINIMAL, changed, load, operation
+
+DESIGN_EXAMPLE = Path(__file__).with_name("design_example.yaml").read_text()
+# The example names an object that it does not write out.
+WITH_REFUND = changed(
+    "\nclassify:", "\n  refund: [{when: \"status == 'succeeded'\", as: succeeded}]\nclassify:", DESIGN_EXAMPLE
+)
+
+
+def test_the_smallest_file_has_careful_defaults():
+    provider = load(MINIMAL)
+    policy = operation(provider, "pay")
+    assert provider.hosts == ()
+    assert provider.unmatched is Unmatched.FORWARD
+    assert policy.encoding is Encoding.JSON
+    assert policy.take_from == (Place(PlaceKind.HEADER, "Idempotency-Key"),)
+    assert policy.names == ("bank", "pay")
+    assert policy.stamp is None
+    assert policy.after_success is AfterSuccess.FLAG
+    assert policy.timeouts == Timeouts()
+    assert policy.contract.key_space_is_account
+    assert not policy.contract.webhook_expected
+    assert not policy.key_required
+    assert not policy.observe
+
+
+def test_a_provider_goes_by_the_name_of_its_upstream():
+    assert load(changed("http://127.0.0.1:9000", "https://API.bank.example/v3/")).hosts == ("api.bank.example",)
+    assert load(changed("http://127.0.0.1:9000", "https://203.0.113.7")).hosts == ()
+
+
+def test_the_example_of_the_design_loads():
+    provider = load(WITH_REFUND, "acme.yaml")
+    policy = operation(provider, "authorization")
+    assert policy.kind is Kind.AUTHORIZATION
+    assert [str(route) for route in policy.routes] == ["POST /v1/charges", "POST /v1/orders/{order}/pay"]
+    assert policy.account == (Place(PlaceKind.CONST, "main"), Place(PlaceKind.HEADER, "Acme-Account"))
+    assert policy.contract.errors_under_key is ErrorsUnderKey.REPLAYED
+    assert policy.contract.window_s == 86400
+    assert policy.contract.can_be_asked
+    assert policy.contract.webhook_expected
+    assert policy.stamp == Place(PlaceKind.BODY, "metadata.paywitness")
+    assert policy.never_store == ("card.cvc",)
+    assert policy.ignore == ("client_time",)
+    assert policy.after_success is AfterSuccess.BLOCK
+    assert policy.amount is not None
+    assert policy.amount.unit is Unit.MINOR
+    assert policy.retry_rule(Reading.RATE_LIMITED) == RetryRule(5, Jitter.FULL, 1.0, 20.0)
+    assert policy.retry_rule(Reading.NETWORK_CONNECT_FAILURE) == RetryRule(3, Jitter.FULL, 0.1, 5.0)
+    assert policy.problem == {"error": {"type": "api_error", "message": "{detail}"}}
+    assert operation(provider, "refund").contract.window_s == 3600
+
+
+def test_what_is_not_in_force_yet_is_named():
+    assert load(WITH_REFUND).not_in_force == (
+        "merchant",
+        "credentials",
+        "budget",
+        "circuit",
+        "resolve",
+        "webhook",
+        "fallback",
+        "intent",
+        "target",
+        "after_success",
+        "as_response",
+        "cancel",
+        "ask",
+    )
+
+
+def test_of_the_example_as_printed_only_the_missing_object_is_told():
+    assert problems_of(DESIGN_EXAMPLE) == (
+        "bank.yaml:40:13: operations.refund.answer: found 'refund', allowed: charge",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "window_s", "assumed"),
+    [
+        ("24h", 86400.0, frozenset()),
+        ("30d", 2592000.0, frozenset()),
+        ("unknown", None, frozenset()),
+        ("{assumed: 15m}", 900.0, frozenset({"window"})),
+    ],
+)
+def test_a_window_is_known_unknown_or_assumed(written, window_s, assumed):
+    contract = operation(load(changed("window: 24h", f"window: {written}")), "pay").contract
+    assert contract.window_s == window_s
+    assert contract.assumed == assumed
+    assert contract.dedupes is (window_s is not None)
+
+
+def test_what_the_provider_keeps_may_be_assumed():
+    provider = load(changed("errors_under_key: replayed", "errors_under_key: {assumed: replayed}"))
+    contract = operation(provider, "pay").contract
+    assert contract.errors_under_key is ErrorsUnderKey.REPLAYED
+    assert contract.assumed == {"errors_under_key"}
+
+
+def test_an_operation_may_have_a_contract_of_its_own():
+    own = "    kind: sale\n    idempotency: {send_as: body:request_id, window: 1h, max_length: 40, key_space: wider}\n"
+    policy = operation(load(changed("    kind: sale\n", own)), "pay")
+    assert policy.contract.send_as == Place(PlaceKind.BODY, "request_id")
+    assert policy.contract.window_s == 3600
+    assert policy.contract.errors_under_key is ErrorsUnderKey.REPLAYED
+    assert policy.contract.max_length == 40
+    assert not policy.contract.key_space_is_account
+    assert policy.take_from == (Place(PlaceKind.BODY, "request_id"),)
+
+
+def test_an_operation_without_a_key_forgets_the_providers_facts_about_it():
+    contract = operation(
+        load(changed("    kind: sale\n", "    kind: sale\n    idempotency: {send_as: none}\n")), "pay"
+    ).contract
+    assert contract.send_as is None
+    assert contract.window_s is None
+    assert contract.errors_under_key is ErrorsUnderKey.UNKNOWN
+    assert not contract.dedupes
+
+
+def test_an_object_that_moves_no_money_needs_no_facts_about_its_key():
+    text = changed("  window: 24h\n  errors_under_key: replayed\n", "")
+    text = changed("kind: sale", "kind: none", text)
+    assert operation(load(text), "pay").contract.errors_under_key is ErrorsUnderKey.UNKNOWN
+
+
+def test_throttling_waits_a_second_unless_it_is_told_otherwise():
+    default = operation(load(MINIMAL), "pay")
+    assert default.retry_rule(Reading.RATE_LIMITED).base_s == 1.0
+    assert default.retry_rule(Reading.PROVIDER_TIMEOUT).base_s == 0.1
+    own = operation(load(changed("retry:\n", "retry:\n  rate_limited: {base: 300ms}\n")), "pay")
+    assert own.retry_rule(Reading.RATE_LIMITED) == RetryRule(3, Jitter.FULL, 0.3, 5.0)
+
+
+def test_a_class_inherits_from_the_default_and_an_operation_from_its_provider():
+    text = changed("retry:\n", "retry:\n  provider_timeout: {backoff: equal}\n")
+    text = changed("    kind: sale\n", "    kind: sale\n    retry: {default: {attempts: 2}}\n", text)
+    policy = operation(load(text), "pay")
+    assert policy.retry_default == RetryRule(2, Jitter.FULL, 0.1, 5.0)
+    assert policy.retry_rule(Reading.PROVIDER_TIMEOUT) == RetryRule(2, Jitter.EQUAL, 0.1, 5.0)
+
+
+def test_timeouts_and_resolution_merge_key_by_key():
+    own = "    kind: sale\n    timeouts: {first_byte: 20s}\n    resolve: {settle: 1h}\n"
+    policy = operation(load(changed("    kind: sale\n", own)), "pay")
+    assert policy.timeouts == Timeouts(first_byte_s=20.0)
+    assert policy.resolve == Resolve(settle_s=3600.0)
+
+
+def test_a_background_re_send_never_outlives_a_short_window():
+    text = changed("resolve: {settle: 10m, resend_for: 2m}\n", "", changed("window: 24h", "window: 1m"))
+    assert operation(load(text), "pay").resolve.resend_for_s == 48.0
+
+
+def test_rows_keep_their_names_conditions_and_effects():
+    rows = (
+        '  - {status: [409, 5xx], header: {X-Hint: "No"}, body: e, as: temporary_provider_error, effect: possible}\n'
+        "  - {status: 402"
+    )
+    policy = operation(load(changed("  - {status: 402", rows)), "pay")
+    first, second = policy.classify.rows
+    assert (first.name, second.name) == ("classify[0]", "classify[1]")
+    assert first.status_codes == frozenset({409, *range(500, 600)})
+    assert first.headers == (("x-hint", "No"),)
+    assert (first.reading, first.effect) == (Reading.TEMPORARY_PROVIDER_ERROR, Effect.POSSIBLE)
+    assert [row.name for row in policy.classify.answers] == ["answers.payment[0]", "answers.payment[1]"]
+    assert second.table == {"stolen_card": Reading.ISSUER_HARD_DECLINE, "no_funds": Reading.ISSUER_SOFT_DECLINE}
+
+
+def test_an_operation_may_say_that_no_event_tells_of_it():
+    webhook = "webhook: {scheme: stripe, event_id: id, find: [{reference: id}], answer: payment}\nresolve: {"
+    text = changed("resolve: {", webhook)
+    assert operation(load(text), "pay").contract.webhook_expected
+    text = changed("    kind: sale\n", "    kind: sale\n    webhook: none\n", text)
+    assert not operation(load(text), "pay").contract.webhook_expected
+
+
+def test_an_operation_may_refuse_the_stamp():
+    text = "stamp: body:metadata.paywitness\n" + MINIMAL
+    assert operation(load(text), "pay").stamp == Place(PlaceKind.BODY, "metadata.paywitness")
+    assert operation(load(changed("    kind: sale\n", "    kind: sale\n    stamp: none\n", text)), "pay").stamp is None
+
+
+def test_lists_of_paths_and_headers_add_up():
+    text = "ignore: [a]\nnever_store: [b]\nheaders: {Prefer: x, X-One: one}\n" + MINIMAL
+    own = "    kind: sale\n    ignore: [c]\n    never_store: [d.e]\n    headers: {Prefer: return=representation}\n"
+    policy = operation(load(changed("    kind: sale\n", own, text)), "pay")
+    assert policy.ignore == ("a", "c")
+    assert policy.never_store == ("b", "d.e")
+    assert policy.headers == (("Prefer", "return=representation"), ("X-One", "one"))
+
+
+def test_observing_and_xml_are_accepted_and_named_as_not_in_force():
+    provider = load("mode: observe\nbody: xml\n" + changed("    amount: {at: amount, unit: minor}\n", ""))
+    assert provider.policies[0].observe
+    assert provider.not_in_force[-2:] == ("mode: observe", "body: xml")
+
+
+def test_the_revision_is_of_the_content_not_of_its_layout():
+    revision = load(MINIMAL).revision
+    assert len(revision) == 16
+    assert load("# a comment\n" + MINIMAL.replace("window: 24h", "window:   '24h'")).revision == revision
+    assert load(changed("attempts: 3", "attempts: 4")).revision != revision
+
+
+def test_the_kept_content_alone_gives_the_same_provider_again():
+    provider = load("problem: {error: {code: null, status: 402, text: '402'}}\n" + MINIMAL)
+    again = load(provider.content)
+    assert again == provider
+    assert again.problem == {"error": {"code": None, "status": 402, "text": "402"}}

@@ -1,0 +1,54 @@
+"""The policy texts that the tests start from. `MINIMAL` is the smallest useful file; cases replace one piece of it."""
+
+from __future__ import annotations
+
+from proxy.core.policy import Policy, Provider
+from proxy.policy.book import load_content
+
+MINIMAL = """\
+provider: bank
+upstream: http://127.0.0.1:9000
+account: [const:main]
+idempotency:
+  send_as: header:Idempotency-Key
+  window: 24h
+  errors_under_key: replayed
+timeouts: {first_byte: 5s, deadline: 20s}
+operations:
+  pay:
+    kind: sale
+    match: POST /v1/payments
+    amount: {at: amount, unit: minor}
+    currency: currency
+    reference: id
+    answer: payment
+    ask:
+      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}
+answers:
+  payment:
+    - {when: "status == 'paid'", as: succeeded}
+    - {when: "status == 'refused'", code: reason, table: declines}
+classify:
+  - {status: 402, code: error.code, table: declines}
+tables:
+  declines:
+    issuer_hard_decline: [stolen_card]
+    issuer_soft_decline: [no_funds]
+retry:
+  default: {attempts: 3, base: 100ms}
+resolve: {settle: 10m, resend_for: 2m}
+"""
+
+
+def changed(old: str, new: str, text: str = MINIMAL) -> str:
+    """The text with one piece replaced. The piece must be there exactly once."""
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the text"
+    return text.replace(old, new)
+
+
+def load(text: str, source: str = "bank.yaml") -> Provider:
+    return load_content(text.encode(), source)
+
+
+def operation(provider: Provider, name: str) -> Policy:
+    return next(policy for policy in provider.policies if policy.operation == name)
