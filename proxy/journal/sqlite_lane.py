@@ -1,0 +1,195 @@
+"""A lane: one thread that serves what the event loop asks of it, everything that is waiting at once.
+
+The loop's side never blocks and the thread's side never touches a future: a whole batch is answered by one callback.
+Bounded both ways: so many may wait, and each for so long. A call that gave up may still be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from proxy.core.errors import JournalUnavailable
+
+_log = logging.getLogger("paywitness.journal")
+
+_LOOK_UP_S = 5.0  # how often an idle thread looks whether its loop is still there
+
+# What to do, with what, and whom to tell; and whether it need not be done once nobody waits for it any more.
+Call = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]", bool]
+
+
+class Server(Protocol):
+    """What the thread does. All methods run in the thread."""
+
+    def serve(self, calls: list[Call]) -> list[Any]:
+        """One result for each call, in order; an exception as a result is raised to its caller."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing came for a while after something was done."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class Lane:
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        batch_max: int,
+        waiting_max: int,
+        call_timeout_s: float,
+        rest_after_s: float,
+        overdue: Callable[[], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._server = server
+        self._batch_max = batch_max
+        self._waiting_max = waiting_max
+        self._call_timeout_s = call_timeout_s
+        self._rest_after_s = rest_after_s
+        self._overdue = overdue  # told, on the loop, when a call was given up
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._ended = self._loop.create_future()
+        # A daemon: a process that is told to end must not wait for a disk that hangs.
+        self._thread = threading.Thread(target=self._run, name=f"paywitness-{name}", daemon=True)
+        self._thread.start()
+
+    def ask(self, method: Callable[[Any], Any], argument: Any, *, moot: bool = False) -> asyncio.Future[Any]:
+        """Have `method(argument)` done in the thread. `moot`: not done any more if its caller has given up by then."""
+        if self._closed:
+            raise JournalUnavailable("the journal is closed")
+        if self._queue.qsize() >= self._waiting_max:
+            raise JournalUnavailable(f"{self._waiting_max} calls wait for the journal already")
+        loop = self._loop
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((loop.time() + self._call_timeout_s, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self._call_timeout_s, self._give_up)
+        self._queue.put((method, argument, future, moot))
+        return future
+
+    async def close(self, timeout_s: float) -> bool:
+        """Serve what waits, then end the thread. False where it did not end in time: it may still be writing."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        await asyncio.wait((self._ended,), timeout=timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._ended.done():
+            return False
+        self._thread.join()
+        return True
+
+    def _give_up(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        given_up = False
+        waiting = self._waiting
+        while waiting and (waiting[0][1].done() or waiting[0][0] <= now):
+            _, future = waiting.popleft()
+            if not future.done():
+                future.set_exception(JournalUnavailable(f"the journal did not answer in {self._call_timeout_s:g} s"))
+                given_up = True
+        if waiting:
+            self._timer = self._loop.call_at(waiting[0][0], self._give_up)
+        if given_up and self._overdue is not None:
+            self._overdue()
+
+    def _tell(self, calls: list[Call], results: list[Any]) -> None:
+        for (_, _, future, _), result in zip(calls, results, strict=True):
+            if future.done():
+                continue  # its caller has gone, or was told already that this took too long
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        waiting = self._waiting
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+
+    def _tell_ended(self) -> None:
+        self._closed = True
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # From here on: the thread's side.
+
+    def _run(self) -> None:
+        try:
+            self._serve_all()
+        finally:
+            try:
+                self._server.finish()
+            finally:
+                self._to_loop(self._tell_ended)
+
+    def _serve_all(self) -> None:
+        rested = True
+        while True:
+            try:
+                first = self._queue.get(timeout=_LOOK_UP_S if rested else self._rest_after_s)
+            except Empty:
+                if self._loop.is_closed():
+                    return  # abandoned: nothing more will come, and nobody will close us
+                if not rested:
+                    self._rest()
+                rested = True
+                continue
+            calls, last = self._gather(first)
+            if calls:
+                if not self._to_loop(self._tell, calls, self._results(calls)):
+                    self._queue.put(None)  # the loop is gone: what waits is still written, nothing more will come
+                rested = False
+            if last:
+                return
+
+    def _gather(self, first: Call | None) -> tuple[list[Call], bool]:
+        calls: list[Call] = []
+        call = first
+        try:
+            while call is not None:
+                calls.append(call)
+                if len(calls) == self._batch_max:
+                    return calls, False
+                call = self._queue.get_nowait()
+        except Empty:
+            return calls, False
+        return calls, True
+
+    def _results(self, calls: list[Call]) -> list[Any]:
+        try:
+            return self._server.serve(calls)
+        except Exception as error:  # noqa: BLE001  # whatever it was: nobody must wait for ever, and the thread goes on
+            _log.error("journal %s failed with %s", self._name, type(error).__name__, exc_info=error)
+            return [JournalUnavailable(f"the journal failed: {type(error).__name__}") for _ in calls]
+
+    def _rest(self) -> None:
+        try:
+            self._server.rest()
+        except Exception as error:  # noqa: BLE001  # it will rest another time; the thread goes on
+            _log.warning("journal %s could not rest: %s", self._name, type(error).__name__, exc_info=error)
+
+    def _to_loop(self, callback: Callable[..., None], *arguments: Any) -> bool:
+        """False where there is no loop to tell any more: it was closed before the journal was."""
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            return False
+        return True

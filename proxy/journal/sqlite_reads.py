@@ -1,0 +1,159 @@
+"""The reader of the embedded journal: look-ups and lists, on a connection that cannot write, in a thread of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from proxy.core.operation import HistoryEntry, Operation, State
+from proxy.journal.base import DoubtCount, Listing, Revision
+from proxy.journal.encoding import COLUMNS, entry_of, operation_of
+from proxy.journal.sqlite_file import open_for_reading, unavailable
+from proxy.journal.sqlite_lane import Call
+from proxy.journal.sqlite_schema import IN_DOUBT, LISTED_BY_STATE
+from proxy.journal.steps import HISTORY_MAX, LISTING_MAX
+
+# Every name put into a statement here is a constant of ours; values are always bound
+
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM operations"
+# Sums in two halves: SQLite's own sum of whole numbers fails where it no longer fits 64 bits.
+_DOUBT_COUNTS = f"""SELECT provider, operation, coalesce(currency, ''), state, count(*),
+    sum(minor_units >> 32), sum(minor_units & 4294967295), min(created_at)
+    FROM operations INDEXED BY in_doubt WHERE {IN_DOUBT} GROUP BY provider, operation, currency, state"""
+
+
+class Reader:
+    """Owns the reading connection. Made anywhere, then used by one thread alone, except for `interrupt`."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = open_for_reading(path)
+
+    def serve(self, calls: list[Call]) -> list[Any]:
+        return [self._one(call) for call in calls]
+
+    def _one(self, call: Call) -> Any:
+        method, argument, future, _ = call
+        if future.done():
+            return None  # nobody waits for it any more
+        try:
+            return method(argument)
+        except sqlite3.Error as error:
+            return unavailable(error)
+        except Exception as error:  # noqa: BLE001  # told to its caller; the others are still served
+            return error
+
+    def rest(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """End the query that runs: whoever asked for it has given up."""
+        self._connection.interrupt()
+
+    def read(self, operation_id: str) -> Operation | None:
+        row = self._connection.execute(f"{_SELECT} WHERE id = ?", (operation_id,)).fetchone()
+        return None if row is None else operation_of(row)
+
+    def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        row = self._connection.execute(
+            "SELECT sealed_request, sealed_response FROM operations WHERE id = ?", (operation_id,)
+        ).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
+        rows = self._connection.execute(
+            "SELECT at, version, entry FROM changes WHERE operation_id = ? ORDER BY version LIMIT ?",
+            (operation_id, HISTORY_MAX),
+        )
+        return tuple(entry_of(*row) for row in rows)
+
+    def doubt_counts(self, _: None) -> tuple[DoubtCount, ...]:
+        return tuple(
+            DoubtCount(
+                provider=provider,
+                operation=operation,
+                currency=currency,
+                state=State(state),
+                count=count,
+                minor_units=((high or 0) << 32) + (low or 0),
+                oldest_at=oldest_at,
+            )
+            for provider, operation, currency, state, count, high, low, oldest_at in self._connection.execute(
+                _DOUBT_COUNTS
+            )
+        )
+
+    def revision(self, named: tuple[str, str]) -> Revision | None:
+        row = self._connection.execute(
+            "SELECT provider, revision, content, kept_at FROM revisions WHERE provider = ? AND revision = ?", named
+        ).fetchone()
+        return None if row is None else Revision(*row)
+
+    def latest_revision(self, provider: str) -> Revision | None:
+        row = self._connection.execute(
+            "SELECT provider, revision, content, kept_at FROM revisions WHERE provider = ? ORDER BY seq DESC LIMIT 1",
+            (provider,),
+        ).fetchone()
+        return None if row is None else Revision(*row)
+
+    def listing(self, listing: Listing) -> tuple[Operation, ...]:
+        limit = max(1, min(listing.limit, LISTING_MAX))
+        rows: list[Any] = []
+        for query, arguments in queries_of(listing):
+            rows.extend(self._connection.execute(query, (*arguments, limit)))
+        rows.sort(key=lambda row: str(row[0]), reverse=True)
+        return tuple(operation_of(row) for row in rows[:limit])
+
+
+def queries_of(listing: Listing) -> list[tuple[str, tuple[Any, ...]]]:
+    """The queries whose first rows together hold the listing's: one a state, so that each can follow its index."""
+    conditions, arguments = _conditions(listing)
+    if not listing.states:
+        return [(_query("", conditions), arguments)]
+    queries = []
+    for state in sorted(listing.states):
+        if _is_found_by_another_index(listing):
+            where = ["state = ?", *conditions]
+            queries.append((_query("", where), (state.value, *arguments)))
+        elif state is State.SENDING:  # what is being sent is always held
+            where = ["lease_until_at IS NOT NULL", "state = ?", *conditions]
+            queries.append((_query("INDEXED BY leased", where), (state.value, *arguments)))
+        elif state is State.SUCCEEDED:  # most are
+            queries.append((_query("", ["state = ?", *conditions]), (state.value, *arguments)))
+        else:
+            where = [LISTED_BY_STATE, "state = ?", *conditions]
+            queries.append((_query("INDEXED BY by_state", where), (state.value, *arguments)))
+    return queries
+
+
+def _is_found_by_another_index(listing: Listing) -> bool:
+    return listing.key is not None or listing.reference is not None or listing.incidents_only
+
+
+def _conditions(listing: Listing) -> tuple[list[str], tuple[Any, ...]]:
+    pairs: list[tuple[str, tuple[Any, ...]]] = []
+    if listing.key is not None:
+        found = (
+            "number IN (SELECT number FROM operations WHERE client_key = ? UNION "
+            "SELECT number FROM operations WHERE provider_key = ? AND provider_key <> client_key)"
+        )
+        pairs.append((found, (listing.key, listing.key)))
+    if listing.reference is not None:
+        pairs.append(("reference = ?", (listing.reference,)))
+    if listing.incidents_only:
+        pairs.append(("incident IS NOT NULL", ()))
+    if listing.provider is not None:
+        pairs.append(("provider = ?", (listing.provider,)))
+    if listing.operation is not None:
+        pairs.append(("operation = ?", (listing.operation,)))
+    if listing.before is not None:
+        pairs.append(("id < ?", (listing.before,)))
+    return [condition for condition, _ in pairs], tuple(value for _, values in pairs for value in values)
+
+
+def _query(index: str, conditions: list[str]) -> str:
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"{_SELECT} {index} {where} ORDER BY id DESC LIMIT ?"

@@ -1,0 +1,120 @@
+"""The tables of the embedded journal, and how an older file becomes the present one.
+
+`changes` is at once the timeline, the attempts with their evidence, the decisions and the outbox: one row a change,
+in the order of `seq`, which is never given twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from proxy.core.errors import JournalUnfit
+
+APPLICATION_ID = 0x50575431  # "PWT1": tells a journal from somebody else's database
+
+# Sizes of partial indexes follow what is open, not what is journalled: a clean call enters and leaves `leased` alone.
+# Listings by state name their index, so the predicate stands here once for both.
+LISTED_BY_STATE = "state NOT IN ('succeeded', 'sending')"
+IN_DOUBT = "state IN ('unknown', 'requires_review')"
+
+_VERSION_1 = (
+    # Ciphertexts come last: a row is read up to the last column asked for, and theirs may span many pages.
+    """CREATE TABLE operations (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        key TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        provider TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        client_key TEXT NOT NULL,
+        provider_key TEXT,
+        currency TEXT,
+        minor_units INTEGER,
+        created_at REAL NOT NULL,
+        identity TEXT NOT NULL,
+        state TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        updated_at REAL NOT NULL,
+        first_sent_at REAL,
+        ended_at REAL,
+        due_at REAL,
+        reference TEXT,
+        incident TEXT,
+        lease_token TEXT,
+        lease_until_at REAL,
+        standing TEXT NOT NULL,
+        sealed_request BLOB,
+        sealed_response BLOB,
+        UNIQUE (key, generation)
+    ) STRICT""",
+    "CREATE INDEX by_client_key ON operations (client_key)",
+    # Where the client's own key goes upstream, the index above finds it already.
+    "CREATE INDEX by_provider_key ON operations (provider_key) WHERE provider_key <> client_key",
+    "CREATE INDEX by_reference ON operations (reference) WHERE reference IS NOT NULL",
+    "CREATE INDEX leased ON operations (lease_until_at) WHERE lease_until_at IS NOT NULL",
+    "CREATE INDEX due ON operations (due_at) WHERE due_at IS NOT NULL",
+    f"CREATE INDEX by_state ON operations (state, id) WHERE {LISTED_BY_STATE}",
+    "CREATE INDEX incidents ON operations (id) WHERE incident IS NOT NULL",
+    f"""CREATE INDEX in_doubt ON operations (provider, operation, currency, state, minor_units, created_at)
+        WHERE {IN_DOUBT}""",
+    """CREATE TABLE changes (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        operation_id TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        at REAL NOT NULL,
+        entry TEXT NOT NULL,
+        UNIQUE (operation_id, version)
+    ) STRICT""",
+    """CREATE TABLE revisions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        provider TEXT NOT NULL,
+        revision TEXT NOT NULL,
+        content TEXT NOT NULL,
+        kept_at REAL NOT NULL,
+        UNIQUE (provider, revision)
+    ) STRICT""",
+    "CREATE INDEX latest_revisions ON revisions (provider, seq)",
+    """CREATE TABLE credentials (
+        account TEXT NOT NULL,
+        credential TEXT NOT NULL,
+        accepted_at REAL NOT NULL,
+        PRIMARY KEY (account, credential)
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
+)
+
+# The statements that lead to version 1, 2, ...: append, never edit.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+
+
+def bring_up_to_date(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
+    """Make the tables, or move an older file on, whole or not at all. Raises JournalUnfit for what is not ours."""
+    version = _version_of(connection)
+    if version > len(migrations):
+        raise JournalUnfit(
+            f"the journal file was written by a newer paywitness (its version {version}, this one knows up to "
+            f"{len(migrations)}): run that one again, or give this one a journal of its own"
+        )
+    if version == len(migrations):
+        return
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        for statements in migrations[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    tables = int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+    if application != APPLICATION_ID and (tables or version):
+        raise JournalUnfit("the file is a SQLite database, but not a journal: give the journal a file of its own")
+    return version

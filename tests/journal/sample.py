@@ -1,0 +1,163 @@
+"""Operations, claims and changes for the tests, as the engine would make them; and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from proxy.core.claim import ClaimRequest
+from proxy.core.contract import Kind
+from proxy.core.lifecycle import Event, advance
+from proxy.core.money import Money
+from proxy.core.operation import AttemptSummary, Lease, Operation, State
+from proxy.core.reading import Classification, Effect, Reading
+from proxy.journal.base import Change, Journal
+
+LEASE_S = 30.0
+STEM = "0123456789abcdef0123456789abcdef"
+
+_numbers = itertools.count(1)
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    def move(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def prepared(key: str = "key-1", **changes: Any) -> Operation:
+    """A fresh operation under the key, with an id that sorts after all made before it."""
+    operation_id = changes.pop("id", f"op_{next(_numbers):026d}")
+    operation = Operation(
+        id=operation_id,
+        stamp=operation_id,
+        key=key,
+        generation=1,
+        provider="acme",
+        operation="authorization",
+        kind=Kind.AUTHORIZATION,
+        account="account-1",
+        client_key=f"client-{key}",
+        key_source="header:Idempotency-Key",
+        names_purchase=False,
+        provider_key=f"provider-{key}",
+        fingerprint="fingerprint-1",
+        ignore=(),
+        request_hash="request-hash",
+        credential="credential-1",
+        revision="revision-1",
+        upstream="http://127.0.0.1:8702",
+        created_at=0.0,
+        updated_at=0.0,
+        money=Money(1250, "EUR"),
+    )
+    return replace(operation, **changes)
+
+
+def asking(
+    key: str = "key-1",
+    *,
+    token: str = "",
+    permitted: bool = True,
+    sealed_request: bytes | None = b"sealed request",
+    **changes: Any,
+) -> ClaimRequest:
+    fresh = prepared(key, **changes)
+    return ClaimRequest(fresh, token or f"token-of-{fresh.id}", permitted, LEASE_S, sealed_request, key_stem=STEM)
+
+
+async def owned(journal: Journal, key: str = "key-1", **changes: Any) -> Operation:
+    claim = await journal.claim(asking(key, **changes))
+    assert claim.verdict == "owned"
+    assert claim.operation is not None
+    return claim.operation
+
+
+def summary(reading: Reading, number: int = 1) -> AttemptSummary:
+    return AttemptSummary(
+        number=number,
+        phase="complete",
+        bytes_written=321,
+        fault=None,
+        status_code=200,
+        detail="",
+        duration_s=0.125,
+        reset_by_us=False,
+        classification=Classification.of(reading, "test rule"),
+    )
+
+
+def succeeding(operation: Operation, **changes: Any) -> Change:
+    after = replace(
+        advance(operation, Event.SUCCESS_SEEN, operation.attempts),
+        lease=None,
+        reading=Reading.SUCCEEDED,
+        effect=Effect.DONE,
+        reference=f"ch_{operation.id}",
+        because="succeeded",
+    )
+    change = Change(
+        after,
+        (Event.SUCCESS_SEEN,),
+        attempt=summary(Reading.SUCCEEDED, operation.attempts),
+        action="stop",
+        because="succeeded",
+        sealed_response=b"sealed response",
+    )
+    return replace(change, **changes)
+
+
+def declining(operation: Operation, *, released: bool = False, **changes: Any) -> Change:
+    after = replace(
+        advance(operation, Event.DENIAL_SEEN, operation.attempts),
+        lease=None,
+        released=released,
+        reading=Reading.ISSUER_HARD_DECLINE,
+        effect=Effect.NONE,
+    )
+    return replace(Change(after, (Event.DENIAL_SEEN,), sealed_response=b"sealed decline"), **changes)
+
+
+def doubting(operation: Operation, **changes: Any) -> Change:
+    """The answer was lost, and nobody holds the operation any more."""
+    after = replace(
+        advance(operation, Event.ANSWER_LOST, operation.attempts),
+        lease=None,
+        reading=Reading.NETWORK_READ_TIMEOUT,
+        effect=Effect.POSSIBLE,
+    )
+    return replace(Change(after, (Event.ANSWER_LOST,)), **changes)
+
+
+def waiting(operation: Operation, **changes: Any) -> Change:
+    """The attempt had no effect; the holder keeps its lease and waits for the next one."""
+    after = advance(operation, Event.NO_EFFECT_SEEN, operation.attempts)
+    return replace(Change(after, (Event.NO_EFFECT_SEEN,), delay_s=0.5, lease_s=LEASE_S), **changes)
+
+
+def resending(operation: Operation, token: str) -> Change:
+    after = replace(advance(operation, Event.RESEND_RECORDED), lease=Lease(token, 0.0))
+    return Change(after, (Event.RESEND_RECORDED,), source="resolver", lease_s=LEASE_S)
+
+
+def touching(operation: Operation, note: str = "touched") -> Change:
+    """A change that moves nothing."""
+    return Change(operation, (), source="operator", note=note)
+
+
+async def read(journal: Journal, operation: Operation) -> Operation:
+    """The operation as it now stands; it must be there."""
+    found = await journal.read(operation.id)
+    assert found is not None
+    return found
+
+
+DOUBTS = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW})

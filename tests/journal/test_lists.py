@@ -1,0 +1,219 @@
+"""What people and gauges ask for: lists, counts of doubt; and what the journal keeps beside operations."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from proxy.core.errors import JournalUnavailable, JournalUnfit
+from proxy.core.lifecycle import Event, advance
+from proxy.core.money import Money
+from proxy.core.operation import Operation, State
+from proxy.journal.base import Change, DoubtCount, Journal, Listing, Revision
+from tests.journal.conftest import Store
+from tests.journal.sample import DOUBTS, HandClock, asking, declining, doubting, owned, succeeding, waiting
+
+
+def ids(operations: tuple[Operation, ...]) -> list[str]:
+    return [operation.id for operation in operations]
+
+
+def in_review(operation: Operation) -> Change:
+    return Change(advance(operation, Event.PARKED), (Event.PARKED,))
+
+
+class TestListing:
+    @pytest.fixture
+    async def kept(self, journal: Journal) -> dict[str, Operation]:
+        """One operation in each of seven standings, by name, oldest first."""
+        kept = {
+            "sending": await owned(journal, "key-1"),
+            "waiting": await journal.record(waiting(await owned(journal, "key-2"))),
+            "succeeded": await journal.record(succeeding(await owned(journal, "key-3"))),
+            "failed": await journal.record(declining(await owned(journal, "key-4", provider="other"))),
+            "unknown": await journal.record(doubting(await owned(journal, "key-5", provider="other"))),
+            "review": await journal.record(doubting(await owned(journal, "key-6", operation="refund"))),
+            "incident": await journal.record(declining(await owned(journal, "key-7"))),
+        }
+        kept["review"] = await journal.record(in_review(kept["review"]))
+        late = advance(kept["incident"], Event.WEBHOOK_TOLD_SUCCESS)
+        kept["incident"] = await journal.record(Change(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
+        return kept
+
+    async def test_all_of_them_newest_first(self, journal: Journal, kept: dict[str, Operation]) -> None:
+        assert await journal.listing(Listing()) == tuple(reversed(kept.values()))
+
+    @pytest.mark.parametrize(
+        ("listing", "names"),
+        [
+            (Listing(provider="other"), ["unknown", "failed"]),
+            (Listing(provider="nobody"), []),
+            (Listing(operation="refund"), ["review"]),
+            (Listing(states=frozenset({State.SENDING})), ["sending"]),
+            (Listing(states=frozenset({State.BACKOFF})), ["waiting"]),
+            (Listing(states=frozenset({State.SUCCEEDED})), ["succeeded"]),
+            (Listing(states=frozenset({State.FAILED})), ["incident", "failed"]),
+            (Listing(states=DOUBTS), ["review", "unknown"]),
+            (Listing(states=DOUBTS, provider="other"), ["unknown"]),
+            (Listing(states=DOUBTS, limit=1), ["review"]),
+            (Listing(states=frozenset({State.PENDING})), []),
+            (Listing(key="client-key-3"), ["succeeded"]),
+            (Listing(key="provider-key-3"), ["succeeded"]),
+            (Listing(key="key-3"), []),
+            (Listing(key="client-key-3", states=DOUBTS), []),
+            (Listing(key="client-key-5", states=DOUBTS), ["unknown"]),
+            (Listing(incidents_only=True), ["incident"]),
+            (Listing(incidents_only=True, states=frozenset({State.FAILED})), ["incident"]),
+            (Listing(incidents_only=True, provider="other"), []),
+        ],
+    )
+    async def test_by_what_is_asked(
+        self, journal: Journal, kept: dict[str, Operation], listing: Listing, names: list[str]
+    ) -> None:
+        assert await journal.listing(listing) == tuple(kept[name] for name in names)
+
+    async def test_every_state_can_be_asked_for_at_once(self, journal: Journal, kept: dict[str, Operation]) -> None:
+        assert await journal.listing(Listing(states=frozenset(State))) == tuple(reversed(kept.values()))
+
+    async def test_by_reference(self, journal: Journal, kept: dict[str, Operation]) -> None:
+        succeeded = kept["succeeded"]
+        assert await journal.listing(Listing(reference=succeeded.reference)) == (succeeded,)
+        assert await journal.listing(Listing(reference="ch_unknown")) == ()
+
+    async def test_page_by_page(self, journal: Journal, kept: dict[str, Operation]) -> None:
+        everything = await journal.listing(Listing())
+        first = await journal.listing(Listing(limit=3))
+        second = await journal.listing(Listing(limit=3, before=first[-1].id))
+        third = await journal.listing(Listing(limit=3, before=second[-1].id))
+        assert first + second + third == everything
+        assert await journal.listing(Listing(limit=3, before=third[-1].id)) == ()
+
+    async def test_page_by_page_within_states(self, journal: Journal, kept: dict[str, Operation]) -> None:
+        (first,) = await journal.listing(Listing(states=DOUBTS, limit=1))
+        (second,) = await journal.listing(Listing(states=DOUBTS, limit=1, before=first.id))
+        assert ids((first, second)) == [kept["review"].id, kept["unknown"].id]
+
+    async def test_all_generations_of_a_key(self, journal: Journal) -> None:
+        first = await journal.record(declining(await owned(journal), released=True))
+        second = await owned(journal)
+        assert ids(await journal.listing(Listing(key="client-key-1"))) == [second.id, first.id]
+
+    async def test_a_key_that_goes_upstream_as_it_came_is_found_once(self, journal: Journal) -> None:
+        operation = await owned(journal, client_key="same", provider_key="same")
+        assert await journal.listing(Listing(key="same")) == (operation,)
+
+    @pytest.mark.parametrize(("limit", "found"), [(-5, 1), (0, 1), (1, 1), (500, 500), (10_000, 500)])
+    async def test_never_more_than_five_hundred(self, journal: Journal, limit: int, found: int) -> None:
+        await asyncio.gather(*(journal.claim(asking(f"key-{number}")) for number in range(501)))
+        assert len(await journal.listing(Listing(limit=limit))) == found
+
+
+class TestDoubtCounts:
+    async def test_nothing_in_doubt(self, journal: Journal) -> None:
+        await journal.record(succeeding(await owned(journal)))
+        assert await journal.doubt_counts() == ()
+
+    async def test_by_provider_operation_currency_and_state(self, journal: Journal, clock: HandClock) -> None:
+        started_at = clock.now()
+        await journal.record(doubting(await owned(journal, "key-1", money=Money(100, "EUR"))))
+        clock.move(1)
+        await journal.record(doubting(await owned(journal, "key-2", money=Money(250, "EUR"))))
+        await journal.record(doubting(await owned(journal, "key-3", money=Money(7, "JPY"))))
+        await journal.record(doubting(await owned(journal, "key-4", money=None)))
+        parked = await journal.record(doubting(await owned(journal, "key-5", money=Money(9, "EUR"))))
+        await journal.record(in_review(parked))
+        await journal.record(doubting(await owned(journal, "key-6", provider="other", operation="refund")))
+        await owned(journal, "key-7")
+        later = started_at + 1
+        assert set(await journal.doubt_counts()) == {
+            DoubtCount("acme", "authorization", "EUR", State.UNKNOWN, 2, 350, started_at),
+            DoubtCount("acme", "authorization", "JPY", State.UNKNOWN, 1, 7, later),
+            DoubtCount("acme", "authorization", "", State.UNKNOWN, 1, 0, later),
+            DoubtCount("acme", "authorization", "EUR", State.REQUIRES_REVIEW, 1, 9, later),
+            DoubtCount("other", "refund", "EUR", State.UNKNOWN, 1, 1250, later),
+        }
+
+    async def test_a_doubt_that_is_closed_counts_no_more(self, journal: Journal) -> None:
+        doubted = await journal.record(doubting(await owned(journal)))
+        assert len(await journal.doubt_counts()) == 1
+        await journal.record(succeeding(doubted))
+        assert await journal.doubt_counts() == ()
+
+    async def test_sums_too_large_for_64_bits_are_exact(self, journal: Journal) -> None:
+        much = 10**18 - 1
+        for number in range(20):
+            await journal.record(doubting(await owned(journal, f"key-{number}", money=Money(much, "EUR"))))
+        (count,) = await journal.doubt_counts()
+        assert (count.count, count.minor_units) == (20, 20 * much)
+
+    async def test_negative_amounts_are_exact(self, journal: Journal) -> None:
+        for number, amount in enumerate((-1, -(2**40), 5)):
+            await journal.record(doubting(await owned(journal, f"key-{number}", money=Money(amount, "EUR"))))
+        (count,) = await journal.doubt_counts()
+        assert count.minor_units == 4 - 2**40
+
+
+class TestRevisions:
+    async def test_the_latest_of_each_provider(self, store: Store) -> None:
+        journal, clock = store.journal, store.clock
+        assert await journal.latest_revision("acme") is None
+        await journal.keep_revision("acme", "r1", "content 1")
+        await journal.keep_revision("other", "r9", "content 9")
+        first = Revision("acme", "r1", "content 1", clock.now())
+        assert await journal.latest_revision("acme") == first
+        clock.move(1)
+        await journal.keep_revision("acme", "r2", "content 2")
+        assert await (await store.reopen()).latest_revision("acme") == Revision("acme", "r2", "content 2", clock.now())
+
+    async def test_one_that_comes_back_is_the_latest_again(self, journal: Journal) -> None:
+        for revision in ("r1", "r2", "r1"):
+            await journal.keep_revision("acme", revision, f"content of {revision}")
+        latest = await journal.latest_revision("acme")
+        assert latest is not None
+        assert (latest.revision, latest.content) == ("r1", "content of r1")
+
+    async def test_keeping_the_latest_again_changes_nothing(self, journal: Journal, clock: HandClock) -> None:
+        await journal.keep_revision("acme", "r1", "content")
+        first = await journal.latest_revision("acme")
+        clock.move(1)
+        await journal.keep_revision("acme", "r1", "content")
+        assert await journal.latest_revision("acme") == first
+
+
+class TestIdentity:
+    async def test_the_first_check_value_is_kept(self, store: Store) -> None:
+        await store.journal.check_identity("value")
+        await store.journal.check_identity("value")
+        await (await store.reopen()).check_identity("value")
+
+    async def test_another_one_is_refused(self, store: Store) -> None:
+        await store.journal.check_identity("value")
+        with pytest.raises(JournalUnfit, match="another identity secret"):
+            await (await store.reopen()).check_identity("another")
+
+
+class TestHealthAndEnd:
+    async def test_an_open_journal_is_healthy(self, journal: Journal) -> None:
+        assert await journal.healthy()
+
+    async def test_a_closed_one_is_not_and_takes_nothing(self, journal: Journal) -> None:
+        await journal.close()
+        assert not await journal.healthy()
+        with pytest.raises(JournalUnavailable, match="closed"):
+            await journal.claim(asking())
+        with pytest.raises(JournalUnavailable, match="closed"):
+            await journal.read("op_1")
+
+    async def test_closing_twice_is_closing_once(self, journal: Journal) -> None:
+        await journal.close()
+        await journal.close()
+
+    async def test_what_waits_when_it_closes_is_written(self, store: Store) -> None:
+        waiting_claims = [asyncio.ensure_future(store.journal.claim(asking(f"key-{number}"))) for number in range(50)]
+        await asyncio.sleep(0)
+        journal = await store.reopen()
+        claims = await asyncio.gather(*waiting_claims)
+        for claim in claims:
+            assert claim.operation is not None
+            assert await journal.read(claim.operation.id) == claim.operation

@@ -1,0 +1,256 @@
+"""The file of the embedded journal: whose it is, who may open it, and what is told when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.core.claim import Verdict
+from proxy.core.errors import JournalUnavailable, JournalUnfit
+from proxy.journal import sqlite_schema
+from proxy.journal.base import Listing
+from proxy.journal.sqlite import SqliteJournal
+from proxy.journal.sqlite_reads import queries_of
+from tests.journal.sample import DOUBTS, HandClock, asking, owned, succeeding
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "journal.db"
+
+
+@pytest.fixture
+async def journal(path: Path, clock: HandClock) -> AsyncIterator[SqliteJournal]:
+    journal = await SqliteJournal.open(path, clock=clock)
+    yield journal
+    await journal.close()
+
+
+def left_behind(path: Path, content: bytes, mode: int = 0o600) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+class TestMaking:
+    async def test_file_log_and_lock_are_their_owners_alone(self, journal: SqliteJournal, path: Path) -> None:
+        await owned(journal)
+        assert mode_of(path.parent) == 0o700
+        names = {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"}
+        assert {file.name: mode_of(file) for file in path.parent.iterdir()} == dict.fromkeys(names, 0o600)
+
+    async def test_an_older_file_that_others_may_read_is_closed_to_them(self, path: Path, clock: HandClock) -> None:
+        left_behind(path, b"", mode=0o644)
+        await (await SqliteJournal.open(path, clock=clock)).close()
+        assert mode_of(path) == 0o600
+
+    async def test_every_commit_reaches_the_disk(self, journal: SqliteJournal) -> None:
+        connection = journal._writer._connection
+        pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
+        assert pragmas == {"journal_mode": "wal", "synchronous": 2}
+
+    async def test_after_the_end_the_file_alone_is_left(self, path: Path, clock: HandClock) -> None:
+        journal = await SqliteJournal.open(path, clock=clock)
+        await owned(journal)
+        await journal.close()
+        assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.lock"}
+
+
+class TestLock:
+    async def test_this_process_cannot_open_it_twice(
+        self, journal: SqliteJournal, path: Path, clock: HandClock
+    ) -> None:
+        with pytest.raises(JournalUnfit, match="open in this process already"):
+            await SqliteJournal.open(path, clock=clock)
+        assert await journal.healthy()
+
+    async def test_nor_by_a_link_to_it(
+        self, journal: SqliteJournal, path: Path, clock: HandClock, tmp_path: Path
+    ) -> None:
+        (tmp_path / "link.db").symlink_to(path)
+        with pytest.raises(JournalUnfit, match="open in this process already"):
+            await SqliteJournal.open(tmp_path / "link.db", clock=clock)
+
+    async def test_another_process_is_told_who_holds_it_and_what_to_do(
+        self, journal: SqliteJournal, path: Path
+    ) -> None:
+        told = _open_elsewhere(path)
+        assert f"held by process {os.getpid()}" in told
+        assert "stop that one, or give this one a journal of its own" in told
+
+    async def test_once_closed_another_process_may_have_it(self, path: Path, clock: HandClock) -> None:
+        journal = await SqliteJournal.open(path, clock=clock)
+        await journal.close()
+        assert _open_elsewhere(path) == "opened"
+
+    async def test_a_lock_file_left_behind_holds_nobody_up(self, path: Path, clock: HandClock) -> None:
+        left_behind(path.with_name("journal.db.lock"), b"99999\n")
+        journal = await SqliteJournal.open(path, clock=clock)
+        assert path.with_name("journal.db.lock").read_text() == f"{os.getpid()}\n"
+        await journal.close()
+
+    async def test_a_failed_open_holds_nothing(self, path: Path, clock: HandClock) -> None:
+        left_behind(path, b"no database" * 1000)
+        for _ in range(2):
+            with pytest.raises(JournalUnfit, match="not a SQLite database"):
+                await SqliteJournal.open(path, clock=clock)
+        left_behind(path, b"")
+        await (await SqliteJournal.open(path, clock=clock)).close()
+
+
+_OPEN = """
+import asyncio, sys
+from proxy.core.errors import JournalUnfit
+from proxy.journal.sqlite import SqliteJournal
+from tests.journal.sample import HandClock
+
+async def main():
+    try:
+        journal = await SqliteJournal.open(sys.argv[1], clock=HandClock())
+    except JournalUnfit as error:
+        print(error)
+    else:
+        await journal.close()
+        print("opened")
+
+asyncio.run(main())
+"""
+
+
+def _open_elsewhere(path: Path) -> str:
+    command = [sys.executable, "-c", _OPEN, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+class TestUnfit:
+    async def test_a_directory_is_not_a_journal(self, tmp_path: Path, clock: HandClock) -> None:
+        with pytest.raises(JournalUnfit, match="is not a file"):
+            await SqliteJournal.open(tmp_path, clock=clock)
+
+    async def test_a_place_where_nothing_can_be_made(self, tmp_path: Path, clock: HandClock) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(JournalUnfit, match="cannot be made"):
+            await SqliteJournal.open(tmp_path / "file" / "journal.db", clock=clock)
+
+    async def test_somebody_elses_database_is_left_alone(self, tmp_path: Path, clock: HandClock) -> None:
+        path = tmp_path / "theirs.db"
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.commit()
+        connection.close()
+        with pytest.raises(JournalUnfit, match="not a journal"):
+            await SqliteJournal.open(path, clock=clock)
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
+        connection.close()
+
+    async def test_a_newer_journal_is_refused(self, path: Path, clock: HandClock) -> None:
+        await (await SqliteJournal.open(path, clock=clock)).close()
+        _alter(path, "PRAGMA user_version = 7")
+        with pytest.raises(
+            JournalUnfit, match=r"written by a newer paywitness \(its version 7, this one knows up to 1"
+        ):
+            await SqliteJournal.open(path, clock=clock)
+
+    async def test_a_damaged_first_page_is_told_at_the_start(self, path: Path, clock: HandClock) -> None:
+        await _filled(path, clock)
+        _damage(path, page=0, at=100)
+        with pytest.raises(JournalUnfit, match="damaged"):
+            await SqliteJournal.open(path, clock=clock)
+
+    async def test_damage_further_in_is_told_when_it_is_met_and_nothing_is_owned(
+        self, path: Path, clock: HandClock
+    ) -> None:
+        """An unreadable index must never look like a key that is not there."""
+        await _filled(path, clock)
+        _damage(path, page=_page_of_index(path, "sqlite_autoindex_operations_2"), at=0)
+        journal = await SqliteJournal.open(path, clock=clock)
+        with pytest.raises(JournalUnavailable, match="the file is damaged"):
+            await journal.claim(asking("key-3"))
+        await journal.close()
+
+
+async def _filled(path: Path, clock: HandClock) -> None:
+    journal = await SqliteJournal.open(path, clock=clock)
+    for number in range(30):
+        await journal.record(succeeding(await owned(journal, f"key-{number}")))
+    await journal.close()
+
+
+def _page_of_index(path: Path, name: str) -> int:
+    connection = sqlite3.connect(path)
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    connection.close()
+    return int(page) - 1
+
+
+def _damage(path: Path, *, page: int, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(page * 4096 + at)
+        file.write(b"\xff" * 64)
+
+
+def _alter(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+
+
+class TestMigrations:
+    async def test_an_older_file_is_moved_on_and_keeps_what_it_holds(self, path: Path, clock: HandClock) -> None:
+        await _filled(path, clock)
+        connection = sqlite3.connect(path, isolation_level=None)
+        newer = (*sqlite_schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT",))
+        sqlite_schema.bring_up_to_date(connection, newer)
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("SELECT count(*), count(colour) FROM operations").fetchone() == (30, 0)
+        connection.close()
+
+    async def test_a_migration_that_fails_leaves_the_file_as_it_was(self, path: Path, clock: HandClock) -> None:
+        await _filled(path, clock)
+        connection = sqlite3.connect(path, isolation_level=None)
+        bad = (*sqlite_schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT", "no statement"))
+        with pytest.raises(sqlite3.OperationalError):
+            sqlite_schema.bring_up_to_date(connection, bad)
+        connection.close()
+        journal = await SqliteJournal.open(path, clock=clock)
+        assert (await journal.claim(asking("key-3"))).verdict is Verdict.REPLAY
+        await journal.close()
+
+
+class TestQueryPlans:
+    """What is asked for often, or of a full journal, follows an index."""
+
+    @pytest.mark.parametrize(
+        ("listing", "index"),
+        [
+            (Listing(key="x"), "by_client_key"),
+            (Listing(key="x"), "by_provider_key"),
+            (Listing(key="x", states=DOUBTS), "by_client_key"),
+            (Listing(reference="x"), "by_reference"),
+            (Listing(reference="x", provider="acme"), "by_reference"),
+            (Listing(incidents_only=True), "incidents"),
+            (Listing(incidents_only=True, before="x"), "incidents"),
+            (Listing(states=DOUBTS), "by_state"),
+            (Listing(states=DOUBTS, before="x", provider="acme"), "by_state"),
+        ],
+    )
+    async def test_listings(self, path: Path, clock: HandClock, listing: Listing, index: str) -> None:
+        await _filled(path, clock)
+        connection = sqlite3.connect(path)
+        for query, arguments in queries_of(listing):
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", (*arguments, 50))]
+            assert any(index in step for step in plan), plan
+            assert not any(step == "SCAN operations" for step in plan), plan
+        connection.close()
