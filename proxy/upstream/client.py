@@ -1,0 +1,201 @@
+"""The client: one call, one attempt, one Evidence. It never raises for the network's sake and never tries twice.
+
+    a connection (an idle one, or a new one)   ->  RESOLVING, CONNECTING, HANDSHAKING: nothing was sent
+    may_send, asked with the connection up     ->  LEASE_OVER: nothing was sent
+    the request written, the answer read       ->  from SENDING on the provider may have seen it
+
+A ValueError comes before any I/O and means that our own house made a request that must not be written. A cancelled call
+resets its connection if a byte may have left; whoever cancels has no evidence and must assume the worst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterable, Callable
+from typing import Protocol
+
+from proxy.clock import SystemClock
+from proxy.core.evidence import Evidence, NetworkPhase, WireFault
+from proxy.upstream.answer import AnswerReader
+from proxy.upstream.dial import NotConnected, dial
+from proxy.upstream.exchange import Exchange
+from proxy.upstream.pool import Lane, Pool, Turn
+from proxy.upstream.secure import SecureConnection
+from proxy.upstream.stream import StreamedResponse, StreamExchange, opening_bytes, upload_and_await_head
+from proxy.upstream.target import Bounds, Origin, StreamRequest, Timeouts, WireRequest, request_bytes
+from proxy.upstream.tls import TlsSession, tls_context
+from proxy.upstream.wire import Connection
+
+_POOL_EXHAUSTED = NotConnected(
+    NetworkPhase.RESOLVING, WireFault.POOL_EXHAUSTED, "no connection to the provider became free in time"
+)
+
+
+class Steps(Protocol):
+    """Told of each step as it is reached. A crash test stops or kills the process there."""
+
+    async def reached(self, name: str) -> None: ...
+
+
+class NoSteps:
+    """What runs in production."""
+
+    async def reached(self, name: str) -> None:
+        return None
+
+
+def always() -> bool:
+    return True
+
+
+class UpstreamClient:
+    """Sends requests to providers over bounded pools of connections."""
+
+    def __init__(
+        self,
+        *,
+        bounds: Bounds | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        monotonic: Callable[[], float] = SystemClock().mono,
+        steps: Steps | None = None,
+    ) -> None:
+        """`ssl_context` is best made by `tls_context`; None means the system's roots."""
+        self._bounds = bounds or Bounds()
+        self._pool = Pool(self._bounds)
+        self._ssl_context = ssl_context or tls_context()
+        self._monotonic = monotonic
+        self._steps = steps or NoSteps()
+
+    async def send(
+        self,
+        origin: Origin,
+        request: WireRequest,
+        timeouts: Timeouts,
+        *,
+        may_send: Callable[[], bool] = always,
+        reuse: bool = True,
+    ) -> Evidence:
+        """Send one request and say what was seen of it.
+
+        `may_send` is asked right before the first byte, with the connection up. `reuse=False` always opens a
+        connection: on a kept one the provider's close can cross our request, and that makes a doubt out of nothing.
+        """
+        payload = request_bytes(origin, request)
+        began_mono = self._monotonic()
+        lane = self._pool.lane(origin)
+        ready = await self._ready(lane, origin, timeouts, reuse=reuse)
+        if isinstance(ready, NotConnected):
+            return self._not_sent(ready, began_mono)
+        connection, reused = ready
+        exchange: Exchange | None = None
+        try:
+            if not may_send():
+                over = NotConnected(connection.ready_phase, WireFault.LEASE_OVER, "the right to send had run out")
+                return self._not_sent(over, began_mono, reused=reused)
+            reader = AnswerReader(head_only=request.method == "HEAD", body_bytes_max=self._bounds.answer_bytes_max)
+            exchange = Exchange(asyncio.get_running_loop().create_future(), reader, timeouts)
+            connection.begin(exchange, payload, _user_timeout_ms(timeouts))
+            await self._steps.reached("upstream_written")
+            await exchange.done
+            if exchange.phase is NetworkPhase.COMPLETE:
+                await self._steps.reached("upstream_answered")
+            return exchange.evidence(self._monotonic() - began_mono, reused=reused)
+        finally:
+            if exchange is not None:
+                connection.abandon(exchange)  # cancelled in mid-flight; otherwise it is over and this does nothing
+            lane.give_back(connection)
+
+    async def stream(
+        self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: Timeouts
+    ) -> StreamedResponse | Evidence:
+        """Pass one request through in pieces. Used once, never repeated; Evidence if no answer began.
+
+        The body's own exceptions come out as they are, after the connection was reset.
+        """
+        opening = opening_bytes(origin, request, has_body=body is not None)
+        began_mono = self._monotonic()
+        lane = self._pool.lane(origin)
+        ready = await self._ready(lane, origin, timeouts, reuse=True)
+        if isinstance(ready, NotConnected):
+            return self._not_sent(ready, began_mono)
+        connection, reused = ready
+        reader = AnswerReader(head_only=request.method == "HEAD", body_bytes_max=None)
+        done = asyncio.get_running_loop().create_future()
+        exchange = StreamExchange(done, reader, timeouts, connection, lane, whole=body is None)
+        try:
+            connection.begin(exchange, opening, _user_timeout_ms(timeouts))
+            await self._steps.reached("upstream_written")
+            await upload_and_await_head(connection, exchange, request, body)
+        except BaseException:  # the body's own, or cancelled
+            exchange.abandon()
+            raise
+        if exchange.fault is not None:
+            return exchange.evidence(self._monotonic() - began_mono, reused=reused)
+        return StreamedResponse(exchange, began_mono, self._monotonic, reused=reused)
+
+    async def close(self) -> None:
+        """Close what is idle; calls under way run on to their end. Afterwards nothing new is dialled."""
+        self._pool.close()
+        await asyncio.sleep(0)  # transports let go of their sockets in the next turn of the loop
+
+    # -- a connection ------------------------------------------------------------------------------------------------
+
+    async def _ready(
+        self, lane: Lane, origin: Origin, timeouts: Timeouts, *, reuse: bool
+    ) -> tuple[Connection, bool] | NotConnected:
+        """A connection on which an exchange may begin, and whether it is a kept one. The caller gives it back."""
+        deadline_mono = self._monotonic() + timeouts.connect_s
+        turn = await lane.take(reuse=reuse, timeout_s=timeouts.connect_s)
+        if turn is Turn.NONE:
+            return _POOL_EXHAUSTED
+        ready = False
+        try:
+            if isinstance(turn, Connection):
+                ready = await self._usable(turn)
+                if ready:
+                    return turn, True
+                deadline_mono = self._monotonic() + timeouts.connect_s
+            opened = await self._open(origin, timeouts, deadline_mono)
+            if isinstance(opened, NotConnected):
+                return opened
+            ready = await self._usable(opened)
+            if ready:
+                return opened, False
+            return NotConnected(opened.ready_phase, WireFault.CLOSED, "the peer closed right after connecting")
+        finally:
+            if not ready:
+                lane.give_back(None)
+
+    async def _usable(self, connection: Connection) -> bool:
+        """Whether an exchange may begin on it now. A connection that may not is closed."""
+        fit = False
+        try:
+            await self._steps.reached("upstream_connected")
+            fit = connection.fit()
+        finally:
+            if not fit:
+                connection.close()
+        return fit
+
+    async def _open(self, origin: Origin, timeouts: Timeouts, deadline_mono: float) -> Connection | NotConnected:
+        user_timeout_ms = _user_timeout_ms(timeouts)
+        tls = TlsSession(self._ssl_context, origin.host) if origin.secure else None
+        dialled = await dial(origin, deadline_mono, user_timeout_ms, self._monotonic)
+        if isinstance(dialled, NotConnected):
+            return dialled
+        if tls is None:
+            connection = Connection(dialled, self._bounds, user_timeout_ms, self._monotonic)
+        else:
+            connection = SecureConnection(dialled, tls, timeouts.tls_s, self._bounds, user_timeout_ms, self._monotonic)
+        trouble = await connection.start()
+        return connection if trouble is None else trouble
+
+    def _not_sent(self, why: NotConnected, began_mono: float, *, reused: bool = False) -> Evidence:
+        return Evidence(
+            why.phase, 0, why.fault, None, why.detail, self._monotonic() - began_mono, reused_connection=reused
+        )
+
+
+def _user_timeout_ms(timeouts: Timeouts) -> int:
+    return max(1, int(timeouts.first_byte_s * 1000))

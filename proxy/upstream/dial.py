@@ -1,0 +1,114 @@
+"""A name to a connected socket, or to the reason why there is none. Nothing here writes a byte of a request.
+
+Every address of the name is tried in the order the resolver gave, each with a fair share of the time that is left: one
+black-holed address must not use up what the next one needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.core.evidence import NetworkPhase, WireFault
+from proxy.upstream.target import Origin
+
+_Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class NotConnected:
+    """Why there is no connection. Nothing was sent."""
+
+    phase: NetworkPhase
+    fault: WireFault
+    detail: str
+
+
+async def dial(
+    origin: Origin, deadline_mono: float, user_timeout_ms: int, monotonic: Callable[[], float]
+) -> socket.socket | NotConnected:
+    """A connected, non-blocking socket to the origin."""
+    addresses = await _resolve(origin, deadline_mono - monotonic())
+    if isinstance(addresses, NotConnected):
+        return addresses
+    outcome: socket.socket | NotConnected = _timed_out()
+    for position, address in enumerate(addresses):
+        share_s = (deadline_mono - monotonic()) / (len(addresses) - position)
+        if share_s <= 0:
+            break
+        outcome = await _connect(address, share_s, user_timeout_ms)
+        if not isinstance(outcome, NotConnected):
+            break
+    return outcome
+
+
+async def _resolve(origin: Origin, timeout_s: float) -> list[_Address] | NotConnected:
+    literal = _literal(origin)
+    if literal is not None:
+        return [literal]
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await asyncio.get_running_loop().getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return NotConnected(NetworkPhase.RESOLVING, WireFault.DNS_FAILURE, "the name lookup took too long")
+    except (OSError, UnicodeError) as error:
+        words = error.strerror if isinstance(error, socket.gaierror) and error.strerror else "no such name"
+        return NotConnected(NetworkPhase.RESOLVING, WireFault.DNS_FAILURE, f"the name lookup failed: {words}")
+    if not found:
+        return NotConnected(NetworkPhase.RESOLVING, WireFault.DNS_FAILURE, "the name has no address")
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _literal(origin: Origin) -> _Address | None:
+    """The address itself, where the host is one: no thread is spent on looking it up."""
+    family = socket.AF_INET6 if ":" in origin.host else socket.AF_INET
+    try:
+        socket.inet_pton(family, origin.host)
+    except OSError:
+        return None
+    return family, (origin.host, origin.port)
+
+
+async def _connect(address: _Address, timeout_s: float, user_timeout_ms: int) -> socket.socket | NotConnected:
+    family, where = address
+    connecting: socket.socket | None = None
+    try:
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_user_timeout(connecting, user_timeout_ms)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(connecting, where)
+    except TimeoutError:
+        # Ours, or the kernel's own: TCP_USER_TIMEOUT counts while connecting too.
+        _close(connecting)
+        return _timed_out()
+    except OSError as error:
+        _close(connecting)
+        refused = error.errno == errno.ECONNREFUSED
+        fault = WireFault.CONNECT_REFUSED if refused else WireFault.CONNECT_FAILED
+        words = os.strerror(error.errno).lower() if error.errno else "unknown error"
+        return NotConnected(NetworkPhase.CONNECTING, fault, f"connecting failed: {words}")
+    except BaseException:  # cancelled: the socket is nobody's yet
+        _close(connecting)
+        raise
+    return connecting
+
+
+def set_user_timeout(connected: socket.socket, user_timeout_ms: int) -> None:
+    """Bound how long the kernel goes on delivering on its own. Without it a black-holed request arrives half a minute
+    after we gave up, even after this process was killed."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
+
+
+def _close(connecting: socket.socket | None) -> None:
+    if connecting is not None:
+        connecting.close()
+
+
+def _timed_out() -> NotConnected:
+    return NotConnected(NetworkPhase.CONNECTING, WireFault.CONNECT_TIMEOUT, "connecting took too long")

@@ -1,0 +1,323 @@
+"""One connection: what was written on it, what came back, and when it must be reset.
+
+An asyncio protocol over a plain TCP socket; `secure` puts TLS on top of it. The first try at a write goes straight to
+the socket, so that what the kernel took is a number and not a guess.
+
+Rules that must hold:
+- a byte or an end that arrives while no exchange is under way ends the connection: it is nobody's answer;
+- an exchange that ends without a whole answer after something was written ends by a reset: a kernel that goes on
+  delivering would turn "gave up" into "arrived later";
+- a connection that stays open after an answer is one on which nothing is owed by either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import select
+import socket
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from proxy.core.evidence import NetworkPhase, WireFault
+from proxy.upstream.dial import NotConnected, set_user_timeout
+from proxy.upstream.exchange import Exchange
+from proxy.upstream.target import Bounds
+
+_LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
+
+# Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
+_SENDING = NetworkPhase.SENDING
+_RECEIVING = NetworkPhase.RECEIVING
+_COMPLETE = NetworkPhase.COMPLETE
+
+# An idle connection may outlive its time by this much rather than have its timer moved after every call; whether it is
+# used is decided by the exact time.
+_IDLE_SLACK_S = 2.0
+
+
+class Connection(asyncio.Protocol):
+    """A connection to one origin. One exchange at a time."""
+
+    ready_phase = NetworkPhase.CONNECTING  # how far it had got when it was ready to write
+
+    def __init__(
+        self, connected: socket.socket, bounds: Bounds, user_timeout_ms: int, monotonic: Callable[[], float]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = monotonic
+        self._socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+        self._bounds = bounds
+        self._user_timeout_ms = user_timeout_ms
+        self._transport: asyncio.Transport
+        self._exchange: Exchange | None = None
+        self._calls = 0
+        self._handed = 0  # bytes of this exchange given to socket and transport, as they go on the wire
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_mono = 0.0
+        now = monotonic()
+        self._ages_mono = now + bounds.age_s
+        self._stale_mono = now + bounds.idle_s
+
+    async def start(self) -> NotConnected | None:
+        """Join the loop. On anything but None the connection is closed."""
+        try:
+            await self._loop.create_connection(lambda: self, sock=self._socket)
+        except OSError:
+            self._socket.close()
+            return NotConnected(NetworkPhase.CONNECTING, WireFault.CONNECT_FAILED, "the connection broke at once")
+        return None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # so that resume_writing means: the kernel has it all
+
+    # -- what TLS does otherwise -------------------------------------------------------------------------------------
+
+    def _seal(self, payload: bytes) -> bytes:
+        """The payload as it goes on the wire. Never shorter than the payload."""
+        return payload
+
+    def _goodbye(self) -> bytes:
+        """What is said before a close in peace."""
+        return b""
+
+    # -- between exchanges -------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        return not self._transport.is_closing()
+
+    @property
+    def stale(self) -> bool:
+        """Idle for so long that the peer may be closing it at this very moment."""
+        return self._monotonic() >= self._stale_mono
+
+    def fit(self) -> bool:
+        """Whether an exchange may begin. Asks the kernel too: an end that has arrived but was not read yet counts."""
+        return not self._transport.is_closing() and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """End in peace: nothing is owed."""
+        if not self._transport.is_closing():
+            self._push(self._goodbye())
+            self._transport.close()
+
+    def reset(self) -> bool:
+        """End by RST and drop what was not delivered. False if the connection was gone already."""
+        if self._socket.fileno() < 0:
+            return False
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT_AT_ALL)
+        self._transport.abort()
+        return True
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def begin(self, exchange: Exchange, payload: bytes, user_timeout_ms: int) -> None:
+        """Write a request. From here on the exchange is told what happens, and is always concluded."""
+        if user_timeout_ms != self._user_timeout_ms:
+            set_user_timeout(self._socket, user_timeout_ms)
+            self._user_timeout_ms = user_timeout_ms
+        self._exchange = exchange
+        self._calls += 1
+        self._handed = 0
+        raw = self._seal(payload)
+        exchange.phase = _SENDING
+        exchange.bytes_total = len(payload)
+        refused = self._push(raw)
+        if refused is not None:
+            # Not one byte was taken: the kernel takes a part and says how much, or refuses and takes nothing.
+            exchange.phase = self.ready_phase
+            exchange.bytes_total = 0
+            self._fail(exchange, WireFault.RESET, "the connection was gone before the first byte")
+            exchange.reset_by_us = False
+            return
+        self._note_written(exchange)
+
+    def more(self, exchange: Exchange, payload: bytes) -> None:
+        """Write a further piece of the request that was begun. Nothing, if that exchange is over."""
+        if self._exchange is not exchange:
+            return
+        exchange.bytes_total += len(payload)
+        refused = self._push(self._seal(payload))
+        if refused is not None:
+            self._fail(exchange, WireFault.RESET, "the connection was reset while the request was written")
+        else:
+            self._note_written(exchange)
+
+    def _push(self, raw: bytes) -> OSError | None:
+        """Give bytes to the kernel, what it does not take to the transport. The error, if it took nothing at all."""
+        if not raw:
+            return None
+        if self._transport.is_closing():
+            return OSError(errno.ENOTCONN, "closing")
+        self._handed += len(raw)
+        sent = 0
+        if not self._transport.get_write_buffer_size():
+            try:
+                sent = self._socket.send(raw)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                return error
+        if sent < len(raw):
+            self._transport.write(memoryview(raw)[sent:])
+        return None
+
+    def _note_written(self, exchange: Exchange) -> None:
+        now = self._monotonic()
+        if self._transport.get_write_buffer_size():
+            exchange.writing(now)
+        else:
+            exchange.emptied(now)
+        self._watch_until(exchange.expires_mono, now)
+
+    def resume_writing(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and not exchange.drained:
+            now = self._monotonic()
+            exchange.emptied(now)
+            self._watch_until(exchange.expires_mono, now)
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._hear(data)
+
+    def eof_received(self) -> None:
+        self._hear_end(proper=True)
+
+    def _hear(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.close()
+            return
+        exchange.phase = _RECEIVING
+        reader = exchange.reader
+        reader.feed(data)
+        if reader.fault is not None:
+            self._fail(exchange, reader.fault, reader.detail)
+        elif reader.complete:
+            self._complete(exchange)
+        else:
+            now = self._monotonic()
+            exchange.heard(now)
+            self._watch_until(exchange.expires_mono, now)
+            exchange.progressed()
+
+    def pause(self) -> None:
+        """Let the peer wait."""
+        if self.open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.open and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def _hear_end(self, *, proper: bool) -> None:
+        """The peer will say no more. Only a proper end can end a body that has no other."""
+        exchange = self._exchange
+        if exchange is None:
+            self.close()
+            return
+        if proper:
+            exchange.reader.finish()
+        if exchange.reader.complete:
+            self._complete(exchange)
+        elif exchange.phase < _RECEIVING:
+            self._fail(exchange, WireFault.CLOSED, "the peer closed without an answer")
+        else:
+            self._fail(exchange, WireFault.CLOSED, "the peer closed before the answer was whole")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if isinstance(error, TimeoutError):  # TCP_USER_TIMEOUT: our own bound, enforced by the kernel
+            self._fail(exchange, exchange.expiry, f"{exchange.expiry_words}: the peer stopped acknowledging")
+            return
+        number = error.errno if isinstance(error, OSError) else None
+        self._fail(exchange, WireFault.RESET, f"the connection broke: {_words(number)}")
+        if number in (errno.ECONNRESET, errno.EPIPE):
+            exchange.reset_by_us = False
+
+    # -- ending an exchange ------------------------------------------------------------------------------------------
+
+    def _complete(self, exchange: Exchange) -> None:
+        exchange.phase = _COMPLETE
+        self._count(exchange)
+        reader = exchange.reader
+        if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
+            exchange.reset_by_us = self.reset()
+        elif not reader.keep_alive or reader.leftover or self._calls >= self._bounds.calls_per_connection:
+            self.close()
+        else:
+            self._rest(reader.keep_alive_s)
+        self._exchange = None
+        exchange.conclude()
+
+    def _rest(self, peer_keeps_s: int | None) -> None:
+        """Stay open for the next call, for less time than the peer will."""
+        now = self._monotonic()
+        idle_s = self._bounds.idle_s
+        if peer_keeps_s is not None:
+            idle_s = min(idle_s, peer_keeps_s - 1.0)
+        if idle_s <= 0 or now >= self._ages_mono:
+            self.close()
+            return
+        self._stale_mono = now + idle_s
+        self._watch_until(self._stale_mono, now, slack_s=_IDLE_SLACK_S)
+
+    def abandon(self, exchange: Exchange) -> None:
+        """Whoever waited for this exchange is gone. If it is still under way it ends here, by a reset."""
+        if self._exchange is exchange:
+            self._fail(exchange, WireFault.CLOSED, "given up before the answer was whole")
+
+    def _fail(self, exchange: Exchange, fault: WireFault, detail: str) -> None:
+        exchange.fault = fault
+        exchange.detail = detail
+        self._count(exchange)
+        exchange.reset_by_us = self.reset()
+        self._exchange = None
+        exchange.conclude()
+
+    def _count(self, exchange: Exchange) -> None:
+        """What the kernel took. What is sealed is never shorter: the lesser of both is not too low."""
+        taken = self._handed - self._transport.get_write_buffer_size()
+        exchange.bytes_written = min(exchange.bytes_total, taken)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _watch_until(self, when_mono: float, now: float, slack_s: float = 0.0) -> None:
+        """See to it that `_look` runs by then. A timer that fires early looks and sets itself again: moving one costs
+        more than that, and most calls are over long before."""
+        if self._watch is not None:
+            if self._watch_mono <= when_mono + slack_s:
+                return
+            self._watch.cancel()
+        self._watch_mono = when_mono
+        self._watch = self._loop.call_later(max(when_mono - now, 0.001), self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        now = self._monotonic()
+        exchange = self._exchange
+        ends_mono = self._stale_mono if exchange is None else exchange.expires_mono
+        if now < ends_mono:
+            self._watch_until(ends_mono, now)
+        elif exchange is None:
+            self.close()
+        else:
+            self._fail(exchange, exchange.expiry, exchange.expiry_words)
+
+
+def _words(number: int | None) -> str:
+    if number == errno.ECONNRESET:
+        return "reset by the peer"
+    return errno.errorcode.get(number, "unknown error") if number is not None else "closed under us"
