@@ -1,0 +1,34 @@
+"""What the admin server is given to look at. Read-only, and joined by the wiring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.journal.base import Journal
+from proxy.policy.book import PolicyBook
+from proxy.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What only the running process knows of itself. Whether the journal is healthy the server asks the journal."""
+
+    draining: bool = False
+    reload_problems: tuple[str, ...] = ()  # of the last reading of the policy files; empty where it gave a book
+
+
+class View(Protocol):
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """The registry, and what was last counted of doubt."""
+        ...
+
+    def readiness(self) -> Readiness: ...
+
+    def book(self) -> PolicyBook | None:
+        """The book in force; None before the first."""
+        ...

@@ -1,0 +1,99 @@
+"""`paywitness policy check | explain`: what the policies say, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proxy.core.errors import PolicyError
+from proxy.core.policy import Policy
+from proxy.core.reading import FAILURE_CLASSES, Reading
+from proxy.policy.book import PolicyBook, load_directory
+from proxy.policy.check import check as check_policies
+from proxy.policy.explain import Supposed, explain
+from proxy.policy.scalars import Wrong, duration
+
+_LONGEST_S = 366 * 86_400.0
+_FAILURES = sorted(reading.value for reading in FAILURE_CLASSES)
+
+
+@click.group()
+def policy() -> None:
+    """Check policy files and ask what they decide."""
+
+
+@policy.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+def check(paths: tuple[Path, ...]) -> None:
+    """Check policy files or directories: every problem at once, each with file:line:column.
+
+    Also lists what a file says that is not in force yet in this version. Exit code 1 where something is wrong.
+    """
+    report = check_policies(paths or (Path("policies"),))
+    for line in report.lines:
+        click.echo(line)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else duration(0.0, _LONGEST_S)(value)
+    except Wrong as wrong:
+        raise click.BadParameter(f"{value!r} is not {wrong.allowed}") from None
+
+
+@policy.command("explain")
+@click.option("--policies", default=Path("policies"), type=click.Path(path_type=Path), help="The policy directory.")
+@click.option("--provider", required=True, help="As in the policy file.")
+@click.option("--operation", required=True, help="As in the policy file.")
+@click.option(
+    "--failure",
+    required=True,
+    type=click.Choice(_FAILURES),
+    metavar="CLASS",
+    help=f"Why the attempt did not succeed: {', '.join(_FAILURES)}.",
+)
+@click.option("--sent/--not-sent", default=True, help="Whether a byte may have left.  [default: sent]")
+@click.option("--tries", default=1, help="Tries made so far in this call.")
+@click.option("--age", "age_s", default="1s", callback=_seconds, help="Since the first send.")
+@click.option("--time-left", "time_left_s", callback=_seconds, help="Until the caller's deadline.")
+@click.option("--background", is_flag=True, help="The caller has left.")
+def explain_command(
+    policies: Path,
+    provider: str,
+    operation: str,
+    failure: str,
+    sent: bool,
+    tries: int,
+    age_s: float,
+    time_left_s: float | None,
+    background: bool,
+) -> None:
+    """Tell what would be decided for a failure, and by which rule.
+
+    \b
+    Example:
+      paywitness policy explain --provider acme --operation refund --failure network_read_timeout --sent
+    """
+    try:
+        book = load_directory(policies)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from None
+    chosen = _find(book, provider, operation)
+    reading = Reading(failure)
+    sent = sent and reading is not Reading.NETWORK_CONNECT_FAILURE
+    for line in explain(chosen, Supposed(reading, sent, tries, age_s, time_left_s, background)).lines:
+        click.echo(line)
+
+
+def _find(book: PolicyBook, provider: str, operation: str) -> Policy:
+    found = book.providers.get(provider)
+    if found is None:
+        raise click.ClickException(f"no policy for {provider!r}; there are: {', '.join(sorted(book.providers))}")
+    for candidate in found.policies:
+        if candidate.operation == operation:
+            return candidate
+    names = ", ".join(candidate.operation for candidate in found.policies)
+    raise click.ClickException(f"{provider} has no operation {operation!r}; it has: {names}")

@@ -1,0 +1,12 @@
+"""Telemetry: what is told of the work, to people and to machines.
+
+    records     what happened, frozen: one record feeds the log and the metrics, so they cannot disagree
+    telemetry   the one door: `tell(record)`
+    metrics     the counters and histograms, in a registry of their own
+    names       which provider and operation names may become labels
+    doubt       the gauges about doubt, shown from what the journal last counted
+    logs        which record is a line, at which level, with which fields
+    lines       how a line is written: JSON, or for a person at a terminal; the last place that redacts
+
+No record carries a payload, a header value or a key. Telling never raises: a payment does not fail for want of a line.
+"""

@@ -1,0 +1,242 @@
+"""Metrics: counters and histograms fed by records, in a registry of their own. `docs/metrics.md` says what each is for.
+
+Nothing here is global. The series of a provider's operation are looked up once and then held, so that telling a record
+of the clean path costs a few dictionary look-ups. Labels are bounded: see `names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.metrics_core import Metric
+
+from proxy.core.decide import Action
+from proxy.core.operation import Operation, Outcome
+from proxy.core.reading import Reading
+from proxy.telemetry.doubt import DoubtCounted, DoubtGauges
+from proxy.telemetry.names import BoundedWords, KnownNames
+from proxy.telemetry.records import (
+    AttemptFinished,
+    CallAnswered,
+    CallForwarded,
+    CallRefused,
+    DoubtClosed,
+    DoubtOpened,
+    IncidentOpened,
+    JournalCalled,
+    OperationEnded,
+    PolicyReloaded,
+)
+
+# A provider answers in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
+_CALL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+# A commit to a local disk takes about a millisecond; a journal that needs five seconds is down.
+_JOURNAL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+# From a re-send that settles it at once, along the steps of the resolver's schedule, to a week of a person's time.
+_DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0, 259200.0, 604800.0)
+
+_RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+_OPERATION = ("provider", "operation")
+
+
+class Registry(CollectorRegistry):
+    """A registry without the `_created` samples that the library adds: they double the series and tell us nothing."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+
+class _Families:
+    """Every family, registered."""
+
+    def __init__(self, registry: Registry) -> None:
+        def counter(name: str, meaning: str, labels: Iterable[str]) -> Counter:
+            return Counter(name, meaning, labels, registry=registry)
+
+        def histogram(name: str, meaning: str, labels: Iterable[str], buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
+
+        self.operations = counter(
+            "payment_operations_total", "Operations that ended, by what became of the money.", (*_OPERATION, "outcome")
+        )
+        self.attempts = counter(
+            "payment_attempts_total", "Attempts at the wire, by how they were read.", (*_OPERATION, "failure_class")
+        )
+        self.calls = histogram(
+            "payment_call_duration_seconds", "From a call's arrival to its answer.", _OPERATION, _CALL_BUCKETS_S
+        )
+        self.upstream = histogram(
+            "payment_upstream_duration_seconds", "How long one attempt took.", _OPERATION, _CALL_BUCKETS_S
+        )
+        self.retries = counter(
+            "payment_operation_retry_total",
+            "Retries that were decided, by what was read and the rule that allowed them.",
+            (*_OPERATION, "failure_class", "decision"),
+        )
+        self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", _OPERATION)
+        self.doubt_duration = histogram(
+            "payment_doubt_duration_seconds",
+            "From the first send of an operation in doubt to the end of its doubt.",
+            ("provider",),
+            _DOUBT_BUCKETS_S,
+        )
+        self.resolutions = counter(
+            "payment_resolutions_total",
+            "Doubts that ended, by the evidence that ended them.",
+            ("provider", "evidence", "outcome"),
+        )
+        self.incidents = counter(
+            "payment_incidents_total", "Evidence that contradicts what was final.", ("provider", "kind")
+        )
+        self.refusals = counter(
+            "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
+        )
+        self.unmatched = counter(
+            "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
+        )
+        self.journal = histogram(
+            "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
+        )
+        self.journal_errors = counter("paywitness_journal_errors_total", "Journal calls that failed.", ("call",))
+        self.policy = Info("paywitness_policy", "The policy book in force.", registry=registry)
+        self.reload = Gauge(
+            "paywitness_policy_last_reload_successful",
+            "Whether the last reading of the policy files gave a book: 1 or 0.",
+            registry=registry,
+        )
+        self.build = Info("paywitness_build", "The version that runs.", registry=registry)
+
+
+class _Series:
+    """The series of one provider's operation, held once they are asked for."""
+
+    __slots__ = ("_attempts", "_ended", "_families", "_labels", "_retries", "calls", "unknown", "upstream")
+
+    def __init__(self, families: _Families, labels: tuple[str, str]) -> None:
+        self._families = families
+        self._labels = labels
+        self._attempts: dict[Reading, Counter] = {}
+        self._retries: dict[tuple[Reading, str], Counter] = {}
+        self._ended: dict[Outcome, Counter] = {}
+        self.calls = families.calls.labels(*labels)
+        self.upstream = families.upstream.labels(*labels)
+        self.unknown = families.unknown.labels(*labels)
+
+    def attempts(self, reading: Reading) -> Counter:
+        found = self._attempts.get(reading)
+        if found is None:
+            found = self._attempts[reading] = self._families.attempts.labels(*self._labels, reading)
+        return found
+
+    def ended(self, outcome: Outcome) -> Counter:
+        found = self._ended.get(outcome)
+        if found is None:
+            found = self._ended[outcome] = self._families.operations.labels(*self._labels, outcome)
+        return found
+
+    def retries(self, reading: Reading, rule: str) -> Counter:
+        found = self._retries.get((reading, rule))
+        if found is None:
+            found = self._families.retries.labels(*self._labels, reading, rule)
+            self._retries[reading, rule] = found
+        return found
+
+
+class Metrics:
+    """What is counted and measured. `now` is wall time, for the age of the oldest doubt."""
+
+    def __init__(self, version: str, now: Callable[[], float]) -> None:
+        self.registry = Registry()
+        self._names = KnownNames()
+        self._families = _Families(self.registry)
+        self._families.build.info({"version": version})
+        self._doubt = DoubtGauges(self._names, now)
+        self.registry.register(self._doubt)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._journal: dict[str, Histogram] = {}
+        self._rules = BoundedWords()
+        self._reasons = BoundedWords()
+        self._incident_kinds = BoundedWords()
+        self._journal_calls = BoundedWords()
+
+    def learn(self, names: Mapping[str, Iterable[str]]) -> None:
+        """Let a book's names become labels: provider -> operations."""
+        self._names.learn(names)
+
+    def show_doubt(self, counts: Iterable[DoubtCounted], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
+        """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
+        self._doubt.show(counts, reviews)
+
+    @property
+    def doubt_counts(self) -> tuple[DoubtCounted, ...]:
+        """What was last shown of doubt."""
+        return self._doubt.counts
+
+    def attempt_finished(self, record: AttemptFinished) -> None:
+        attempt, decision = record.attempt, record.decision
+        reading = attempt.classification.reading
+        series = self._of_operation(record.operation)
+        series.attempts(reading).inc()
+        measured_s = record.upstream_duration_s
+        series.upstream.observe(attempt.duration_s if measured_s is None else measured_s)
+        if decision.action in _RETRIES:
+            series.retries(reading, self._rules.label(decision.because)).inc()
+
+    def call_answered(self, record: CallAnswered) -> None:
+        self._of_call(record.provider, record.operation_name).calls.observe(record.duration_s)
+
+    def call_refused(self, record: CallRefused) -> None:
+        provider = self._names.provider(record.provider)
+        self._families.refusals.labels(provider, self._reasons.label(record.reason)).inc()
+
+    def call_forwarded(self, record: CallForwarded) -> None:
+        self._families.unmatched.labels(self._names.provider(record.provider)).inc()
+
+    def operation_ended(self, record: OperationEnded) -> None:
+        self._of_operation(record.operation).ended(record.operation.outcome).inc()
+
+    def doubt_opened(self, record: DoubtOpened) -> None:
+        self._of_operation(record.operation).unknown.inc()
+
+    def doubt_closed(self, record: DoubtClosed) -> None:
+        provider = self._names.provider(record.operation.provider)
+        self._families.doubt_duration.labels(provider).observe(record.age_s)
+        self._families.resolutions.labels(provider, record.evidence_kind, record.operation.outcome).inc()
+
+    def incident_opened(self, record: IncidentOpened) -> None:
+        provider = self._names.provider(record.operation.provider)
+        self._families.incidents.labels(provider, self._incident_kinds.label(record.kind)).inc()
+
+    def journal_called(self, record: JournalCalled) -> None:
+        duration = self._journal.get(record.call)
+        if duration is None:
+            call = self._journal_calls.label(record.call)
+            duration = self._journal[call] = self._families.journal.labels(call)
+        duration.observe(record.duration_s)
+        if record.failed:
+            self._families.journal_errors.labels(self._journal_calls.label(record.call)).inc()
+
+    def policy_reloaded(self, record: PolicyReloaded) -> None:
+        self.learn(record.operations)
+        self._families.reload.set(1 if record.ok else 0)
+        if record.revision:
+            self._families.policy.info({"revision": record.revision})
+
+    def _of_operation(self, operation: Operation) -> _Series:
+        """The series of an operation that was journalled: a policy gave it its names."""
+        found = self._series.get((operation.provider, operation.operation))
+        if found is None:
+            self._names.learn_pair(operation.provider, operation.operation)
+            found = self._of_call(operation.provider, operation.operation)
+        return found
+
+    def _of_call(self, provider: str | None, operation: str | None) -> _Series:
+        """The series of a call, whose names may be anything."""
+        labels = self._names.pair(provider, operation)
+        found = self._series.get(labels)
+        if found is None:
+            found = self._series[labels] = _Series(self._families, labels)
+        return found

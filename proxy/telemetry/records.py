@@ -1,0 +1,172 @@
+"""Records: what happened, in the past tense, as the log and the metrics are told it. Values only, no payload.
+
+Who tells what: the engine tells `AttemptFinished` after each attempt's record is durable, and the `changes` of every
+write that it or the resolver made; the edge tells `CallAnswered` once for each call, and `CallRefused` or
+`CallForwarded` where that is what became of it; whoever calls the journal tells `JournalCalled`; the watch over the
+policy files tells `PolicyReloaded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proxy.core.decide import Decision
+from proxy.core.lifecycle import Event
+from proxy.core.operation import AttemptSummary, Operation, Outcome
+from proxy.core.reading import Effect
+from proxy.core.reply import Problem
+
+
+class EvidenceKind(StrEnum):
+    """What can end a doubt. Elapsed time is not among them."""
+
+    RESPONSE = "response"  # the answer to an attempt
+    REPLAY = "replay"  # the answer to a re-send under the same key
+    INQUIRY = "inquiry"
+    WEBHOOK = "webhook"
+    CANCEL = "cancel"
+    SETTLEMENT = "settlement"
+    OPERATOR = "operator"
+    LEASE = "lease"  # of what ended without evidence because it was never sent; never of a doubt
+
+
+_KINDS_BY_FIRST_WORD = {
+    "inquiry": EvidenceKind.INQUIRY,
+    "webhook": EvidenceKind.WEBHOOK,
+    "cancel": EvidenceKind.CANCEL,
+    "operator": EvidenceKind.OPERATOR,
+    "lease": EvidenceKind.LEASE,
+}
+
+
+def evidence_kind_of(event: Event, *, resent: bool = False) -> EvidenceKind:
+    """Which kind of evidence an event of the lifecycle brought. `resent`: it is the answer to a re-send under doubt."""
+    kind = _KINDS_BY_FIRST_WORD.get(event.partition("_")[0])
+    return kind or (EvidenceKind.REPLAY if resent else EvidenceKind.RESPONSE)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """An attempt ended, was read, decided upon and written down. `operation` is as it now stands."""
+
+    operation: Operation
+    attempt: AttemptSummary
+    decision: Decision
+    upstream_duration_s: float | None = None  # None: the attempt's own duration
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswered:
+    """A caller has its answer. Names are None where no policy gave one."""
+
+    provider: str | None
+    operation_name: str | None
+    outcome: Outcome
+    status_code: int
+    problem: Problem | None
+    duration_s: float
+    replayed: bool = False
+    operation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRefused:
+    """A call was turned away before anything was written or sent. `reason` is a name from our code, never input."""
+
+    provider: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallForwarded:
+    """A call that matches no operation was passed on as it came."""
+
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded:
+    """An operation ended, for the first and only time."""
+
+    operation: Operation
+    evidence_kind: EvidenceKind
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtOpened:
+    """An operation came into doubt that had none."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtClosed:
+    """An operation's doubt ended. `age_s`: since its first send."""
+
+    operation: Operation
+    evidence_kind: EvidenceKind
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentOpened:
+    """Evidence contradicted what was final, or what we assumed. `kind` is a name from our code."""
+
+    operation: Operation
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCalled:
+    """A call to the journal came back or failed. `call` is the method's name."""
+
+    call: str
+    duration_s: float
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReloaded:
+    """The policy files were read, at the start or after an edit. Not ok: the last good book stays in force."""
+
+    revision: str  # of the book that is now in force
+    ok: bool
+    problems: tuple[str, ...] = ()
+    operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the book's names: provider -> operations
+
+
+Record = (
+    AttemptFinished
+    | CallAnswered
+    | CallRefused
+    | CallForwarded
+    | OperationEnded
+    | DoubtOpened
+    | DoubtClosed
+    | IncidentOpened
+    | JournalCalled
+    | PolicyReloaded
+)
+
+
+def changes(
+    before: Operation | None, after: Operation, evidence_kind: EvidenceKind, now: float
+) -> tuple[OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened, ...]:
+    """What a write changed that is worth telling beside the attempt. `before` is None where it is not at hand: after a
+    lease ran out."""
+    ended_before = before is not None and before.state.ended
+    # A doubt that an attempt left behind has that attempt's effect; one that a lost holder left behind has none yet.
+    doubted_before = before.state.in_doubt if before is not None else after.effect not in {None, Effect.NONE}
+    told: list[OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened] = []
+    if after.state.in_doubt and not doubted_before:
+        told.append(DoubtOpened(after))
+    if doubted_before and not after.state.in_doubt:
+        since = after.first_sent_at if after.first_sent_at is not None else after.created_at
+        told.append(DoubtClosed(after, evidence_kind, max(0.0, now - since)))
+    if after.state.ended and not ended_before:
+        told.append(OperationEnded(after, evidence_kind))
+    if after.incident is not None and (before is None or before.incident is None):
+        told.append(IncidentOpened(after, after.incident))
+    return tuple(told)

@@ -1,0 +1,56 @@
+"""Telemetry: the one door. A record told here feeds the metrics and the log, so the two cannot disagree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from proxy.telemetry.logs import Logs
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.records import (
+    AttemptFinished,
+    CallAnswered,
+    CallForwarded,
+    CallRefused,
+    DoubtClosed,
+    DoubtOpened,
+    IncidentOpened,
+    JournalCalled,
+    OperationEnded,
+    PolicyReloaded,
+    Record,
+)
+
+_log = logging.getLogger("paywitness.telemetry")
+
+_Listener = Callable[[Any], None]
+
+
+class Telemetry:
+    """Tells records on. Holds nothing of its own."""
+
+    def __init__(self, metrics: Metrics, logs: Logs) -> None:
+        self.metrics = metrics
+        self.logs = logs
+        self._listeners: dict[type[Any], tuple[_Listener, _Listener]] = {
+            AttemptFinished: (metrics.attempt_finished, logs.attempt_finished),
+            CallAnswered: (metrics.call_answered, logs.call_answered),
+            CallRefused: (metrics.call_refused, logs.call_refused),
+            CallForwarded: (metrics.call_forwarded, logs.call_forwarded),
+            OperationEnded: (metrics.operation_ended, logs.operation_ended),
+            DoubtOpened: (metrics.doubt_opened, logs.doubt_opened),
+            DoubtClosed: (metrics.doubt_closed, logs.doubt_closed),
+            IncidentOpened: (metrics.incident_opened, logs.incident_opened),
+            JournalCalled: (metrics.journal_called, logs.journal_called),
+            PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
+        }
+
+    def tell(self, record: Record) -> None:
+        """Count it and write it down. Never raises: the money has moved, and its answer must not be lost for a line."""
+        try:
+            count, write = self._listeners[type(record)]
+            count(record)
+            write(record)
+        except Exception as error:  # noqa: BLE001  # whatever went wrong here is not the call's fault
+            _log.error("a %s was not told: %s", type(record).__name__, type(error).__name__)

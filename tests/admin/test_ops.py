@@ -1,0 +1,234 @@
+"""`paywitness ops` against a running admin port: what a person at the keyboard reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from proxy.cli.ops import ops
+from proxy.core.lifecycle import Event
+from tests.admin.world import CARD, TOKEN, World, serve
+
+
+class Running:
+    """A world that is served from a thread of its own, so that the commands may block in this one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
+        self._thread.start()
+        self._close: Callable[[], Any] = self.do(serve(world))
+
+    def do(self, coroutine: Any) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result(10)
+
+    def stop(self) -> None:
+        self.do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    running = Running(World(token=getattr(request, "param", TOKEN)))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No token of this machine is found by accident."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PAYWITNESS_ADMIN_TOKEN", "PAYWITNESS_HOME", "PAYWITNESS_ADMIN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def call(running: Running, *arguments: str, token: str | None = TOKEN, columns: int = 200) -> Result:
+    environment = {
+        "PAYWITNESS_ADMIN": running.world.address,
+        "PAYWITNESS_ADMIN_TOKEN": token,
+        "COLUMNS": str(columns),
+    }
+    return CliRunner().invoke(ops, list(arguments), env=environment)
+
+
+def test_the_list_answers_whether_it_was_charged(running: Running) -> None:
+    operation = running.do(running.world.in_doubt())
+    running.do(running.world.declined(client_key="order-18"))
+    result = call(running, "list")
+    assert result.exit_code == 0, result.output
+    header, first, second = [line for line in result.output.splitlines() if "op_" in line or "Operation" in line]
+    assert header.split()[0] == "Operation"
+    assert "order-18" in first
+    assert "DECLINED: nothing was authorised; the provider said no (issuer hard decline)" in first
+    assert operation.id in second
+    assert "2025-06-15 15:06:40" in second
+    assert "UNKNOWN: 12.50 EUR may have moved; do not pay again" in second
+
+
+def test_a_narrow_terminal_gets_two_lines_instead_of_folded_cells(running: Running) -> None:
+    operation = running.do(running.world.in_doubt())
+    assert call(running, "list", columns=80).output.splitlines() == [
+        f"{operation.id}  2025-06-15 15:06:40  acme authorization, order-17",
+        "    UNKNOWN: 12.50 EUR may have moved; do not pay again",
+    ]
+
+
+def test_the_list_takes_every_filter(running: Running) -> None:
+    doubt = running.do(running.world.in_doubt(client_key="a"))
+    review = running.do(running.world.in_review(client_key="b"))
+    incident = running.do(running.world.with_incident(client_key="c"))
+
+    def ids(*arguments: str) -> list[str]:
+        result = call(running, "list", "--json", *arguments)
+        assert result.exit_code == 0, result.output
+        return [row["id"] for row in json.loads(result.output)["operations"]]
+
+    assert ids() == [incident.id, review.id, doubt.id]
+    assert ids("--doubt") == [review.id, doubt.id]
+    assert ids("--review") == [review.id]
+    assert ids("--incidents") == [incident.id]
+    assert ids("--state", "failed", "--state", "unknown") == [incident.id, doubt.id]
+    assert ids("--key", "a") == [doubt.id]
+    assert ids("--provider", "acme", "--operation", "authorization", "--limit", "1") == [incident.id]
+    assert ids("--before", review.id) == [doubt.id]
+    assert ids("--reference", "ch_none") == []
+
+
+def test_a_long_list_says_how_to_go_on(running: Running) -> None:
+    running.do(running.world.succeeded())
+    newest = running.do(running.world.succeeded())
+    assert f"There are more: --before {newest.id}" in call(running, "list", "--limit", "1").output
+
+
+def test_an_empty_list_says_why_it_is_empty(running: Running) -> None:
+    assert call(running, "list").output == "The journal holds no operation yet.\n"
+    assert call(running, "list", "--doubt").output == "No operation fits these filters.\n"
+
+
+def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Running) -> None:
+    operation = running.do(running.world.in_doubt())
+    running.do(running.world.changed(operation, Event.PARKED, note="asked Acme, ticket 4711"))
+    result = call(running, "show", operation.id)
+    assert result.exit_code == 0, result.output
+    lines = [line.rstrip() for line in result.output.splitlines()]
+    assert lines[0] == (
+        f"{operation.id} UNKNOWN, IN REVIEW: 12.50 EUR may have moved; do not pay again; a person must look"
+    )
+    told = "\n".join(lines)
+    order = [
+        "order-17 (header:Idempotency-Key)",
+        "1, in doubt: 1",
+        "Timeline (UTC)",
+        "2025-06-15 15:06:40  send recorded -> sending  (caller)",
+        "2025-06-15 15:06:41  answer lost -> unknown  (caller)",
+        "attempt 1: no whole answer, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
+        "read as network read timeout, effect possible (rule rule_of_network_read_timeout)",
+        "in doubt: attempt 1",
+        "decided: status inquiry after 2 s, because in_doubt_ask",
+        "2025-06-15 15:06:42  parked -> requires review  (operator)",
+        "note: asked Acme, ticket 4711",
+    ]
+    places = [told.find(line) for line in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places)
+    assert CARD not in told
+
+
+def test_show_as_json_is_the_apis_own(running: Running) -> None:
+    operation = running.do(running.world.succeeded())
+    found = json.loads(call(running, "show", operation.id, "--json").output)
+    assert (found["id"], found["timeline"][-1]["state"]) == (operation.id, "succeeded")
+
+
+def test_what_a_provider_wrote_neither_commands_the_terminal_nor_is_markup(running: Running) -> None:
+    operation = running.do(running.world.succeeded(reference="\x1b[2J[bold]ch[/bold]\n1"))
+    for arguments in (("show", operation.id), ("list",), ("show", operation.id, "--json")):
+        assert "\x1b" not in call(running, *arguments).output
+    assert "[bold]ch[/bold]" in call(running, "show", operation.id).output
+
+
+# --- the token, and what goes wrong
+
+
+def test_the_token_is_found_where_run_keeps_it(running: Running, tmp_path: Path) -> None:
+    home = tmp_path / ".paywitness"
+    home.mkdir()
+    (home / "admin-token").write_text(f"{TOKEN}\n")
+    assert call(running, "list", token=None).exit_code == 0
+    assert call(running, "list", "--home", "elsewhere", token=None).exit_code == 1
+    assert call(running, "list", "--home", "elsewhere", "--token", TOKEN, token=None).exit_code == 0
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_a_wrong_token_says_where_the_right_one_is(running: Running, token: str | None) -> None:
+    result = call(running, "list", token=token)
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: The proxy does not accept the admin token, or none was given.")
+    assert "PAYWITNESS_ADMIN_TOKEN" in result.output
+
+
+@pytest.mark.parametrize("running", [None], indirect=True)
+def test_a_proxy_without_a_token_says_how_to_set_one(running: Running) -> None:
+    assert "Set PAYWITNESS_ADMIN_TOKEN in its environment" in call(running, "list").output
+
+
+def test_an_operation_that_is_not_there_is_said_so(running: Running) -> None:
+    result = call(running, "show", "op_404")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: The journal holds no operation op_404.")
+
+
+def test_a_proxy_that_is_not_running_is_said_so(running: Running) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        result = call(running, "list", "--admin", address)
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: No proxy answers at http://{address} (Connection refused).")
+    assert "paywitness run" in result.output
+
+
+def test_a_port_that_is_not_ours_is_said_so(running: Running) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        result = call(running, "list", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join(10)
+    assert "but not as an admin port does" in result.output
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:1/path"])
+def test_an_address_that_is_none_is_said_so(running: Running, address: str) -> None:
+    result = call(running, "list", "--admin", address)
+    assert result.exit_code == 1
+    assert "is not the address of a proxy" in result.output
+
+
+@pytest.mark.parametrize("command", [(), ("list",), ("show",)])
+def test_help_teaches(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(ops, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "charged" in result.output
+    assert "PAYWITNESS_ADMIN_TOKEN" in result.output

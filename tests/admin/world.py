@@ -1,0 +1,197 @@
+"""A world for the admin port: a journal in memory with a past, a policy book, metrics, a server on a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proxy.admin.server import AdminServer
+from proxy.admin.view import Readiness
+from proxy.core.claim import ClaimRequest, Verdict
+from proxy.core.classify import ClassifyRules
+from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
+from proxy.core.decide import Action
+from proxy.core.lifecycle import Event, advance, conclude
+from proxy.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
+from proxy.core.policy import Policy, Provider, Route
+from proxy.core.reading import Classification, Reading
+from proxy.journal.base import Change, Journal
+from proxy.journal.memory import MemoryJournal
+from proxy.policy.book import PolicyBook
+from proxy.telemetry.metrics import Metrics
+from tests.telemetry.worth import operation as some_operation
+
+TOKEN = "token-of-the-admin"
+STARTED_AT = 1_750_000_000.0
+
+# What the journal holds that must never be told.
+SEALED_REQUEST, SEALED_RESPONSE = b"canary-sealed-request", b"canary-sealed-response"
+SECRETS = {
+    "key": "canary-key-hash",
+    "account": "canary-account-hash",
+    "credential": "canary-credential-hash",
+    "fingerprint": "canary-fingerprint",
+    "request_hash": "canary-request-hash",
+}
+CARD = "4242 4242 4242 4242"
+
+CONTRACT = ProviderContract(send_as=Place(PlaceKind.HEADER, "Idempotency-Key"), window_s=86_400.0, can_be_asked=True)
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: float = STARTED_AT) -> None:
+        self.at = now
+
+    def now(self) -> float:
+        return self.at
+
+
+@dataclass
+class World:
+    """What the server looks at, and hands to change it."""
+
+    clock: HandClock = field(default_factory=HandClock)
+    now_ready: Readiness = Readiness()
+    book_in_force: PolicyBook | None = None
+    token: str | None = TOKEN
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryJournal(clock=self.clock)
+        self.counters = Metrics("1.2.3", self.clock.now)
+        self.book_in_force = self.book_in_force or acme_book()
+        self._numbers = iter(range(1, 10_000))
+
+    # the view
+
+    @property
+    def journal(self) -> Journal:
+        return self.memory
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.counters
+
+    def readiness(self) -> Readiness:
+        return self.now_ready
+
+    def book(self) -> PolicyBook | None:
+        return self.book_in_force
+
+    # its past
+
+    async def started(self, client_key: str = "order-17", **changes: Any) -> Operation:
+        """An operation that is being sent."""
+        number = next(self._numbers)
+        hashes = {**SECRETS, "key": f"{SECRETS['key']}-{number}"}
+        facts = {
+            "id": f"op_{number:026d}",
+            "client_key": client_key,
+            "provider_key": f"{client_key}-upstream",
+            "state": State.PREPARED,
+            "attempts": 0,
+            "first_sent_at": None,
+            "guard": Guard(GuardKind.INTENT, "canary-guard-hash", "order-17"),
+            **hashes,
+            **changes,
+        }
+        fresh = some_operation(**facts)
+        request = ClaimRequest(fresh, "canary-lease-token", True, 30.0, SEALED_REQUEST)
+        claim = await self.memory.claim(request)
+        assert claim.verdict is Verdict.OWNED
+        assert claim.operation is not None
+        return claim.operation
+
+    async def attempted(
+        self, operation: Operation, reading: Reading, action: Action, because: str, **changes: Any
+    ) -> Operation:
+        """The operation after its attempt was read so and decided upon so."""
+        classification = Classification.of(reading, f"rule_of_{reading}")
+        after, event = conclude(operation, operation.attempts, classification, CONTRACT)
+        after = replace(after, lease=None, because=because)
+        facts = {"status_code": 200, "phase": "complete", "fault": None, "detail": "", **changes}
+        summary = AttemptSummary(
+            number=operation.attempts,
+            bytes_written=412,
+            duration_s=0.0803,
+            reset_by_us=False,
+            classification=classification,
+            **facts,
+        )
+        change = Change(
+            after,
+            (event,),
+            attempt=summary,
+            action=action,
+            because=because,
+            delay_s=2.0 if action is Action.STATUS_INQUIRY else 0.0,
+            sealed_response=SEALED_RESPONSE,
+        )
+        self.clock.at += 1
+        return await self.memory.record(change)
+
+    async def succeeded(self, **changes: Any) -> Operation:
+        return await self.attempted(await self.started(**changes), Reading.SUCCEEDED, Action.STOP, "succeeded")
+
+    async def declined(self, **changes: Any) -> Operation:
+        started = await self.started(**changes)
+        act = Action.MARK_TERMINAL_FAILURE
+        return await self.attempted(started, Reading.ISSUER_HARD_DECLINE, act, "provider_said_no", status_code=402)
+
+    async def in_doubt(self, **changes: Any) -> Operation:
+        return await self.attempted(
+            await self.started(**changes),
+            Reading.NETWORK_READ_TIMEOUT,
+            Action.STATUS_INQUIRY,
+            "in_doubt_ask",
+            status_code=None,
+            phase="awaiting",
+            fault="first_byte_timeout",
+            detail=f"no answer within 5 s; card {CARD} was in it",
+        )
+
+    async def in_review(self, **changes: Any) -> Operation:
+        return await self.changed(await self.in_doubt(**changes), Event.PARKED, note="parked, Bearer canary-bearer")
+
+    async def with_incident(self, **changes: Any) -> Operation:
+        return await self.changed(await self.declined(**changes), Event.WEBHOOK_TOLD_SUCCESS)
+
+    async def changed(self, operation: Operation, event: Event, *, note: str = "", **changes: Any) -> Operation:
+        after = replace(advance(operation, event), **changes)
+        self.clock.at += 1
+        return await self.memory.record(Change(after, (event,), source="operator", note=note))
+
+
+def acme_book() -> PolicyBook:
+    policy = Policy(
+        provider="acme",
+        operation="authorization",
+        kind=Kind.AUTHORIZATION,
+        routes=(Route("POST", ("v1", "charges")),),
+        contract=CONTRACT,
+        classify=ClassifyRules(),
+        revision="acme-revision",
+        upstream="http://user:canary-password@127.0.0.1:8702",
+    )
+    provider = Provider(
+        name="acme",
+        upstream="http://user:canary-password@127.0.0.1:8702",
+        hosts=("api.acme.test",),
+        revision="acme-revision",
+        content="canary-content",
+        source="policies/acme.yaml",
+        policies=(policy,),
+        not_in_force=("webhook",),
+    )
+    return PolicyBook.of([provider])
+
+
+async def serve(world: World) -> Callable[[], Any]:
+    """Serve the world at a free port; returns what closes it."""
+    server = AdminServer(world, world.token)
+    port = await server.start("127.0.0.1", 0)
+    world.address = f"http://127.0.0.1:{port}"
+    return server.close

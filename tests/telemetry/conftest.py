@@ -1,0 +1,48 @@
+"""A telemetry with its metrics and its lines at hand, and a clock that stands where it is put."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from proxy.telemetry.lines import LineFormat, install
+from proxy.telemetry.logs import Logs
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
+from tests.telemetry.worth import CREATED_AT
+
+
+@dataclass
+class Told:
+    """What was told, on both sides."""
+
+    stream: io.StringIO = field(default_factory=io.StringIO)
+    now: float = CREATED_AT
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics("1.2.3", lambda: self.now)
+        self.telemetry = Telemetry(self.metrics, Logs(logging.getLogger("paywitness.test")))
+        self.tell = self.telemetry.tell
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture(params=[logging.INFO])
+def told(request: pytest.FixtureRequest) -> Iterator[Told]:
+    told = Told()
+    undo = install(told.stream, request.param, LineFormat.JSON)
+    yield told
+    undo()
+
+
+at_debug = pytest.mark.parametrize("told", [logging.DEBUG], indirect=True)

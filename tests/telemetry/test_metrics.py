@@ -1,0 +1,212 @@
+"""What the counters, histograms and gauges show after records were told."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import generate_latest
+
+from proxy.core.decide import Action
+from proxy.core.operation import Outcome, State
+from proxy.core.reading import Reading
+from proxy.core.reply import Problem
+from proxy.journal.base import DoubtCount
+from proxy.telemetry.doubt import reviews_by_reason
+from proxy.telemetry.names import KnownNames
+from proxy.telemetry.records import (
+    AttemptFinished,
+    CallAnswered,
+    CallForwarded,
+    CallRefused,
+    DoubtClosed,
+    DoubtOpened,
+    EvidenceKind,
+    IncidentOpened,
+    JournalCalled,
+    OperationEnded,
+    PolicyReloaded,
+)
+from tests.telemetry.conftest import Told
+from tests.telemetry.worth import CREATED_AT, attempt, decision, operation
+
+ACME = {"provider": "acme", "operation": "authorization"}
+
+
+def test_a_clean_call_counts_one_attempt_one_end_and_no_retry(told: Told) -> None:
+    told.tell(AttemptFinished(operation(), attempt(), decision()))
+    told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
+    told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.09))
+    assert told.value("payment_attempts_total", **ACME, failure_class="succeeded") == 1
+    assert told.value("payment_operations_total", **ACME, outcome="succeeded") == 1
+    assert told.value("payment_upstream_duration_seconds_sum", **ACME) == 0.08
+    assert told.value("payment_call_duration_seconds_bucket", **ACME, le="0.1") == 1
+    assert told.value("payment_call_duration_seconds_bucket", **ACME, le="0.05") == 0
+    assert b"payment_operation_retry_total{" not in generate_latest(told.metrics.registry)
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_only_retries_count_as_retries(told: Told, action: Action) -> None:
+    failed = attempt(Reading.NETWORK_CONNECT_FAILURE, status_code=None)
+    told.tell(AttemptFinished(operation(State.BACKOFF), failed, decision(action, "no_effect_try_again")))
+    counted = told.value(
+        "payment_operation_retry_total",
+        **ACME,
+        failure_class="network_connect_failure",
+        decision="no_effect_try_again",
+    )
+    assert counted == (1 if action in {Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY} else None)
+
+
+def test_the_measured_duration_wins_over_the_attempts_own(told: Told) -> None:
+    told.tell(AttemptFinished(operation(), attempt(duration_s=9.0), decision(), upstream_duration_s=0.5))
+    assert told.value("payment_upstream_duration_seconds_sum", **ACME) == 0.5
+
+
+def test_a_doubt_is_counted_when_it_opens_and_when_it_closes(told: Told) -> None:
+    told.tell(DoubtOpened(operation(State.UNKNOWN)))
+    told.tell(DoubtClosed(operation(State.SUCCEEDED), EvidenceKind.INQUIRY, 42.0))
+    assert told.value("payment_operation_unknown_total", **ACME) == 1
+    assert told.value("payment_doubt_duration_seconds_bucket", provider="acme", le="60.0") == 1
+    assert told.value("payment_doubt_duration_seconds_bucket", provider="acme", le="30.0") == 0
+    resolved = told.value("payment_resolutions_total", provider="acme", evidence="inquiry", outcome="succeeded")
+    assert resolved == 1
+
+
+def test_incidents_refusals_and_forwarded_calls_are_counted(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(IncidentOpened(operation(State.FAILED, incident="success_after_failure"), "success_after_failure"))
+    told.tell(CallRefused("acme", Problem.KEY_REQUIRED))
+    told.tell(CallForwarded("acme"))
+    assert told.value("payment_incidents_total", provider="acme", kind="success_after_failure") == 1
+    assert told.value("payment_refusals_total", provider="acme", reason="key-required") == 1
+    assert told.value("payment_unmatched_calls_total", provider="acme") == 1
+
+
+def test_journal_calls_are_measured_and_their_errors_counted(told: Told) -> None:
+    told.tell(JournalCalled("claim", 0.002))
+    told.tell(JournalCalled("claim", 3.0, failed=True))
+    assert told.value("paywitness_journal_duration_seconds_count", call="claim") == 2
+    assert told.value("paywitness_journal_errors_total", call="claim") == 1
+    assert told.value("paywitness_journal_errors_total", call="record") is None
+
+
+def test_a_bad_reload_keeps_the_revision_and_shows_zero(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True))
+    told.tell(PolicyReloaded("r2", ok=True))
+    assert told.value("paywitness_policy_info", revision="r1") is None
+    told.tell(PolicyReloaded("r2", ok=False, problems=("acme.yaml:1:1: broken",)))
+    assert told.value("paywitness_policy_info", revision="r2") == 1
+    assert told.value("paywitness_policy_last_reload_successful") == 0
+    assert told.value("paywitness_build_info", version="1.2.3") == 1
+
+
+# --- labels
+
+
+def test_names_that_callers_make_up_are_folded(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    for number in range(50):
+        told.tell(CallAnswered(f"made-up-{number}", None, Outcome.NONE, 403, Problem.PROVIDER_NOT_ALLOWED, 0.001))
+        told.tell(CallAnswered("acme", f"made-up-{number}", Outcome.NONE, 403, None, 0.001))
+        told.tell(CallRefused(f"made-up-{number}", Problem.PROVIDER_NOT_ALLOWED))
+        told.tell(CallForwarded(f"made-up-{number}"))
+    told.tell(CallAnswered(None, None, Outcome.NONE, 400, Problem.MALFORMED, 0.001))
+    assert b"made-up" not in generate_latest(told.metrics.registry)
+    assert told.value("payment_call_duration_seconds_count", provider="other", operation="none") == 50
+    assert told.value("payment_call_duration_seconds_count", provider="acme", operation="other") == 50
+    assert told.value("payment_call_duration_seconds_count", provider="none", operation="none") == 1
+    assert told.value("payment_refusals_total", provider="other", reason="provider-not-allowed") == 50
+
+
+def test_a_name_of_a_removed_policy_keeps_its_series(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r2", ok=True, operations={"other_one": ("sale",)}))
+    told.tell(CallForwarded("acme"))
+    assert told.value("payment_unmatched_calls_total", provider="acme") == 1
+
+
+def test_words_of_our_own_are_bounded_too(told: Told) -> None:
+    for number in range(300):
+        told.tell(CallRefused(None, f"reason_{number}"))
+        told.tell(JournalCalled(f"call_{number}", 0.001))
+    text = generate_latest(told.metrics.registry).decode()
+    assert text.count("payment_refusals_total{") == 101
+    assert told.value("payment_refusals_total", provider="none", reason="other") == 200
+    assert told.value("paywitness_journal_duration_seconds_count", call="other") == 200
+
+
+def test_there_is_a_bound_on_names() -> None:
+    names = KnownNames()
+    names.learn({f"provider-{number}": ("sale",) for number in range(2000)})
+    assert len(names.providers()) + len(names.pairs()) == 1000
+    assert names.pair("provider-1999", "sale") == ("other", "other")
+
+
+def test_two_metrics_share_nothing(told: Told) -> None:
+    other = Told()
+    told.tell(CallForwarded("acme"))
+    assert other.value("payment_unmatched_calls_total", provider="other") is None
+
+
+def test_no_created_samples_double_the_series(told: Told) -> None:
+    told.tell(AttemptFinished(operation(), attempt(), decision()))
+    assert b"_created" not in generate_latest(told.metrics.registry)
+
+
+# --- doubt
+
+
+def counted(**changes: object) -> DoubtCount:
+    facts: dict[str, object] = {
+        "provider": "acme",
+        "operation": "authorization",
+        "currency": "EUR",
+        "state": State.UNKNOWN,
+        "count": 2,
+        "minor_units": 2550,
+        "oldest_at": CREATED_AT - 90,
+    }
+    return DoubtCount(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def test_before_the_first_count_nothing_is_claimed(told: Told) -> None:
+    text = generate_latest(told.metrics.registry).decode()
+    assert "# TYPE payment_operations_in_doubt gauge" in text
+    assert "payment_operations_in_doubt{" not in text
+    assert told.metrics.doubt_counts == ()
+
+
+def test_doubt_is_shown_as_the_journal_counted_it(told: Told) -> None:
+    yen = counted(currency="JPY", minor_units=900, count=1, oldest_at=CREATED_AT - 10)
+    review = counted(state=State.REQUIRES_REVIEW, count=3, minor_units=300, oldest_at=CREATED_AT - 500)
+    nameless = counted(currency="", count=1, minor_units=0)
+    told.metrics.show_doubt([counted(), yen, review, nameless])
+    assert told.value("payment_operations_in_doubt", **ACME) == 7
+    assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 28.5
+    assert told.value("payment_money_in_doubt", provider="acme", currency="JPY") == 900
+    assert told.value("payment_money_in_doubt", provider="acme", currency="") is None
+    assert told.value("payment_review_open", provider="acme", reason="other") == 3
+    assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 500
+
+
+def test_the_age_grows_between_two_counts(told: Told) -> None:
+    told.metrics.show_doubt([counted()])
+    told.now += 60
+    assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 150
+
+
+def test_a_doubt_that_ended_is_a_zero_and_not_a_gap(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"calm": ("sale",)}))
+    told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)], {("acme", "in_doubt_nobody_to_ask"): 2})
+    told.metrics.show_doubt([])
+    assert told.value("payment_operations_in_doubt", **ACME) == 0
+    assert told.value("payment_operations_in_doubt", provider="calm", operation="sale") == 0
+    assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 0
+    assert told.value("payment_review_open", provider="acme", reason="in_doubt_nobody_to_ask") == 0
+    assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 0
+
+
+def test_reviews_are_shown_by_reason_and_the_unlisted_as_other(told: Told) -> None:
+    listed = [operation(State.REQUIRES_REVIEW, because="in_doubt_nobody_to_ask"), operation(State.UNKNOWN)]
+    told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW, count=5)], reviews_by_reason(listed))
+    assert told.value("payment_review_open", provider="acme", reason="in_doubt_nobody_to_ask") == 1
+    assert told.value("payment_review_open", provider="acme", reason="other") == 4
