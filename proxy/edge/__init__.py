@@ -1,0 +1,20 @@
+"""The edge: bytes to a Call, a Reply to bytes. It refuses and bounds; it never decides what a payment means.
+
+    carrier      what the edge needs of the engine
+    limits       how much and how long; what is counted
+    refused      the answers that end a request before the engine hears of it
+    target       the request line's path to provider, path, query, segments; pure
+    wishes       the caller's headers to those that go on, and what was meant for us; pure
+    reverse      reverse mode: a request's head to a Call, or to a page of our own
+    body         the caller's body: whole within bounds, or piece by piece
+    answers      a reply to bytes; pure
+    hall         what the connections of one server share
+    connection   one caller's connection: what it waits for, half-closing, leaving
+    written      what aiohttp is told of an answer that we wrote ourselves
+    streaming    an answer that is passed on while it is still coming
+    exchange     one request from its head to its answer, as one vertical list
+    server       listeners, the hand of the clock, the drain
+
+The rules of the room: ambiguous framing is refused, never repaired; every wait for a caller is bounded; nothing of a
+request is ever logged; a body that ended early never looks like one that ended.
+"""

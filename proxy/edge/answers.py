@@ -1,0 +1,102 @@
+"""A reply to bytes: its status, its headers in their order and case, its body; framing and connection are ours.
+
+Nothing is invented for a provider's answer but a Date where it has none, and nothing of it is lost but what belongs to
+one connection. A header that would split the head does not leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+
+from proxy.clock import Clock
+from proxy.core.call import Headers
+from proxy.core.reply import FRAMING, HOP_BY_HOP, Reply
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+CLOSES = b"Connection: close\r\n"
+STAYS = b""
+STAYS_HTTP10 = b"Connection: keep-alive\r\n"  # HTTP/1.0 must be told
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+_OURS_TO_SET = HOP_BY_HOP | FRAMING
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_BODILESS = frozenset({204, 304})
+# Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
+_CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
+_NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(slots=True)
+class DateLine:
+    """The Date header, made anew once a second."""
+
+    clock: Clock
+    _second: int = -1
+    _line: bytes = b""
+
+    def now(self) -> bytes:
+        second = int(self.clock.now())
+        if second != self._second:
+            self._second = second
+            self._line = f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+        return self._line
+
+
+def has_no_body(method: str, status_code: int) -> bool:
+    return method == "HEAD" or status_code in _BODILESS
+
+
+def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: bytes, date_line: bytes) -> bytes:
+    """The head of a final answer. `framing` and `connection` are whole lines, or empty.
+
+    Raises ValueError for a status that ends nothing.
+    """
+    status_line = _STATUS_LINES.get(status_code) or f"HTTP/1.1 {status_code} \r\n".encode()
+    if not 200 <= status_code <= 999:
+        raise ValueError("the status of a final answer lies between 200 and 999")
+    parts = [status_line]
+    for name, value in headers:
+        lower = name.lower()
+        if lower in _OURS_TO_SET:
+            continue
+        if lower == b"date":
+            date_line = b""
+        parts.append(name + b": " + value + b"\r\n")
+    parts += (framing, connection, date_line, b"\r\n")
+    head = b"".join(parts)
+    lines = len(parts) - (not framing) - (not connection) - (not date_line)
+    # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
+    if head.count(b"\r") != lines or head.count(b"\n") != lines or b"\0" in head:
+        return head_bytes(status_code, harmless(headers), framing, connection, date_line)
+    return head
+
+
+def harmless(headers: Headers) -> Headers:
+    """The headers less those that are none: control characters in them, or a name that is no name."""
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if name and not name.translate(None, _NAME_BYTES) and len(value.translate(None, _CONTROLS)) == len(value)
+    )
+
+
+def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) -> tuple[bytes, bytes]:
+    """A whole answer: head and body, to be written one after the other."""
+    if has_no_body(method, reply.status_code):
+        length = length_of(reply.headers)
+        framing = b"Content-Length: %d\r\n" % length if length is not None and reply.status_code != 204 else b""
+        return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), b""
+    framing = b"Content-Length: %d\r\n" % len(reply.body)
+    return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), reply.body
+
+
+def length_of(headers: Headers) -> int | None:
+    """What a reply's own Content-Length says, if it says one thing."""
+    said = {value for name, value in headers if name.lower() == b"content-length"}
+    if len(said) != 1:
+        return None
+    value = said.pop()
+    return int(value) if value.isdigit() and len(value) <= 18 else None  # 18 digits: far beyond any body

@@ -1,0 +1,49 @@
+"""What the edge needs of the engine. The engine does not know the edge; any object of this shape will do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from proxy.core.call import Call, Headers
+from proxy.core.reply import Reply
+
+
+class StreamedReply(Protocol):
+    """A reply whose body is still coming. Its iterator raises where the body is cut off."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers:
+        """End-to-end headers. A `Content-Length` among them is a promise that the edge holds the body to."""
+        ...
+
+    @property
+    def body(self) -> AsyncIterator[bytes]: ...
+
+
+class Carrier(Protocol):
+    def knows(self, provider: str) -> bool:
+        """Whether a policy names this provider."""
+        ...
+
+    def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
+        """Whether the route is an operation's, whatever its body may say. Asked before the body is read."""
+        ...
+
+    async def answer(self, call: Call, still_there: Callable[[], bool]) -> Reply:
+        """Carry a call whose whole body is in `call.body`. `still_there` says whether the caller can still be told."""
+        ...
+
+    async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
+        """Forward what is no operation, once. `length` is None where the caller did not say it.
+
+        The body's iterator raises where the caller's body ends early; what was raised must come back out of here.
+        """
+        ...
+
+    async def describe(self, operation_id: str) -> Reply:
+        """What a caller may know of an operation."""
+        ...

@@ -1,0 +1,39 @@
+"""What all connections of one server share: bounds, counters, who is connected, who is being served."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from proxy.edge.answers import DateLine
+from proxy.edge.limits import EdgeCounters, EdgeLimits
+
+if TYPE_CHECKING:
+    from proxy.edge.connection import Connection
+
+
+@dataclass(slots=True)
+class Hall:
+    limits: EdgeLimits
+    date_line: DateLine
+    counters: EdgeCounters = field(default_factory=EdgeCounters)
+    connections: set[Connection] = field(default_factory=set)
+    serving: set[asyncio.Task[object]] = field(default_factory=set)  # also for callers that have left
+    draining: bool = False
+    emptied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def enter(self, connection: Connection) -> bool:
+        """Whether there is room for one more."""
+        if len(self.connections) >= self.limits.connections_max:
+            return False
+        self.connections.add(connection)
+        self.counters.connections_open = len(self.connections)
+        self.emptied.clear()
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.counters.connections_open = len(self.connections)
+        if not self.connections:
+            self.emptied.set()

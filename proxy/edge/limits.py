@@ -1,0 +1,49 @@
+"""How much and how long: the bounds on everything a caller sends or takes, and what the edge counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """Every wait for a caller and everything it may send. Waiting for the engine is bounded by the engine."""
+
+    head_s: float = 10.0  # from the opening of a connection, or the first byte of a later request, to its last header
+    body_s: float = 30.0  # of waiting for the body, all together; time in which we do not read does not count
+    body_idle_s: float = 10.0  # between two pieces of the body
+    keep_alive_s: float = 75.0  # between two requests; longer than the 60 s after which common client pools let go
+    answer_idle_s: float = 30.0  # without the caller taking a byte of its answer
+    linger_s: float = 2.0  # for a refused body that is still coming, so that the caller can read the refusal
+    connections_max: int = 1024
+    head_bytes_max: int = 32 * 1024
+    headers_max: int = 100
+    line_bytes_max: int = 8 * 1024
+    body_bytes_max: int = 1024 * 1024  # of a body that the engine must see whole
+    piece_bytes_max: int = 64 * 1024  # of a body that is passed on as it comes
+
+    @property
+    def tick_s(self) -> float:
+        """How often the waits are looked at: an overdue caller is cut at most a quarter late, or a second."""
+        shortest_s = min(self.head_s, self.body_s, self.body_idle_s, self.keep_alive_s, self.answer_idle_s)
+        return min(1.0, shortest_s / 4)
+
+
+@dataclass(slots=True)
+class EdgeCounters:
+    """What the edge knows by itself. Reasons are words of our code: problems, and those of REASONS."""
+
+    connections_open: int = 0
+    requests: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault
+
+
+# Reasons that are no problem's name: there was nobody, or no way, to answer.
+TOO_MANY_CONNECTIONS = "too-many-connections"
+IDLE = "idle"  # a connection that was opened, or kept, and asked nothing in time
+ANSWER_NOT_TAKEN = "answer-not-taken"
+CALLER_LEFT = "caller-left"
+UPSTREAM_BROKE = "upstream-broke"
+HEADER_DROPPED = "header-dropped"  # of an answer: it would have split the head
