@@ -68,6 +68,15 @@ class Tasks:
         for task in stuck:
             _log.error("task %s does not end, though cancelled", task.get_name())
 
+    async def stop(self) -> None:
+        """Cancel everything and wait until it is gone: for loops that never end by themselves."""
+        self._over = True
+        others = self._others()
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_LAST_WORDS_S)
+
     def _others(self) -> set[asyncio.Task[Any]]:
         """All but the task that asks: it cannot wait for itself."""
         return self._held - {asyncio.current_task()}

@@ -151,3 +151,13 @@ async def test_a_task_that_ignores_its_cancellation_is_named_and_left(tasks, cap
     assert "task stubborn does not end, though cancelled" in caplog.text
     may_end.set()
     await task
+
+
+async def test_loops_without_an_end_are_stopped_at_once_and_nothing_starts_after() -> None:
+    tasks = Tasks()
+    endless = tasks.start(asyncio.Event().wait(), "endless")
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert endless.cancelled()
+    with pytest.raises(TaskRefused):
+        tasks.start(asyncio.Event().wait(), "late")

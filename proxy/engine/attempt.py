@@ -1,0 +1,77 @@
+"""One attempt at the wire: the operation's bytes to the provider, and the evidence of it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from proxy.clock import Clock
+from proxy.core.errors import BodyError
+from proxy.core.evidence import Evidence, NetworkPhase, WireFault
+from proxy.core.operation import Operation
+from proxy.core.policy import Policy
+from proxy.engine.errand import Errand
+from proxy.engine.keeping import wire_request
+from proxy.engine.leases import Leases
+from proxy.upstream.client import UpstreamClient
+from proxy.upstream.target import Origin, Timeouts
+
+_SHORTEST_CONNECT_S = 0.05
+
+
+@lru_cache(maxsize=256)
+def address_of(upstream: str) -> tuple[Origin, str]:
+    """A policy's upstream as an origin and the path that goes in front of every target."""
+    parts = urlsplit(upstream)
+    return Origin.parse(f"{parts.scheme}://{parts.netloc}"), parts.path.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    upstream: UpstreamClient
+    leases: Leases
+    clock: Clock
+
+    async def send(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence:
+        """Send one attempt. Right before its first byte, with the connection up, the right to send is checked again."""
+        origin, path_prefix = address_of(policy.upstream)
+        write_s = policy.timeouts.write_s
+
+        def may_send() -> bool:
+            nothing_in_doubt = not operation.doubt
+            if nothing_in_doubt and self.clock.mono() >= errand.deadline_mono:
+                return False  # the caller will be told that nothing was sent; so nothing is
+            if not self.leases.lasts(operation.id, write_s):
+                return False
+            errand.byte_started = errand.has_sent = True
+            return True
+
+        errand.byte_started = False
+
+        try:
+            request = wire_request(errand.request, operation, policy, path_prefix)
+            return await self.upstream.send(
+                origin,
+                request,
+                self._timeouts(errand, operation, policy),
+                may_send=may_send,
+                # A kept connection that the provider closes just now makes a doubt; without a key it stays one.
+                reuse=policy.contract.dedupes,
+            )
+        except (ValueError, BodyError):
+            detail = "the request cannot be written as the policy says"
+            return Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, detail, 0.0)
+
+    def _timeouts(self, errand: Errand, operation: Operation, policy: Policy) -> Timeouts:
+        """The policy's; but while nothing can have left, getting connected must not outlast the caller."""
+        given = policy.timeouts
+        left_s = max(_SHORTEST_CONNECT_S, errand.deadline_mono - self.clock.mono())
+        bounded = left_s if not operation.doubt else given.deadline_s
+        return Timeouts(
+            connect_s=min(given.connect_s, bounded),
+            tls_s=min(given.tls_s, bounded),
+            write_s=given.write_s,
+            first_byte_s=given.first_byte_s,
+            body_idle_s=given.body_idle_s,
+        )

@@ -1,0 +1,219 @@
+"""The life of a call, from the claim to an answer or a recorded doubt. The ifs of it stand here, none below.
+
+    claim -> [ send -> classify -> conclude -> decide -> record ] -> reply
+             [ again, if the decision says so                   ]
+
+SENDING is durable before the first byte may leave; an answer leaves after its record is durable. From the first byte on
+the attempt belongs to the operation: neither a caller that leaves nor its deadline stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from proxy.chance import Chance
+from proxy.clock import Clock
+from proxy.core.backoff import delay_s, no_earlier_than
+from proxy.core.claim import Claim, Verdict
+from proxy.core.classify import classify
+from proxy.core.decide import Action, Decision, decide
+from proxy.core.errors import JournalUnavailable
+from proxy.core.evidence import Evidence, Response
+from proxy.core.lifecycle import Event, advance, conclude
+from proxy.core.operation import AttemptSummary, Lease, Operation, State
+from proxy.core.policy import Policy
+from proxy.core.reading import Classification
+from proxy.core.reply import Reply, reply_for, speaks_for, unknown
+from proxy.core.retry_after import retry_after_s
+from proxy.engine import steps as step
+from proxy.engine.attempt import Sender
+from proxy.engine.context import context_of, released_end, summary_of
+from proxy.engine.errand import Errand
+from proxy.engine.keeping import seal_response
+from proxy.engine.leases import Leases
+from proxy.engine.records import Records
+from proxy.engine.repeats import Repeats
+from proxy.engine.steps import Steps
+from proxy.journal.base import Change
+from proxy.telemetry.records import AttemptFinished, EvidenceKind, changes
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import Vault
+
+_RECORD_NOT_TAKEN = (
+    "The provider answered, but the journal did not take the record. What became of this payment will be found out. "
+    "Repeat with the same key, or wait. Do not make another payment."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """Carries one call to an answer, or to a recorded doubt."""
+
+    records: Records
+    repeats: Repeats
+    sender: Sender
+    leases: Leases
+    vault: Vault
+    clock: Clock
+    chance: Chance
+    steps: Steps
+    telemetry: Telemetry
+
+    async def carry(self, errand: Errand, *, permitted: bool) -> Reply:
+        await self.steps.reached(step.CALL_RECEIVED)
+        claim = await self.records.claim(errand, permitted=permitted)
+        if claim.verdict is Verdict.OWNED and claim.operation is not None:
+            await self.steps.reached(step.SENDING_RECORDED)
+            return await self.see_through(errand, claim.operation, errand.policy)
+        if claim.verdict is Verdict.IN_DOUBT:
+            return await self.resume(errand, claim)
+        return await self.repeats.answer(errand, claim)
+
+    async def resume(self, errand: Errand, claim: Claim) -> Reply:
+        """A repeat of something in doubt: the re-send that the decision allows, else 504. Nothing new is ever sent."""
+        errand.operation = operation = self.repeats.holder(claim)
+        kept = await self.repeats.kept_policy_and_request(errand, claim)
+        if kept is None or not claim.credential_accepted:
+            # Under a credential that may belong to another account the same key would be another charge.
+            return unknown(operation, errand.shape, sent=False)
+        policy, errand.request = kept
+        errand.tries = 0
+        decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
+        if decision.action is not Action.RETRY_SAME_OPERATION:
+            return unknown(operation, errand.shape, sent=False)
+        errand.tries = 1
+        resent = replace(advance(operation, Event.RESEND_RECORDED), lease=Lease(errand.token, 0.0))
+        change = self._change(resent, (Event.RESEND_RECORDED,), decision, note="repeated by the caller")
+        taken = await self.records.take(change)
+        if taken is None:
+            return await self.repeats.wait(errand, operation)  # somebody else took it up first
+        await self.steps.reached(step.RESEND_RECORDED)
+        return await self.see_through(errand, taken, policy)
+
+    async def see_through(self, errand: Errand, operation: Operation, policy: Policy) -> Reply:
+        """Attempt until it is settled, in doubt with nothing to try, or given up."""
+        errand.operation = operation
+        self.repeats.under_way[operation.id] = errand
+        try:
+            while True:
+                evidence = await self.sender.send(errand, operation, policy)
+                classification = classify(evidence, policy.classify, replace(errand.asked, stamp=operation.stamp))
+                await self.steps.reached(step.ANSWER_CLASSIFIED)
+                operation, decision = await self.settle(errand, operation, policy, evidence, classification)
+                errand.operation = operation
+                await self.steps.reached(step.ANSWER_RECORDED)
+                if decision.action is not Action.RETRY_SAME_OPERATION:
+                    return reply_for(operation, evidence.response, classification, errand.shape)
+                await self.clock.sleep(decision.delay_s)
+                if operation.state is State.BACKOFF:
+                    operation = await self.next_turn(errand, operation)
+                    if operation.state is not State.SENDING:
+                        return reply_for(operation, evidence.response, classification, errand.shape)
+                errand.tries += 1
+        except JournalUnavailable:
+            if not operation.attempt_under_way:
+                raise  # between two tries, with nothing in doubt: this call will send nothing more
+            return unknown(operation, errand.shape, sent=errand.has_sent, detail=_RECORD_NOT_TAKEN)
+        except asyncio.CancelledError:
+            await self.records.write_down_abandoned(errand, operation)
+            raise
+        finally:
+            self.leases.let_go(operation.id)
+            self.repeats.under_way.pop(operation.id, None)
+
+    async def settle(
+        self, errand: Errand, operation: Operation, policy: Policy, evidence: Evidence, classification: Classification
+    ) -> tuple[Operation, Decision]:
+        """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
+        attempt = summary_of(operation.attempts, evidence, classification)
+        decided: Decision
+
+        def step_from(current: Operation) -> Change:
+            nonlocal decided
+            after, event = conclude(current, attempt.number, classification, policy.contract)
+            wait = self.backoff(errand, policy, classification, evidence.response)
+            decided = decide(context_of(after, policy, errand, self.clock, delay_s=wait, last=classification))
+            following, events = self.follow(after, decided, policy, errand)
+            change = self._change(following, (event, *events), decided, attempt=attempt)
+            return replace(
+                change,
+                sealed_response=self._sealed(following, classification, evidence.response),
+                erase_request=following.state.ended,
+                accepted_credential=classification.executed,
+            )
+
+        recorded = await self.records.write(operation, step_from)
+        self._tell(operation, recorded, attempt, decided)
+        errand.last_delay_s = decided.delay_s
+        return recorded, decided
+
+    def follow(
+        self, after: Operation, decision: Decision, policy: Policy, errand: Errand
+    ) -> tuple[Operation, tuple[Event, ...]]:
+        """The operation as it stands after the decision, and the events that the decision itself is."""
+        events: tuple[Event, ...] = ()
+        match decision.action:
+            case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
+                after, events = advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
+            case Action.SEND_TO_REVIEW if not after.state.ended:
+                after, events = advance(after, Event.PARKED), (Event.PARKED,)
+            case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
+                after, events = advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
+            case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY:
+                after = replace(after, due_at=self.clock.now() + max(decision.delay_s, policy.resolve.schedule_s[0]))
+        sends = decision.action is Action.RETRY_SAME_OPERATION
+        after = replace(after, lease=(after.lease or Lease(errand.token, 0.0)) if sends else None)
+        if after.state.ended:
+            after = replace(after, due_at=None, released=released_end(after))
+        return replace(after, because=decision.because), events
+
+    async def next_turn(self, errand: Errand, operation: Operation) -> Operation:
+        """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
+        if errand.still_there() and self.clock.mono() < errand.deadline_mono:
+            again = advance(operation, Event.SEND_RECORDED)
+            change = Change(again, (Event.SEND_RECORDED,), lease_s=self.leases.lease_s)
+        else:
+            ended = replace(advance(operation, Event.GIVEN_UP), lease=None, because="no_effect_caller_left")
+            change = Change(replace(ended, released=released_end(ended)), (Event.GIVEN_UP,), because=ended.because)
+        return await self.records.take(change) or await self.records.current(operation)
+
+    def backoff(
+        self, errand: Errand, policy: Policy, classification: Classification, response: Response | None
+    ) -> float:
+        """How long to wait before another try."""
+        rule = policy.retry_rule(classification.reading)
+        wait = delay_s(rule, errand.tries, self.chance.draw(), errand.last_delay_s)
+        return no_earlier_than(wait, retry_after_s(response, self.clock.now()), self.chance.draw())
+
+    def _tell(self, before: Operation, after: Operation, attempt: AttemptSummary, decision: Decision) -> None:
+        self.telemetry.tell(AttemptFinished(after, attempt, decision))
+        kind = EvidenceKind.REPLAY if before.doubt else EvidenceKind.RESPONSE
+        for record in changes(before, after, kind, self.clock.now()):
+            self.telemetry.tell(record)
+
+    def _sealed(self, operation: Operation, classification: Classification, response: Response | None) -> bytes | None:
+        """The answer to keep for replay, where it is the operation's own."""
+        if response is None or not speaks_for(operation, classification):
+            return None
+        return seal_response(self.vault, response, operation.id)
+
+    def _change(
+        self,
+        operation: Operation,
+        events: tuple[Event, ...],
+        decision: Decision,
+        *,
+        attempt: AttemptSummary | None = None,
+        note: str = "",
+    ) -> Change:
+        return Change(
+            operation,
+            events,
+            attempt=attempt,
+            action=decision.action,
+            because=decision.because,
+            delay_s=decision.delay_s,
+            note=note,
+            lease_s=self.leases.lease_s if operation.lease is not None else None,
+        )

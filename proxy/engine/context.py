@@ -1,0 +1,65 @@
+"""From an operation and its errand to what the core asks: a decision's context, an attempt's summary, a release."""
+
+from __future__ import annotations
+
+from proxy.clock import Clock
+from proxy.core.decide import Context
+from proxy.core.evidence import Evidence
+from proxy.core.operation import AttemptSummary, GuardKind, Operation
+from proxy.core.policy import Policy
+from proxy.core.reading import DENIALS, Classification, Effect, Reading
+from proxy.engine.errand import Errand
+
+
+def context_of(
+    operation: Operation,
+    policy: Policy,
+    errand: Errand,
+    clock: Clock,
+    *,
+    delay_s: float,
+    last: Classification | None = None,
+) -> Context:
+    """Everything a decision about this operation may ask, now. `last`: what the attempt that just ended was read as."""
+    time_left_s = errand.deadline_mono - clock.mono()
+    first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    reading = last.reading if last is not None else operation.reading or Reading.UNKNOWN_OUTCOME
+    return Context(
+        kind=policy.kind,
+        state=operation.state,
+        contract=policy.contract,
+        reading=reading,
+        effect=last.effect if last is not None else operation.effect or Effect.POSSIBLE,
+        tries=errand.tries,
+        tries_max=policy.retry_rule(reading).attempts,
+        first_send_age_s=errand.journal_at + (clock.boot() - errand.journal_boot) - first_sent_at,
+        delay_s=delay_s,
+        time_left_s=time_left_s,
+        background=time_left_s <= 0,
+        resend_for_s=policy.resolve.resend_for_s,
+        caller_waiting=errand.still_there(),
+        answer_seen_in_doubt=bool(operation.seen),
+        cancel_sent=operation.cancel_sent,
+        same_upstream=operation.upstream == policy.upstream,
+        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+    )
+
+
+def summary_of(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:
+    """What is kept of an attempt: facts and what they were read as."""
+    return AttemptSummary(
+        number=number,
+        phase=evidence.phase.word,
+        bytes_written=evidence.bytes_written,
+        fault=evidence.fault,
+        status_code=evidence.response.status_code if evidence.response is not None else None,
+        detail=evidence.detail,
+        duration_s=evidence.duration_s,
+        reset_by_us=evidence.reset_by_us,
+        classification=classification,
+    )
+
+
+def released_end(operation: Operation) -> bool:
+    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    return operation.effect is Effect.NONE and operation.reading not in DENIALS | {Reading.REQUIRES_ACTION}

@@ -1,0 +1,125 @@
+"""What is kept of requests and responses, sealed: how they are written down, and what bytes an attempt makes of them.
+
+A request is kept as the caller sent it. The provider key and our stamp are written into it again for every attempt,
+from what the operation itself holds, so that every attempt sends the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from proxy.core.body import with_value
+from proxy.core.call import Call, Headers
+from proxy.core.contract import PlaceKind
+from proxy.core.errors import UnreadableSecret
+from proxy.core.evidence import Response
+from proxy.core.operation import Operation
+from proxy.core.policy import Policy
+from proxy.upstream.target import WireRequest
+from proxy.vault import Vault
+
+_CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-auth-token"})
+# What classification can read. Another coding would turn every success into doubt.
+_READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """A call's request as the caller sent it, before anything of ours."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes
+
+    @classmethod
+    def of(cls, call: Call) -> KeptRequest:
+        return cls(call.method, call.target, call.headers, call.body)
+
+    def with_credentials_of(self, headers: Headers) -> KeptRequest:
+        """The same request under the credentials of a repeat: the first's may have expired since."""
+        renewed = self.headers
+        for name, value in headers:
+            if name.lower() in _CREDENTIAL_HEADERS:
+                renewed = _with_header(renewed, name, value)
+        return replace(self, headers=renewed)
+
+
+def seal_request(vault: Vault, request: KeptRequest, operation_id: str) -> bytes:
+    head = [request.method, request.target, [[n.decode("latin-1"), v.decode("latin-1")] for n, v in request.headers]]
+    return vault.seal(json.dumps(head).encode() + b"\n" + request.body, f"request:{operation_id}")
+
+
+def open_request(vault: Vault, sealed: bytes, operation_id: str) -> KeptRequest:
+    method, target, headers, body = _opened(vault, sealed, f"request:{operation_id}")
+    return KeptRequest(method, target, headers, body)
+
+
+def seal_response(vault: Vault, response: Response, operation_id: str) -> bytes:
+    headers = [[n.decode("latin-1"), v.decode("latin-1")] for n, v in response.headers]
+    head = [str(response.status_code), response.reason.decode("latin-1"), headers]
+    return vault.seal(json.dumps(head).encode() + b"\n" + response.body, f"response:{operation_id}")
+
+
+def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
+    status, reason, headers, body = _opened(vault, sealed, f"response:{operation_id}")
+    return Response(int(status), reason.encode("latin-1"), headers, body)
+
+
+def _opened(vault: Vault, sealed: bytes, bound_to: str) -> tuple[str, str, Headers, bytes]:
+    head, _, body = vault.open(sealed, bound_to).partition(b"\n")
+    try:
+        first, second, headers = json.loads(head)
+        pairs = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+    except (ValueError, TypeError, AttributeError):
+        raise UnreadableSecret("what was sealed is not what this version writes") from None
+    return first, second, pairs, body
+
+
+def wire_request(request: KeptRequest, operation: Operation, policy: Policy, path_prefix: str) -> WireRequest:
+    """The bytes of an attempt: the caller's, with the provider key, the stamp and the policy's headers written in."""
+    headers, body = request.headers, request.body
+    for place, value in ((policy.stamp, operation.stamp), (policy.contract.send_as, operation.provider_key)):
+        if place is None or value is None:
+            continue
+        if place.kind is PlaceKind.HEADER:
+            headers = _with_header(headers, place.name.encode("latin-1"), value.encode("latin-1"))
+        else:
+            body = with_value(body, policy.encoding, place.name, value)
+    for name, forced in policy.headers:
+        headers = _with_header(headers, name.encode("latin-1"), forced.encode("latin-1"))
+    target = (path_prefix + request.target).encode("latin-1")
+    return WireRequest(request.method, target, readable_codings(headers), body)
+
+
+def _with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
+    """The header in the place where it stands, or at the end. Never twice."""
+    wanted = name.lower()
+    found = False
+    pairs = []
+    for given, old in headers:
+        if given.lower() != wanted:
+            pairs.append((given, old))
+        elif not found:
+            pairs.append((given, value))
+            found = True
+    if not found:
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+def readable_codings(headers: Headers) -> Headers:
+    """The headers with `Accept-Encoding` narrowed to codings that the answer can be read in."""
+    pairs = []
+    for name, value in headers:
+        if name.lower() == b"accept-encoding":
+            tokens = [token.strip() for token in value.split(b",")]
+            if all(token.split(b";")[0].strip().lower() in _READABLE_CODINGS for token in tokens):
+                pairs.append((name, value))
+                continue
+            kept = [token for token in tokens if token.split(b";")[0].strip().lower() in _READABLE_CODINGS]
+            pairs.append((name, b", ".join(kept) or b"identity"))
+        else:
+            pairs.append((name, value))
+    return tuple(pairs)

@@ -1,0 +1,48 @@
+"""Pinned policies: an operation goes by the contract, classification and decision rules that it was started under.
+
+Addresses, timeouts and limits are never pinned: those of today apply. A revision that the journal no longer has, or
+that this version cannot read, gives no policy, and without one nothing is re-sent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+from proxy.core.errors import PolicyError
+from proxy.core.operation import Operation
+from proxy.core.policy import Policy, Provider
+from proxy.journal.base import Journal
+from proxy.policy.book import load_content
+
+_REVISIONS_KEPT = 64
+
+
+class PinnedPolicies:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._providers: OrderedDict[str, Provider | None] = OrderedDict()
+
+    async def policy_of(self, operation: Operation, current: Policy) -> Policy | None:
+        """The policy that the operation was started under, with today's address and timeouts."""
+        if operation.revision == current.revision:
+            return current
+        provider = await self._provider_at(operation)
+        for policy in provider.policies if provider is not None else ():
+            if policy.operation == operation.operation:
+                return replace(policy, upstream=current.upstream, timeouts=current.timeouts)
+        return None
+
+    async def _provider_at(self, operation: Operation) -> Provider | None:
+        if operation.revision not in self._providers:
+            kept = await self._journal.revision(operation.provider, operation.revision)
+            try:
+                provider = (
+                    load_content(kept.content.encode(), f"revision {kept.revision}") if kept is not None else None
+                )
+            except PolicyError:
+                provider = None
+            self._providers[operation.revision] = provider
+            if len(self._providers) > _REVISIONS_KEPT:
+                self._providers.popitem(last=False)
+        return self._providers[operation.revision]

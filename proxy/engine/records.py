@@ -1,0 +1,193 @@
+"""Writing to the journal: claims asked again with their token, records over the version that was read, and what to do
+when the journal is slow to say whether it took one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from proxy.clock import Clock
+from proxy.core.claim import Claim, ClaimRequest, Verdict
+from proxy.core.contract import Kind
+from proxy.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
+from proxy.core.identity import fingerprint_of, request_hash_of
+from proxy.core.lifecycle import Event, advance
+from proxy.core.operation import Operation, State
+from proxy.core.reading import Effect, Reading
+from proxy.engine.errand import Errand
+from proxy.engine.keeping import seal_request
+from proxy.engine.leases import Leases
+from proxy.journal.base import Change, Journal
+from proxy.telemetry.records import JournalCalled
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import Vault
+
+_WRITE_TRIES = 5
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    journal: Journal
+    leases: Leases
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+
+    async def claim(self, errand: Errand, *, permitted: bool) -> Claim:
+        """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
+        request = self._claim_request(errand, permitted=permitted)
+        claim = await self._ask(request)
+        holder = claim.operation
+        if claim.verdict is Verdict.MISMATCH and holder is not None and holder.ignore != errand.identity.ignore:
+            # The policy ignores other fields than it did then: compare as it did then.
+            call, tree, encoding = errand.call, errand.tree, errand.policy.encoding
+            then = fingerprint_of(call, tree, encoding, holder.ignore, self.vault.identity_secret)
+            claim = await self._ask(replace(request, compare_fingerprint=then))
+        errand.journal_at, errand.journal_boot = claim.now, self.clock.boot()
+        return claim
+
+    async def _ask(self, request: ClaimRequest) -> Claim:
+        asked_boot = self.leases.asked_at()
+        try:
+            claim = await self._timed_claim(request)
+        except JournalUnavailable:
+            await self.clock.sleep(_PAUSE_S)
+            asked_boot = self.leases.asked_at()  # regained or new, the lease is not older than this claim says
+            claim = await self._timed_claim(request)
+            if claim.operation is not None and claim.operation.lease is not None:
+                asked_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
+        if claim.verdict is Verdict.OWNED and claim.operation is not None:
+            self.leases.hold(claim.operation.id, request.token, asked_boot)
+        return claim
+
+    async def _timed_claim(self, request: ClaimRequest) -> Claim:
+        began_mono = self.clock.mono()
+        try:
+            claim = await self.journal.claim(request)
+        except JournalUnavailable:
+            self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=False))
+        return claim
+
+    async def write(self, operation: Operation, step_from: Callable[[Operation], Change]) -> Operation:
+        """Write one step. Where somebody was faster, take the step again from where the operation now stands."""
+        current, unsure = operation, False
+        for _ in range(_WRITE_TRIES):
+            change = step_from(current)
+            try:
+                return await self._record(change)
+            except StaleWrite:
+                now_stands = await self.current(current)
+                if unsure and _landed(now_stands, change):
+                    return now_stands
+                current = now_stands
+            except JournalUnavailable:
+                unsure = True
+                await self.clock.sleep(_PAUSE_S)
+        raise JournalUnavailable("the journal did not take the record")
+
+    async def take(self, change: Change) -> Operation | None:
+        """Write one step over exactly this version, or None where somebody was faster."""
+        try:
+            return await self._record(change)
+        except StaleWrite:
+            return None
+
+    async def current(self, operation: Operation) -> Operation:
+        found = await self.journal.read(operation.id)
+        if found is None:
+            raise JournalUnavailable(f"the journal has lost {operation.id}")
+        return found
+
+    async def _record(self, change: Change) -> Operation:
+        asked_boot = self.leases.asked_at()
+        began_mono = self.clock.mono()
+        try:
+            recorded = await self.journal.record(change)
+        except JournalUnavailable:
+            self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=False))
+        if change.lease_s is not None and recorded.lease is not None:
+            self.leases.hold(recorded.id, recorded.lease.token, asked_boot)
+        return recorded
+
+    async def write_down_abandoned(self, errand: Errand, operation: Operation) -> None:
+        """The process is ending: what may have left is doubt, what has not is given up. Bounded by the journal."""
+        if not operation.attempt_under_way and operation.state is not State.BACKOFF:
+            return
+
+        def step_from(current: Operation) -> Change:
+            if current.state is State.BACKOFF:
+                after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
+            elif errand.byte_started or current.doubt:
+                after, event = advance(current, Event.ANSWER_LOST, current.attempts), Event.ANSWER_LOST
+                after = replace(after, reading=Reading.UNKNOWN_OUTCOME, effect=Effect.POSSIBLE, due_at=self.clock.now())
+            else:
+                waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
+                waiting = replace(waiting, reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+                after, event = advance(waiting, Event.GIVEN_UP), Event.GIVEN_UP
+            released = after.state is State.FAILED
+            return Change(replace(after, lease=None, released=released), (event,), note="the sidecar was shut down")
+
+        try:
+            await self.write(operation, step_from)
+        except (JournalUnavailable, IllegalTransition):
+            return  # its lease runs out, and then it is doubt all the same
+
+    def _claim_request(self, errand: Errand, *, permitted: bool) -> ClaimRequest:
+        fresh = errand.operation
+        if fresh is None:
+            raise ValueError("an errand claims the operation that it would start")
+        stores = not errand.never_stored
+        return ClaimRequest(
+            fresh=fresh,
+            token=errand.token,
+            permitted=permitted,
+            lease_s=self.leases.lease_s,
+            sealed_request=seal_request(self.vault, errand.request, fresh.id) if permitted and stores else None,
+            key_stem=errand.identity.key_stem,
+        )
+
+
+def _landed(stands: Operation, change: Change) -> bool:
+    """Whether a write whose reply was lost was taken after all."""
+    wanted = change.operation
+    return (
+        stands.version == wanted.version + 1
+        and stands.state is wanted.state
+        and stands.doubt == wanted.doubt
+        and stands.attempts == wanted.attempts
+        and stands.because == wanted.because
+    )
+
+
+def fresh_operation(errand: Errand, operation_id: str, now: float, secret: bytes) -> Operation:
+    """The operation that this errand would start, in its first generation."""
+    identity, policy, request = errand.identity, errand.policy, errand.request
+    return Operation(
+        id=operation_id,
+        stamp=operation_id,
+        key=identity.key,
+        generation=1,
+        provider=policy.provider,
+        operation=policy.operation,
+        kind=Kind(policy.kind),
+        account=identity.account,
+        client_key=identity.client_key,
+        key_source=identity.key_source,
+        names_purchase=identity.names_purchase,
+        provider_key=identity.provider_key,
+        fingerprint=identity.fingerprint,
+        ignore=identity.ignore,
+        request_hash=request_hash_of(request.method, request.target, request.body, secret),
+        credential=identity.credential,
+        revision=policy.revision,
+        upstream=policy.upstream,
+        created_at=now,
+        updated_at=now,
+        money=errand.asked.money,
+        guard=identity.guard,
+    )

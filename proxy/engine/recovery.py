@@ -1,0 +1,56 @@
+"""Recovery: what a crash, a pause or a lost holder left behind. An expired lease on SENDING is doubt, no failure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from proxy.clock import Clock
+from proxy.core.errors import JournalUnavailable
+from proxy.core.operation import Operation, State
+from proxy.journal.base import Journal, Listing
+from proxy.telemetry.doubt import reviews_by_reason
+from proxy.telemetry.records import EvidenceKind, changes
+from proxy.telemetry.telemetry import Telemetry
+
+_log = logging.getLogger("paywitness.recovery")
+_LOOK_EVERY_S = 5.0
+_IN_REVIEW = Listing(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
+_ROUNDS_MAX = 1_000  # of 1,000 operations each: a start that finds more has other problems
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    journal: Journal
+    clock: Clock
+    telemetry: Telemetry
+
+    async def at_start(self, *, only_holder: bool) -> int:
+        """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            found = await self.journal.expire_leases(all_of_earlier_holders=only_holder)
+            self._tell(found)
+            total += len(found)
+            if not found:
+                break
+        if total:
+            _log.warning("recovered %d operations that an earlier process had left under way", total)
+        return total
+
+    async def keep_looking(self) -> None:
+        """Leases that ran out while we run, and the gauges of what is in doubt."""
+        while True:
+            try:
+                self._tell(await self.journal.expire_leases())
+                in_review = await self.journal.listing(_IN_REVIEW)
+                self.telemetry.metrics.show_doubt(await self.journal.doubt_counts(), reviews_by_reason(in_review))
+            except JournalUnavailable:
+                _log.warning("the journal does not answer; looking again in %.0f s", _LOOK_EVERY_S)
+            await self.clock.sleep(_LOOK_EVERY_S)
+
+    def _tell(self, operations: tuple[Operation, ...]) -> None:
+        now = self.clock.now()
+        for operation in operations:
+            for record in changes(None, operation, EvidenceKind.LEASE, now):
+                self.telemetry.tell(record)

@@ -1,0 +1,147 @@
+"""Repeats: what a call is answered with when its key is already known. Nothing here sends anything."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from proxy.clock import Clock
+from proxy.core.claim import Claim, Verdict
+from proxy.core.errors import UnreadableSecret
+from proxy.core.identity import request_hash_of
+from proxy.core.operation import Operation, Outcome, State
+from proxy.core.policy import Policy
+from proxy.core.reply import Problem, Reply, closed, pass_through, problem, unknown
+from proxy.engine.errand import Errand
+from proxy.engine.keeping import KeptRequest, open_request, open_response
+from proxy.engine.pinned import PinnedPolicies
+from proxy.journal.base import Journal
+from proxy.vault import Vault
+
+_FIRST_LOOK_S = 0.05
+_LONGEST_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    journal: Journal
+    vault: Vault
+    clock: Clock
+    pinned: PinnedPolicies
+    under_way: dict[str, Errand]  # by operation id: what this process carries itself
+
+    def holder(self, claim: Claim) -> Operation:
+        if claim.operation is None:
+            raise ValueError(f"a claim that is {claim.verdict} names its operation")
+        return claim.operation
+
+    async def answer(self, errand: Errand, claim: Claim) -> Reply:
+        """The answer to a claim that is neither owned nor in doubt."""
+        match claim.verdict:
+            case Verdict.REPLAY:
+                return self.replay(errand, self.holder(claim), claim.sealed_response, seen=claim.credential_accepted)
+            case Verdict.IN_FLIGHT:
+                return await self.wait(errand, self.holder(claim))
+            case Verdict.MISMATCH:
+                return self._reused(errand, self.holder(claim))
+            case Verdict.ABSENT:
+                return problem(
+                    Problem.NOT_SENT, errand.refusal, shape=errand.shape, provider=errand.policy.provider, sent=False
+                )
+            case Verdict.EXPIRED:
+                detail = "This key belongs to an operation that ended long ago. It will not be executed again."
+                return problem(Problem.KEY_EXPIRED, detail, shape=errand.shape, provider=errand.policy.provider)
+            case _:
+                detail = "Another operation on the same money is open."
+                return problem(Problem.GUARDED, detail, operation=claim.operation, shape=errand.shape)
+
+    def replay(self, errand: Errand, operation: Operation, sealed: bytes | None, *, seen: bool) -> Reply:
+        """What is kept of an operation that has ended or stands."""
+        if operation.incident is not None:
+            return unknown(operation, errand.shape, sent=False)
+        if not seen:
+            detail = "The provider has not yet accepted this credential for the account that made the payment."
+            return problem(Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=errand.shape, provider=operation.provider)
+        if sealed is None:
+            return closed(operation, errand.shape)
+        try:
+            response = open_response(self.vault, sealed, operation.id)
+        except UnreadableSecret:
+            return closed(operation, errand.shape)
+        return pass_through(operation, response, replayed=True)
+
+    def _reused(self, errand: Errand, operation: Operation) -> Reply:
+        detail = (
+            f"The key was used for another payload at {operation.provider} before. Nothing was sent. "
+            "Use a new key for a new payment, or repeat the first call unchanged."
+        )
+        return problem(Problem.KEY_REUSED, detail, operation=operation, shape=errand.shape)
+
+    async def wait(self, errand: Errand, operation: Operation) -> Reply:
+        """Wait for whoever carries it, to our own deadline: then 504 if a byte may have left, else 409."""
+        carrier = self.under_way.get(operation.id)
+        left_s = errand.deadline_mono - self.clock.mono()
+        if carrier is not None and carrier is not errand:
+            done, _ = await asyncio.wait({carrier.over}, timeout=max(0.0, left_s))
+            if done and not carrier.over.cancelled():
+                return self._same_answer(errand, carrier)
+            operation = carrier.operation or operation
+            may_have_sent = carrier.may_have_sent
+        else:
+            operation = await self._look_until_over(errand, operation)
+            if operation.lease is None:
+                return await self._as_it_stands(errand, operation)
+            may_have_sent = operation.state is not State.BACKOFF
+        if may_have_sent:
+            return unknown(operation, errand.shape, sent=False, detail=_STILL_UNDER_WAY)
+        return problem(Problem.IN_FLIGHT, _NOT_YET_SENT, operation=operation, shape=errand.shape)
+
+    def _same_answer(self, errand: Errand, carrier: Errand) -> Reply:
+        """What the first call came to, told to one that waited for it."""
+        reply, operation = carrier.over.result(), carrier.operation
+        if reply.problem is None and operation is not None and operation.credential != errand.identity.credential:
+            detail = "The provider has not yet accepted this credential for the account that made the payment."
+            return problem(Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=errand.shape, provider=operation.provider)
+        return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
+
+    async def _look_until_over(self, errand: Errand, operation: Operation) -> Operation:
+        """Another process carries it: look from time to time."""
+        pause_s = _FIRST_LOOK_S
+        while operation.lease is not None and self.clock.mono() + pause_s < errand.deadline_mono:
+            await self.clock.sleep(pause_s)
+            pause_s = min(_LONGEST_LOOK_S, pause_s * 2)
+            operation = await self.journal.read(operation.id) or operation
+        return operation
+
+    async def _as_it_stands(self, errand: Errand, operation: Operation) -> Reply:
+        if operation.state.in_doubt:
+            return unknown(operation, errand.shape, sent=False)
+        if operation.outcome is Outcome.NOT_SENT:
+            detail = "The same call was under way and could not be sent. It is safe to try again."
+            return problem(Problem.NOT_SENT, detail, operation=operation, shape=errand.shape)
+        _, sealed = await self.journal.sealed(operation.id)
+        seen = operation.credential == errand.identity.credential
+        return self.replay(errand, operation, sealed, seen=seen)
+
+    async def kept_policy_and_request(self, errand: Errand, claim: Claim) -> tuple[Policy, KeptRequest] | None:
+        """What a re-send must go by: the policy pinned to the operation, and the bytes of its first send."""
+        operation = self.holder(claim)
+        policy = await self.pinned.policy_of(operation, errand.policy)
+        if policy is None:
+            return None
+        if claim.sealed_request is not None:
+            try:
+                kept = open_request(self.vault, claim.sealed_request, operation.id)
+            except UnreadableSecret:
+                return None
+            return policy, kept.with_credentials_of(errand.call.headers)
+        request = errand.request
+        repeated = request_hash_of(request.method, request.target, request.body, self.vault.identity_secret)
+        return (policy, request) if repeated == operation.request_hash else None
+
+
+_STILL_UNDER_WAY = (
+    "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
+    "Do not make another payment."
+)
+_NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."

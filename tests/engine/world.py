@@ -1,0 +1,155 @@
+"""A small world for the engine: the real engine over a real journal and real sockets, with the sandbox as referee."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.chance import SeededChance
+from proxy.clock import Clock, SystemClock
+from proxy.core.call import Call, Wishes
+from proxy.core.reply import Reply
+from proxy.engine.engine import Engine
+from proxy.engine.leases import Leases
+from proxy.engine.reload import keep_revisions
+from proxy.engine.steps import NoSteps, Steps
+from proxy.journal.base import Journal
+from proxy.journal.memory import MemoryJournal
+from proxy.policy.book import PolicyBook, load_content
+from proxy.sandbox.arrivals import Arrival
+from proxy.sandbox.server import Sandbox
+from proxy.telemetry.logs import Logs
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import RingKey, Vault
+from proxy.wiring import assemble
+
+POLICY = Path(__file__).resolve().parents[2] / "policies" / "acme.yaml"
+SECRET = b"a secret of the tests, long enough"
+
+
+def always() -> bool:
+    return True
+
+
+def book_of(upstream: str, *edits: tuple[str, str]) -> PolicyBook:
+    """The shipped policy of the sandbox, pointed at a running one, with pieces of its text replaced."""
+    text = POLICY.read_text().replace("http://127.0.0.1:8702", upstream)
+    for old, new in edits:
+        assert old in text, f"the policy has no {old!r}"
+        text = text.replace(old, new)
+    return PolicyBook.of([load_content(text.encode(), "acme.yaml")])
+
+
+def telemetry_for(clock: Clock) -> Telemetry:
+    logger = logging.getLogger("paywitness.tests")
+    logger.setLevel(logging.CRITICAL)
+    return Telemetry(Metrics("test", clock.now), Logs(logger))
+
+
+@dataclass
+class World:
+    sandbox: Sandbox
+    engine: Engine
+    leases: Leases
+    journal: Journal
+    clock: Clock
+
+    async def charge(
+        self,
+        key: str | None = "key-1",
+        *,
+        amount: int = 1099,
+        order: str | None = "order-1",
+        fault: str | None = None,
+        contract: str | None = None,
+        source: str = "tok_ok",
+        timeout_s: float | None = None,
+        still_there: Callable[[], bool] = always,
+        headers: Mapping[str, str] | None = None,
+        wishes: Wishes | None = None,
+    ) -> Reply:
+        body = {"amount": amount, "currency": "EUR", "source": source, "metadata": {"order_id": order} if order else {}}
+        given = {"Content-Type": "application/json", "Authorization": "Bearer test", **(headers or {})}
+        if key is not None:
+            given["Idempotency-Key"] = key
+        if fault is not None:
+            given["Sandbox-Fault"] = fault
+        if contract is not None:
+            given["Sandbox-Contract"] = contract
+        return await self.post("/v1/charges", body, given, wishes or Wishes(timeout_s=timeout_s), still_there)
+
+    async def post(
+        self,
+        path: str,
+        body: object,
+        headers: Mapping[str, str],
+        wishes: Wishes | None = None,
+        still_there: Callable[[], bool] = always,
+    ) -> Reply:
+        pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        segments = tuple(path.strip("/").split("/"))
+        return await self.engine.answer(
+            Call("acme", "POST", path, "", segments, pairs, raw, wishes or Wishes()), still_there
+        )
+
+    @property
+    def arrivals(self) -> Sequence[Arrival]:
+        """Every request that reached the provider."""
+        return self.sandbox.arrivals.arrivals
+
+    def effects(self, **which: str) -> int:
+        return self.sandbox.ledger.effects(**which)
+
+
+async def make_world(
+    sandbox: Sandbox,
+    *edits: tuple[str, str],
+    journal: Journal | None = None,
+    clock: Clock | None = None,
+    steps: Steps | None = None,
+    lease_s: float = 30.0,
+    calls_max: int = 1000,
+    ring_key: str = "k1",
+) -> World:
+    clock = clock or SystemClock()
+    journal = journal if journal is not None else MemoryJournal(clock=clock)
+    chance = SeededChance(1)
+    book = book_of(sandbox.url, *edits)
+    await keep_revisions(journal, book)
+    engine, leases = assemble(
+        book=book,
+        journal=journal,
+        vault=Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce),
+        clock=clock,
+        chance=chance,
+        steps=steps or NoSteps(),
+        telemetry=telemetry_for(clock),
+        lease_s=lease_s,
+        calls_max=calls_max,
+    )
+    return World(sandbox, engine, leases, journal, clock)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the world go on until it is so. The test's own time limit ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110  # the world is real sockets: there is no event to wait for
+        await asyncio.sleep(0.01)
+
+
+def outcome(reply: Reply) -> str:
+    return header(reply, "Paywitness-Outcome") or ""
+
+
+def header(reply: Reply, name: str) -> str | None:
+    wanted = name.lower().encode()
+    return next((value.decode() for key, value in reply.headers if key.lower() == wanted), None)
+
+
+def problem_type(reply: Reply) -> str:
+    return str(json.loads(reply.body)["type"]).rsplit(":", 1)[-1]
