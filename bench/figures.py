@@ -1,0 +1,122 @@
+"""Rounds to figures: the median of each route over all rounds, and the median of the rounds' own ratios. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from bench.load import Result
+
+DIRECT = "direct to the provider"
+PASS_THROUGH = "aiohttp pass-through"
+PAYWITNESS = "paywitness"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One route at one concurrency in one round."""
+
+    round: int
+    route: str
+    concurrency: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One route at one concurrency: medians over the rounds."""
+
+    calls_per_s: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    added_p50_ms: float
+    added_p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Paywitness over the pass-through: the median of the rounds, and the least and the greatest of them."""
+
+    median: float
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that is said about one concurrency."""
+
+    concurrency: int
+    routes: dict[str, Figures]
+    cpu: Ratio
+    added_p50: Ratio
+    added_p99: Ratio
+    throughput: Ratio
+
+
+Rounds = list[dict[str, Result]]  # one mapping a round: route -> result
+Value = Callable[[dict[str, Result], str], float]
+
+
+def compare(cells: list[Cell]) -> list[Comparison]:
+    comparisons = []
+    for concurrency in sorted({cell.concurrency for cell in cells}):
+        rounds: dict[int, dict[str, Result]] = {}
+        for cell in cells:
+            if cell.concurrency == concurrency:
+                rounds.setdefault(cell.round, {})[cell.route] = cell.result
+        comparisons.append(_comparison(concurrency, list(rounds.values())))
+    return comparisons
+
+
+def _comparison(concurrency: int, rounds: Rounds) -> Comparison:
+    return Comparison(
+        concurrency,
+        {route: _figures(rounds, route) for route in (DIRECT, PASS_THROUGH, PAYWITNESS)},
+        cpu=_ratio(rounds, _cpu_us),
+        added_p50=_ratio(rounds, _added_p50_ms),
+        added_p99=_ratio(rounds, _added_p99_ms),
+        throughput=_ratio(rounds, _calls_per_s),
+    )
+
+
+def _figures(rounds: Rounds, route: str) -> Figures:
+    def middle(value: Value) -> float:
+        return median(value(results, route) for results in rounds)
+
+    return Figures(
+        middle(_calls_per_s),
+        middle(_cpu_us),
+        middle(lambda results, name: results[name].p50_s * 1e3),
+        middle(lambda results, name: results[name].p99_s * 1e3),
+        middle(_added_p50_ms),
+        middle(_added_p99_ms),
+    )
+
+
+def _ratio(rounds: Rounds, value: Value) -> Ratio:
+    """Round by round, for the two routes of one round saw the same machine."""
+    ratios = []
+    for results in rounds:
+        base = value(results, PASS_THROUGH)
+        if base > 0:
+            ratios.append(value(results, PAYWITNESS) / base)
+    return Ratio(median(ratios), min(ratios), max(ratios)) if ratios else Ratio(0.0, 0.0, 0.0)
+
+
+def _calls_per_s(results: dict[str, Result], route: str) -> float:
+    return results[route].calls / results[route].window_s
+
+
+def _cpu_us(results: dict[str, Result], route: str) -> float:
+    return results[route].cpu_s / results[route].calls * 1e6
+
+
+def _added_p50_ms(results: dict[str, Result], route: str) -> float:
+    return (results[route].p50_s - results[DIRECT].p50_s) * 1e3
+
+
+def _added_p99_ms(results: dict[str, Result], route: str) -> float:
+    return (results[route].p99_s - results[DIRECT].p99_s) * 1e3

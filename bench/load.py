@@ -1,0 +1,162 @@
+"""The load: so many callers, each on its own connection, each sending its next call when it has its answer.
+
+A process of its own. It reads one job a line from standard input and writes one result a line to standard output, both
+JSON. Only what ends inside the measured window counts. The processor time of the process under test is read at both
+ends of the same window, by the one who counts the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import cast
+
+import uvloop
+
+BODY_BYTES = 500
+_LAST_ANSWERS_S = 15.0  # what is under way at the end of a window gets this long
+_HEAD = (
+    b"POST %b HTTP/1.1\r\nHost: api.acme.test\r\nUser-Agent: bench/1\r\nAccept: application/json\r\n"
+    b"Authorization: Bearer sk_test_bench\r\nContent-Type: application/json\r\nIdempotency-Key: %b\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+_BODY = (
+    b'{"amount":1099,"currency":"eur","source":"tok_visa","capture":true,"customer":"cus_4711",'
+    b'"metadata":{"order_id":"%b","channel":"web"},"description":"%b"}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Drive one route for a while."""
+
+    port: int
+    path: str
+    pid: int  # whose processor time is counted
+    concurrency: int
+    warm_s: float  # before the window: connections are made, caches and pools filled
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    calls: int
+    failed: int  # any answer but a 200, any lost connection; also outside the window
+    window_s: float
+    cpu_s: float
+    p50_s: float
+    p99_s: float
+
+
+def cpu_time_s(pid: int) -> float:
+    """Processor time of a process, user and system, all its threads, those that ended too. As in /proc/PID/stat, but
+    in nanoseconds instead of hundredths: Linux makes a clock of every process (clock_getcpuclockid)."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+@dataclass(slots=True)
+class Tally:
+    job: Job
+    prefix: bytes = field(default_factory=lambda: secrets.token_hex(6).encode())
+    sent: int = 0
+    failed: int = 0
+    counting: bool = False
+    over: bool = False
+    latencies_s: list[float] = field(default_factory=list)
+
+    def next_request(self) -> bytes:
+        """A call under a key and an order of its own."""
+        self.sent += 1
+        key = b"%b-%010d" % (self.prefix, self.sent)
+        padding = b"x" * (BODY_BYTES - len(_BODY) - len(key) + 4)  # the two places of the template have four characters
+        body = _BODY % (key, padding)
+        return _HEAD % (self.job.path.encode(), key, len(body)) + body
+
+
+class Caller(asyncio.Protocol):
+    """One connection, one call at a time."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._received = b""
+        self._began_mono = 0.0
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._call()
+
+    def _call(self) -> None:
+        self._began_mono = time.monotonic()
+        self._transport.write(self._tally.next_request())
+
+    def data_received(self, data: bytes) -> None:
+        self._received = self._received + data if self._received else data
+        head_end = self._received.find(b"\r\n\r\n")
+        if head_end < 0 or len(self._received) < head_end + 4 + _length_in(self._received[:head_end]):
+            return
+        tally = self._tally
+        if not self._received.startswith(b"HTTP/1.1 200 "):
+            tally.failed += 1
+        elif tally.counting:
+            tally.latencies_s.append(time.monotonic() - self._began_mono)
+        self._received = b""
+        if tally.over:
+            self._transport.close()
+        else:
+            self._call()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._tally.over:
+            self._tally.failed += 1
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def _length_in(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"\r\ncontent-length:")
+    return int(rest.split(b"\r\n", 1)[0]) if found else 0
+
+
+async def drive(job: Job) -> Result:
+    loop = asyncio.get_running_loop()
+    tally = Tally(job)
+    callers = []
+    for _ in range(job.concurrency):
+        _, caller = await loop.create_connection(lambda: Caller(tally), "127.0.0.1", job.port)
+        callers.append(caller.done)
+    await asyncio.sleep(job.warm_s)
+    began_mono, cpu_before_s = time.monotonic(), cpu_time_s(job.pid)
+    tally.counting = True
+    await asyncio.sleep(job.window_s)
+    tally.counting = False
+    window_s, cpu_s = time.monotonic() - began_mono, cpu_time_s(job.pid) - cpu_before_s
+    tally.over = True
+    _, late = await asyncio.wait(callers, timeout=_LAST_ANSWERS_S)
+    ordered = sorted(tally.latencies_s)
+    return Result(
+        calls=len(ordered),
+        failed=tally.failed + len(late),
+        window_s=window_s,
+        cpu_s=cpu_s,
+        p50_s=_quantile(ordered, 0.50),
+        p99_s=_quantile(ordered, 0.99),
+    )
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def main() -> None:
+    for line in sys.stdin:
+        result = uvloop.run(drive(Job(**json.loads(line))))
+        print(json.dumps(asdict(result)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The processes of a run: started on free ports, awaited until they listen, ended with the run."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.load import Job, Result
+
+_START_S = 20.0
+_END_S = 10.0
+_LOOK_S = 0.02
+_UPSTREAM = re.compile(r"^upstream: \S+", re.MULTILINE)
+
+
+class BenchError(Exception):
+    """The run cannot go on; the message says why, to a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def free_port() -> int:
+    """A port that nobody listens on now. Somebody may take it before we do: then the start fails and says so."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(stack: ExitStack, name: str, port: int, command: list[str], folder: Path, log: Path) -> Started:
+    """Start it, end it with the stack, return when it listens."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    stack.callback(end, process)
+    until_mono = time.monotonic() + _START_S
+    while not _listens(port):
+        if process.poll() is not None or time.monotonic() > until_mono:
+            raise BenchError(f"{name} did not start:\n{log.read_text(errors='replace')[-2000:]}")
+        time.sleep(_LOOK_S)
+    return Started(name, port, process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def start_provider(stack: ExitStack, top: Path, scratch: Path) -> Started:
+    port = free_port()
+    command = [sys.executable, "-m", "bench.provider", str(port)]
+    return start(stack, "the provider", port, command, top, scratch / "provider.log")
+
+
+def start_passthrough(stack: ExitStack, top: Path, scratch: Path, provider: Started) -> Started:
+    port = free_port()
+    command = [sys.executable, "-m", "bench.passthrough", str(port), f"http://127.0.0.1:{provider.port}"]
+    return start(stack, "the pass-through", port, command, top, scratch / "passthrough.log")
+
+
+def start_paywitness(stack: ExitStack, top: Path, scratch: Path, provider: Started) -> Started:
+    """`paywitness run` as a user runs it: its own defaults, a fresh journal, the shipped policy with our upstream."""
+    policies = scratch / "policies"
+    policies.mkdir()
+    shipped = (top / "policies" / "acme.yaml").read_text()
+    (policies / "acme.yaml").write_text(_UPSTREAM.sub(f"upstream: http://127.0.0.1:{provider.port}", shipped))
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("paywitness")), "run", "--policies", "policies"]
+    command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{free_port()}"]
+    command += ["--journal", "sqlite:///journal.db", "--home", "home"]
+    return start(stack, "paywitness", port, command, scratch, scratch / "paywitness.log")
+
+
+class LoadProcess:
+    """The callers, in a process of their own."""
+
+    def __init__(self, stack: ExitStack, top: Path) -> None:
+        command = [sys.executable, "-m", "bench.load"]
+        self._process = subprocess.Popen(command, cwd=top, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        stack.callback(end, self._process)
+
+    def drive(self, job: Job) -> Result:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchError("the load process ended early")
+        return Result(**json.loads(line))

@@ -1,0 +1,83 @@
+"""A sandbox in a process of its own, and sidecars that are always ended with their test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.sidecar import TOP, Sidecar, ask, free_port, listens, wait_until
+
+
+@dataclass
+class Provider:
+    """The sandbox as a judge: asked over its control routes alone."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def effects(self, order: str = "order-1") -> int:
+        return len(ask(f"{self.url}/_sandbox/ledger?order={order}").json["entries"])
+
+    def arrivals(self) -> list[dict]:
+        return list(ask(f"{self.url}/_sandbox/requests").json["requests"])
+
+
+def start_provider(contract: str, port: int) -> Provider:
+    command = [sys.executable, "-m", "proxy", "sandbox", "--listen", f"127.0.0.1:{port}", "--contract", contract]
+    process = subprocess.Popen(command, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: listens(port), "the start of the sandbox")
+    return Provider(port, process)
+
+
+@pytest.fixture
+def start_sandbox() -> Iterator[Callable[..., Provider]]:
+    running: list[Provider] = []
+
+    def start(contract: str = "replayed", port: int | None = None) -> Provider:
+        running.append(start_provider(contract, port or free_port()))
+        return running[-1]
+
+    yield start
+    for provider in running:
+        provider.process.kill()
+        provider.process.wait()
+
+
+@pytest.fixture(scope="session")
+def shared_sandbox() -> Iterator[Provider]:
+    """One for all tests of this worker: starting a process costs more than most tests."""
+    provider = start_provider("replayed", free_port())
+    yield provider
+    provider.process.kill()
+    provider.process.wait()
+
+
+@pytest.fixture
+def sandbox(shared_sandbox: Provider) -> Provider:
+    assert ask(f"{shared_sandbox.url}/_sandbox/reset", {}).status_code < 300
+    return shared_sandbox
+
+
+@pytest.fixture
+def make_sidecar(tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
+    made: list[Sidecar] = []
+
+    def make(
+        sandbox_url: str, *edits: tuple[str, str], options: tuple[str, ...] = (), provider: str = "acme"
+    ) -> Sidecar:
+        home = tmp_path / f"sidecar-{len(made)}"
+        made.append(Sidecar(home, sandbox_url, edits, options, provider=provider))
+        return made[-1]
+
+    yield make
+    for sidecar in made:
+        sidecar.kill()

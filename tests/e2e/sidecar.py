@@ -1,0 +1,168 @@
+"""A real sidecar process in front of a real sandbox, on free ports, with its journal in a directory of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+START_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Answer:
+    status_code: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.body)
+
+    @property
+    def outcome(self) -> str:
+        return self.headers.get("Paywitness-Outcome", "")
+
+
+def ask(
+    url: str, body: object | None = None, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+) -> Answer:
+    data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=dict(headers or {}))
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return Answer(response.status, dict(response.headers), response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, dict(error.headers), error.read())
+
+
+def wait_until(condition, what: str, within_s: float = START_S) -> None:
+    """Look again and again; fail when it takes too long."""
+    end = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen within {within_s} s")
+        time.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free(port: int) -> bool:
+    return not listens(port)
+
+
+@dataclass
+class Sidecar:
+    """`start` and `stop` as often as wanted: the journal, the ports and the secrets stay."""
+
+    home: Path
+    sandbox_url: str
+    edits: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
+    port: int = field(default_factory=free_port)
+    admin_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+    provider: str = "acme"
+
+    def __post_init__(self) -> None:
+        policies = self.home / "policies"
+        policies.mkdir(parents=True, exist_ok=True)
+        text = (TOP / "policies" / f"{self.provider}.yaml").read_text()
+        for old, new in (*self.edits, *self._addresses()):
+            assert old in text, f"the policy has no {old!r}"
+            text = text.replace(old, new)
+        (policies / f"{self.provider}.yaml").write_text(text)
+
+    def _addresses(self) -> tuple[tuple[str, str], ...]:
+        where = {"acme": "http://127.0.0.1:8702", "stripe": "https://api.stripe.com"}
+        return ((f"upstream: {where[self.provider]}", f"upstream: {self.sandbox_url}"),)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/{self.provider}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    def start(self, *, step: str = "", on_step: str = "KILL", wait: bool = True) -> Sidecar:
+        """Start it; with a step, so that it kills or stops itself when it first reaches that step."""
+        command = (
+            [sys.executable, "-m", "tests.e2e.process", step, on_step] if step else [sys.executable, "-m", "proxy"]
+        )
+        arguments = [
+            "run",
+            *("--policies", str(self.home / "policies")),
+            *("--listen", f"127.0.0.1:{self.port}"),
+            *("--admin", f"127.0.0.1:{self.admin_port}"),
+            *("--journal", f"sqlite:///{self.home / 'journal.db'}"),
+            *("--home", str(self.home)),
+            *self.options,
+        ]
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments], cwd=TOP, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            )
+        if wait:
+            wait_until(lambda: self.ended or listens(self.port), "the start of the sidecar")
+            assert not self.ended, self.log
+        return self
+
+    @property
+    def ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def wait_for_end(self, within_s: float = 30.0) -> int:
+        assert self.process is not None
+        return self.process.wait(within_s)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        self.send(signal.SIGTERM)
+        return self.wait_for_end()
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def charge(
+        self, key: str = "key-1", order: str = "order-1", *, amount: int = 1099, timeout: float = 30.0, fault: str = ""
+    ) -> Answer:
+        given = {"Content-Type": "application/json", "Authorization": "Bearer test", "Idempotency-Key": key}
+        if fault:
+            given["Sandbox-Fault"] = fault
+        body = {"amount": amount, "currency": "EUR", "metadata": {"order_id": order}}
+        return ask(f"{self.url}/v1/charges", body, given, timeout)
+
+    def admin(self, path: str) -> Answer:
+        token = (self.home / "admin-token").read_text().strip()
+        return ask(f"{self.admin_url}{path}", headers={"Authorization": f"Bearer {token}"})

@@ -1,0 +1,95 @@
+"""The unmodified stripe SDK, pointed at the proxy. The sandbox speaks Stripe's wire format and keeps the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import stripe
+
+from tests.e2e.conftest import Provider
+from tests.e2e.sidecar import Sidecar
+
+MakeSidecar = Callable[..., Sidecar]
+FAST = (("first_byte: 20s", "first_byte: 2s"),)
+
+
+@pytest.fixture
+def sidecar(sandbox: Provider, make_sidecar: MakeSidecar) -> Sidecar:
+    return make_sidecar(sandbox.url, provider="stripe").start()
+
+
+def client_of(sidecar: Sidecar, retries: int = 0) -> stripe.StripeClient:
+    return stripe.StripeClient("sk_test_e2e", base_addresses={"api": sidecar.url}, max_network_retries=retries)
+
+
+def pay(client: stripe.StripeClient, order: str = "order-1", fault: str = "", **extra: object) -> stripe.PaymentIntent:
+    params = {
+        "amount": 1099,
+        "currency": "eur",
+        "confirm": True,
+        "payment_method": "pm_card_visa",
+        "metadata": {"order_id": order},
+        **extra,
+    }
+    headers = {"Sandbox-Fault": fault} if fault else {}
+    return client.v1.payment_intents.create(params, {"headers": headers, "idempotency_key": f"key-{order}"})  # type: ignore[arg-type]
+
+
+def test_a_payment_succeeds_as_if_nothing_stood_between(sandbox: Provider, sidecar: Sidecar) -> None:
+    intent = pay(client_of(sidecar))
+    assert (intent.status, intent.amount, intent.metadata["order_id"]) == ("succeeded", 1099, "order-1")
+    assert sandbox.effects() == 1
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("fault", ["drop_after_commit", "reset_after_commit", "truncated_body", "html_502"])
+def test_a_lost_response_is_one_charge_and_the_sdk_sees_its_payment(
+    sandbox: Provider, sidecar: Sidecar, fault: str, retries: int
+) -> None:
+    intent = pay(client_of(sidecar, retries), fault=fault)
+    assert intent.status == "succeeded"
+    assert sandbox.effects() == 1
+    assert {arrival["key"] for arrival in sandbox.arrivals()} == {"key-order-1"}
+
+
+def test_a_decline_is_raised_as_the_sdk_raises_declines(sandbox: Provider, sidecar: Sidecar) -> None:
+    with pytest.raises(stripe.CardError) as raised:
+        pay(client_of(sidecar), payment_method="pm_card_chargeDeclinedInsufficientFunds")
+    assert raised.value.code == "card_declined"
+    assert raised.value.http_status == 402
+    assert sandbox.effects() == 0
+
+
+def test_an_unknown_outcome_shows_our_detail_to_the_sdks_user(sandbox: Provider, sidecar: Sidecar) -> None:
+    with pytest.raises(stripe.APIError) as raised:
+        pay(client_of(sidecar), fault="error_503*")
+    assert raised.value.http_status == 504
+    assert "Do not make another payment" in str(raised.value.user_message or raised.value)
+    assert "Invalid response object" not in str(raised.value)
+
+
+def test_a_key_reused_for_another_amount_is_told_in_the_sdks_words(sandbox: Provider, sidecar: Sidecar) -> None:
+    client = client_of(sidecar)
+    pay(client)
+    with pytest.raises(stripe.StripeError) as raised:
+        pay(client, amount=9999)
+    assert raised.value.http_status == 422
+    assert "Nothing was sent" in str(raised.value)
+    assert sandbox.effects() == 1
+
+
+def test_the_sdks_own_retries_do_not_hammer_a_stored_500(sandbox: Provider, sidecar: Sidecar) -> None:
+    with pytest.raises(stripe.APIError):
+        pay(client_of(sidecar, retries=2), fault="error_500_after_commit")
+    assert (sandbox.effects(), len(sandbox.arrivals())) == (1, 1)
+
+
+def test_a_refund_and_an_object_without_money_pass(sandbox: Provider, sidecar: Sidecar) -> None:
+    client = client_of(sidecar)
+    intent = pay(client)
+    refund = client.v1.refunds.create({"payment_intent": intent.id, "amount": 100}, {"idempotency_key": "refund-1"})
+    assert refund.status == "succeeded"
+    draft = client.v1.payment_intents.create({"amount": 500, "currency": "eur"})
+    assert draft.status == "requires_confirmation"
+    assert client.v1.payment_intents.retrieve(intent.id).id == intent.id
