@@ -113,9 +113,11 @@ def _provider_key(existing: Operation, request: ClaimRequest, generation: int) -
 
 
 def generation_key(stem: str, generation: int) -> str:
-    """The provider key of a generation: a lower-case UUID of 28 derived digits and four that count generations."""
-    digits = f"{stem[:28]}{generation % 0x10000:04x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    """The provider key of a generation: a lower-case UUID of 26 derived digits and four that count generations.
+
+    Its version and variant are those of a random UUID: some providers take no other."""
+    variant = "89ab"[int(stem[16], 16) % 4]
+    return f"{stem[:8]}-{stem[8:12]}-4{stem[13:16]}-{variant}{stem[17:20]}-{stem[20:28]}{generation % 0x10000:04x}"
 
 
 def _may_start_again(existing: Operation, now: float, *, equal: bool) -> bool:

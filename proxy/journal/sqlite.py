@@ -28,6 +28,7 @@ from proxy.journal.sqlite_writes import Writer
 from proxy.journal.steps import WallClock
 
 BATCH_MAX = 256  # writes in one transaction: about 10 ms of work, so that the first of them does not wait long
+ASIDE_S = 0.01  # what such a transaction computes; a disk that hangs holds the event loop up for so long, once
 WAITING_MAX = 10_000  # some seconds' worth of writes: what waits longer would be given up anyway
 READS_WAITING_MAX = 1_000
 CALL_TIMEOUT_S = 5.0
@@ -48,6 +49,7 @@ class SqliteJournal:
             waiting_max=waiting_max,
             call_timeout_s=call_timeout_s,
             rest_after_s=REST_AFTER_S,
+            aside_s=ASIDE_S,
         )
         self._reads = Lane(
             "journal-reader",

@@ -1,7 +1,11 @@
 """A lane: one thread that serves what the event loop asks of it, everything that is waiting at once.
 
-The loop's side never blocks and the thread's side never touches a future: a whole batch is answered by one callback.
-Bounded both ways: so many may wait, and each for so long. A call that gave up may still be served.
+The thread's side never touches a future: a whole batch is answered by one callback. Bounded both ways: so many may
+wait, and each for so long. A call that gave up may still be served.
+
+One batch is handed over at a time, and the loop may step aside while the thread computes, for some milliseconds at
+most; while the thread waits for its disk, the loop runs. Two threads that both compute take the interpreter from each
+other at every statement, and that costs several times what the statements do.
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ Call = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]", bool]
 class Server(Protocol):
     """What the thread does. All methods run in the thread."""
 
-    def serve(self, calls: list[Call]) -> list[Any]:
-        """One result for each call, in order; an exception as a result is raised to its caller."""
+    def serve(self, calls: list[Call], computed: Callable[[], None]) -> list[Any]:
+        """One result for each call, in order; an exception as a result is raised to its caller. `computed` may be
+        called, any number of times, when all that is left is to wait."""
         ...
 
     def rest(self) -> None:
@@ -50,6 +55,7 @@ class Lane:
         waiting_max: int,
         call_timeout_s: float,
         rest_after_s: float,
+        aside_s: float = 0.0,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
@@ -58,9 +64,14 @@ class Lane:
         self._waiting_max = waiting_max
         self._call_timeout_s = call_timeout_s
         self._rest_after_s = rest_after_s
+        self._aside_s = aside_s  # how long the loop steps aside for a batch at most
         self._overdue = overdue  # told, on the loop, when a call was given up
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._asked: list[Call] = []  # not handed over yet
+        self._handing_over = False  # in this turn of the loop
+        self._serving = False  # the thread has a batch
+        self._computed = threading.Event()
+        self._queue: SimpleQueue[list[Call] | None] = SimpleQueue()  # at most one batch, and the end
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -73,21 +84,22 @@ class Lane:
         """Have `method(argument)` done in the thread. `moot`: not done any more if its caller has given up by then."""
         if self._closed:
             raise JournalUnavailable("the journal is closed")
-        if self._queue.qsize() >= self._waiting_max:
+        if len(self._asked) >= self._waiting_max:
             raise JournalUnavailable(f"{self._waiting_max} calls wait for the journal already")
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((loop.time() + self._call_timeout_s, future))
         if self._timer is None:
             self._timer = loop.call_later(self._call_timeout_s, self._give_up)
-        self._queue.put((method, argument, future, moot))
+        self._asked.append((method, argument, future, moot))
+        self._hand_over_soon()
         return future
 
     async def close(self, timeout_s: float) -> bool:
         """Serve what waits, then end the thread. False where it did not end in time: it may still be writing."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._hand_over_soon()
         await asyncio.wait((self._ended,), timeout=timeout_s)
         if self._timer is not None:
             self._timer.cancel()
@@ -96,6 +108,25 @@ class Lane:
             return False
         self._thread.join()
         return True
+
+    def _hand_over_soon(self) -> None:
+        """At the end of this turn of the loop, so that all who ask in it share a batch; or when the thread is free."""
+        if not self._handing_over and not self._serving:
+            self._handing_over = True
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._handing_over = False
+        calls = self._asked[: self._batch_max]
+        if not calls:
+            self._queue.put(None)  # closed, and nothing is left
+            return
+        del self._asked[: self._batch_max]
+        self._serving = True
+        self._computed.clear()
+        self._queue.put(calls)
+        if self._aside_s:
+            self._computed.wait(self._aside_s)
 
     def _give_up(self) -> None:
         self._timer = None
@@ -123,6 +154,9 @@ class Lane:
         waiting = self._waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
+        self._serving = False
+        if self._asked or self._closed:
+            self._hand_over_soon()
 
     def _tell_ended(self) -> None:
         self._closed = True
@@ -144,7 +178,7 @@ class Lane:
         rested = True
         while True:
             try:
-                first = self._queue.get(timeout=_LOOK_UP_S if rested else self._rest_after_s)
+                calls = self._queue.get(timeout=_LOOK_UP_S if rested else self._rest_after_s)
             except Empty:
                 if self._loop.is_closed():
                     return  # abandoned: nothing more will come, and nobody will close us
@@ -152,30 +186,17 @@ class Lane:
                     self._rest()
                 rested = True
                 continue
-            calls, last = self._gather(first)
-            if calls:
-                if not self._to_loop(self._tell, calls, self._results(calls)):
-                    self._queue.put(None)  # the loop is gone: what waits is still written, nothing more will come
-                rested = False
-            if last:
+            if calls is None:
                 return
-
-    def _gather(self, first: Call | None) -> tuple[list[Call], bool]:
-        calls: list[Call] = []
-        call = first
-        try:
-            while call is not None:
-                calls.append(call)
-                if len(calls) == self._batch_max:
-                    return calls, False
-                call = self._queue.get_nowait()
-        except Empty:
-            return calls, False
-        return calls, True
+            results = self._results(calls)
+            self._computed.set()
+            if not self._to_loop(self._tell, calls, results):
+                return  # the loop is gone, and nothing more will come
+            rested = False
 
     def _results(self, calls: list[Call]) -> list[Any]:
         try:
-            return self._server.serve(calls)
+            return self._server.serve(calls, self._computed.set)
         except Exception as error:  # noqa: BLE001  # whatever it was: nobody must wait for ever, and the thread goes on
             _log.error("journal %s failed with %s", self._name, type(error).__name__, exc_info=error)
             return [JournalUnavailable(f"the journal failed: {type(error).__name__}") for _ in calls]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._connection = open_for_reading(path)
 
-    def serve(self, calls: list[Call]) -> list[Any]:
+    def serve(self, calls: list[Call], computed: Callable[[], None]) -> list[Any]:
         return [self._one(call) for call in calls]
 
     def _one(self, call: Call) -> Any:

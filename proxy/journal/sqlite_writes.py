@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Writer:
 
     # The transaction.
 
-    def serve(self, calls: list[Call]) -> list[Any]:
+    def serve(self, calls: list[Call], computed: Callable[[], None]) -> list[Any]:
         try:
             if self._broken:
                 self._connect_again()
@@ -92,12 +92,12 @@ class Writer:
             return [unavailable(error) for _ in calls]
         except PaywitnessError as error:
             return [JournalUnavailable(str(error)) for _ in calls]
-        results = self._together(calls)
+        results = self._together(calls, computed)
         if results is None:
-            results = [self._alone(call) for call in calls]
+            results = [self._alone(call, computed) for call in calls]
         return results
 
-    def _together(self, calls: list[Call]) -> list[Any] | None:
+    def _together(self, calls: list[Call], computed: Callable[[], None]) -> list[Any] | None:
         """All calls in one transaction; None where one failed half-way by its own fault, and nothing was written."""
         results: list[Any] = []
         try:
@@ -110,6 +110,7 @@ class Writer:
                     results.append(method(argument))
                 except PaywitnessError as error:
                     results.append(error)  # raised before it wrote anything
+            computed()
             self._cursor.execute("COMMIT")
         except sqlite3.OperationalError as error:  # the disk, not the call
             self._roll_back()
@@ -122,8 +123,8 @@ class Writer:
         self._committed()
         return results
 
-    def _alone(self, call: Call) -> Any:
-        (result,) = self._together([call]) or (None,)
+    def _alone(self, call: Call, computed: Callable[[], None]) -> Any:
+        (result,) = self._together([call], computed) or (None,)
         return result
 
     def _committed(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -338,5 +339,11 @@ def test_keys_of_different_stems_differ_in_every_generation() -> None:
 
 
 def test_the_key_of_a_generation_never_changes() -> None:
-    assert generation_key(STEM, 1) == "01234567-89ab-cdef-0123-456789ab0001"
-    assert generation_key(STEM, 300) == "01234567-89ab-cdef-0123-456789ab012c"
+    assert generation_key(STEM, 1) == "01234567-89ab-4def-8123-456789ab0001"
+    assert generation_key(STEM, 300) == "01234567-89ab-4def-8123-456789ab012c"
+
+
+def test_the_key_of_a_generation_is_a_uuid_that_any_provider_takes() -> None:
+    for generation in (1, 2, 0xFFFF):
+        read = uuid.UUID(generation_key(STEM, generation))
+        assert (read.version, read.variant) == (4, uuid.RFC_4122)

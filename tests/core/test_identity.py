@@ -71,7 +71,7 @@ def test_identity_is_what_it_was() -> None:
 def test_a_derived_provider_key_is_what_it_was() -> None:
     found = identified(charge(wishes=Wishes(key="order-1")), policy(account=(Place(PlaceKind.CONST, "main"),)))
     assert found.key == "da9987ae86dff9df2d245cb484380a49d87d1c36fcff7d1d7f041db7aac64091"
-    assert found.provider_key == "08025b7a-f79d-aec0-df91-e83ad1250001"
+    assert found.provider_key == "08025b7a-f79d-4ec0-9f91-e83ad1250001"
 
 
 @pytest.mark.parametrize(

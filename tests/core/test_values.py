@@ -9,8 +9,8 @@ from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
 from proxy.core.evidence import NetworkPhase, WireFault
 from proxy.core.operation import Outcome, State
 from proxy.core.policy import Route
-from proxy.core.reading import Reading
-from tests.core.making import answered, call, contract, operation, policy, response, unanswered
+from proxy.core.reading import DENIALS, Reading
+from tests.core.making import answered, call, contract, operation, policy, read, response, unanswered
 
 
 def test_a_key_is_safe_to_repeat_for_most_of_its_window() -> None:
@@ -77,6 +77,12 @@ def test_a_byte_may_have_left_from_sending_on(phase: NetworkPhase) -> None:
 
 def test_an_answer_is_complete() -> None:
     assert answered(response()).complete
+
+
+def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
+    acted = {reading for reading in Reading if read(reading).executed}
+    assert acted == {Reading.SUCCEEDED, Reading.PENDING, Reading.REVERSED, Reading.REQUIRES_ACTION, *DENIALS}
+    assert not read(Reading.UNKNOWN_OUTCOME).executed
 
 
 def test_only_success_and_failure_are_ends_and_only_unknown_and_review_are_doubt() -> None:

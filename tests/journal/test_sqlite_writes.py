@@ -123,14 +123,26 @@ class TestOneFaultAmongMany:
         await together(journal, *(journal.record(doubting(operation)) for _ in range(5)))
         assert journal.commits - before == 2
 
-    async def test_a_credential_of_an_undone_record_is_not_remembered(self, journal: SqliteJournal) -> None:
+    async def test_a_credential_of_an_undone_record_is_written_the_next_time(
+        self, journal: SqliteJournal, tmp_path: Path, clock: HandClock
+    ) -> None:
+        """What was rolled back must not be remembered as known: it would never be written."""
         await journal.record(succeeding(await owned(journal, "key-1", credential="credential-1")))
-        second = await owned(journal, "key-2", credential="credential-2")
-        spoil = journal._writes.ask(lambda _: 1 / 0, None)
-        change = succeeding(second, accepted_credential=True)
-        results = await together(journal, spoil, journal.record(change))
-        assert isinstance(results[1], Operation)
+        change = succeeding(await owned(journal, "key-2", credential="credential-2"), accepted_credential=True)
+        results = await together(journal, journal.record(change), _failing_disk(journal))
+        assert all(isinstance(result, JournalUnavailable) for result in results)
+        await journal.record(change)
+        await journal.close()
+        journal = await SqliteJournal.open(tmp_path / "journal.db", clock=clock)
         assert (await journal.claim(asking("key-1", credential="credential-2"))).credential_accepted
+        await journal.close()
+
+
+async def _failing_disk(journal: SqliteJournal) -> None:
+    def fail(_: None) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    await journal._writes.ask(fail, None)
 
 
 class TestBounds:
