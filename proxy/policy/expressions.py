@@ -7,7 +7,7 @@ the cost of an evaluation stays proportional to the body.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,6 +16,7 @@ import jmespath
 from jmespath import exceptions, functions, lexer
 
 from proxy.core.body import Tree
+from proxy.policy.closures import closure_of
 from proxy.policy.marks import did_you_mean
 from proxy.policy.scalars import Wrong
 
@@ -31,10 +32,11 @@ class JmesPath:
     """A compiled expression. Equal when its text is equal; may raise, which core reads as "does not match"."""
 
     text: str
-    _compiled: Any = field(compare=False, repr=False)
+    _parsed: Any = field(compare=False, repr=False)
+    _evaluate: Callable[[Tree], Tree] = field(compare=False, repr=False)
 
     def __call__(self, tree: Tree) -> Tree:
-        return self._compiled.search(tree)
+        return self._evaluate(tree)
 
     def __str__(self) -> str:
         return self.text
@@ -61,13 +63,13 @@ def expression(text: str) -> JmesPath:
         raise Wrong(says=f"this is not a JMESPath expression: {type(error).__name__}") from None
     _refuse_quoted_values(tokens)
     _refuse_growth(list(_walk(compiled.parsed)))
-    return JmesPath(text, compiled)
+    return JmesPath(text, compiled.parsed, closure_of(compiled.parsed) or compiled.search)
 
 
 def form_expression(text: str) -> JmesPath:
     """An expression over a form body. Its values are all texts: a comparison with a number or boolean never holds."""
     compiled = expression(text)
-    for node in _walk(compiled._compiled.parsed):  # made in this module
+    for node in _walk(compiled._parsed):  # made in this module
         if node["type"] == "comparator":
             for child in node["children"]:
                 if child["type"] == "literal" and isinstance(child["value"], (bool, int, float)):
