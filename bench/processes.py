@@ -88,7 +88,10 @@ def start_paywitness(stack: ExitStack, top: Path, scratch: Path, provider: Start
     shipped = (top / "policies" / "acme.yaml").read_text()
     (policies / "acme.yaml").write_text(_UPSTREAM.sub(f"upstream: http://127.0.0.1:{provider.port}", shipped))
     port = free_port()
-    command = [str(Path(sys.executable).with_name("paywitness")), "run", "--policies", "policies"]
+    program = Path(sys.executable).with_name("paywitness")
+    if not program.exists():
+        raise BenchError("paywitness is not installed beside this Python: `make setup` installs it")
+    command = [str(program), "run", "--policies", "policies"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{free_port()}"]
     command += ["--journal", "sqlite:///journal.db", "--home", "home"]
     return start(stack, "paywitness", port, command, scratch, scratch / "paywitness.log")

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from bench.figures import DIRECT, Comparison, Figures, Ratio
+from bench.figures import DIRECT, Comparison, Figures
 from bench.machine import Machine
 
 AIM_CONCURRENCY = 64
 AIM_CPU_RATIO = 1.5
 
-_COLUMNS = "{:<24}{:>9}{:>9}{:>10}{:>10}{:>12}{:>12}"
+_COLUMNS = "{:<26}{:>11}{:>11}{:>11}{:>11}{:>13}{:>13}"
 
 
 def conditions(machine: Machine) -> Iterator[str]:
@@ -34,26 +34,16 @@ def table(comparisons: list[Comparison]) -> Iterator[str]:
         yield _COLUMNS.format(title, "calls/s", "CPU us", "p50 ms", "p99 ms", "added p50", "added p99")
         for route, figures in comparison.routes.items():
             yield _row(route, figures)
-        yield _COLUMNS.format(
-            "ratio",
-            _times(comparison.throughput),
-            _times(comparison.cpu),
-            "",
-            "",
-            _times(comparison.added_p50),
-            _times(comparison.added_p99),
-        )
-        yield _COLUMNS.format(
-            "  least - greatest",
-            _span(comparison.throughput),
-            _span(comparison.cpu),
-            "",
-            "",
-            _span(comparison.added_p50),
-            _span(comparison.added_p99),
-        )
+        ratios = (comparison.throughput, comparison.cpu, comparison.added_p50, comparison.added_p99)
+        yield _ratios("  ratio", [f"x {ratio.median:.2f}" for ratio in ratios])
+        yield _ratios("  in the rounds", [f"{ratio.least:.1f} - {ratio.greatest:.1f}" for ratio in ratios])
     yield ""
     yield from _verdict(comparisons)
+
+
+def _ratios(title: str, texts: list[str]) -> str:
+    calls_per_s, cpu, added_p50, added_p99 = texts
+    return _COLUMNS.format(title, calls_per_s, cpu, "", "", added_p50, added_p99)
 
 
 def _row(route: str, figures: Figures) -> str:
@@ -73,14 +63,6 @@ def _verdict(comparisons: list[Comparison]) -> Iterator[str]:
                 f"CPU per call at {AIM_CONCURRENCY} concurrent: {ratio:.2f} x the pass-through. "
                 f"The aim, at most {AIM_CPU_RATIO:.1f} x, is {word}."
             )
-
-
-def _times(ratio: Ratio) -> str:
-    return f"x {ratio.median:.2f}"
-
-
-def _span(ratio: Ratio) -> str:
-    return f"{ratio.least:.2f}-{ratio.greatest:.2f}"
 
 
 def as_json(machine: Machine, comparisons: list[Comparison]) -> str:

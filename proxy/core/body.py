@@ -23,6 +23,7 @@ _DEPTH_MAX = 64
 _INDEX_DIGITS_MAX = 6  # of a number in brackets; a longer one is a name
 _DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 _WHITESPACE = " \t\n\r"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Encoding(StrEnum):
@@ -45,12 +46,12 @@ def decode(body: bytes, encoding: Encoding) -> Tree:
 def decode_json(body: bytes) -> Tree:
     try:
         # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
-        tree = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object_without_duplicates)
+        tree = _READER.decode(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise BodyError(f"the body is not JSON: {_without_payload(error)}") from None
-    if _too_deep(tree):
+    if body.count(b"{") + body.count(b"[") > _DEPTH_MAX and _too_deep(tree):
         raise BodyError("the body is nested too deeply")
     return tree
 
@@ -84,6 +85,11 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # The provider may take the first, we would take the last: two amounts in one body.
         raise BodyError("an object in the body has the same key twice")
     return tree
+
+
+# Made once: making one takes as long as reading a body.
+_READER = json.JSONDecoder(object_pairs_hook=_object_without_duplicates)
+_SKIPPER = json.JSONDecoder()  # finds where a value ends, in a body that was read
 
 
 def _form_pairs(body: bytes) -> list[tuple[str, str]]:
@@ -252,7 +258,6 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
     """Which span of the text to replace, and by what, so that the value stands under the keys."""
     if text[at : at + 1] != "{":
         raise BodyError("a value on the way to the body's key is not an object")
-    decoder = json.JSONDecoder()
     position = _skip(text, at + 1)
     empty = text[position : position + 1] == "}"
     while not empty:
@@ -260,7 +265,7 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
         value_start = _skip(text, _skip(text, position) + 1)
         if key == keys[0] and len(keys) > 1 and text[value_start : value_start + 4] != "null":
             return _place_in_object(text, value_start, keys[1:], written)
-        _, value_end = decoder.raw_decode(text, value_start)
+        _, value_end = _SKIPPER.raw_decode(text, value_start)
         if key == keys[0]:
             return value_start, value_end, _nested(keys[1:], written)
         position = _skip(text, value_end)

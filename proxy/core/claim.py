@@ -84,8 +84,8 @@ def judge(existing: Operation | None, request: ClaimRequest, now: float) -> Judg
         if not request.permitted:
             return Judgement(Verdict.ABSENT)
         return Judgement(Verdict.OWNED, None, 1, request.fresh.provider_key, request.fresh.stamp)
-    if existing.lease is not None and existing.lease.token == request.token:
-        return Judgement(Verdict.OWNED, existing)
+    if existing.version == 1 and existing.lease is not None and existing.lease.token == request.token:
+        return Judgement(Verdict.OWNED, existing)  # the same claim, asked again: its reply was lost
     existing = after_expired_lease(existing, now)
     equal = (request.compare_fingerprint or request.fresh.fingerprint) == existing.fingerprint
     if _may_start_again(existing, now, equal=equal):

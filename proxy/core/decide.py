@@ -155,12 +155,13 @@ RULES: tuple[Rule, ...] = (
     Rule("succeeded", lambda c: c.state is State.SUCCEEDED, Action.STOP),
     Rule("provider_said_no", lambda c: c.state is State.FAILED, Action.MARK_TERMINAL_FAILURE),
     Rule("customer_must_act", lambda c: c.state is State.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION),
+    # Asking comes first: a webhook that was lost would otherwise never be missed.
+    Rule("accepted_ask_later", lambda c: c.state is State.PENDING and c.contract.can_be_asked, Action.STATUS_INQUIRY),
     Rule(
         "accepted_expect_webhook",
         lambda c: c.state is State.PENDING and c.contract.webhook_expected,
         Action.WAIT_FOR_WEBHOOK,
     ),
-    Rule("accepted_ask_later", lambda c: c.state is State.PENDING and c.contract.can_be_asked, Action.STATUS_INQUIRY),
     Rule("accepted_nobody_to_ask", lambda c: c.state is State.PENDING, Action.SEND_TO_REVIEW),
     Rule("only_a_person_can_go_on", lambda c: c.state is State.REQUIRES_REVIEW, Action.STOP),
     Rule("attempt_still_under_way", lambda c: c.state in {State.PREPARED, State.SENDING}, Action.STOP),

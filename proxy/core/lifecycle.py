@@ -14,8 +14,6 @@ Rules that the table and `advance` hold together:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from proxy.core.contract import ErrorsUnderKey, ProviderContract
 from proxy.core.errors import IllegalTransition
 from proxy.core.events import ACTIONS, OF_AN_ATTEMPT, OUTSIDE_DENIALS, PENDINGS, REVERSALS, SUCCESSES, Move
@@ -183,8 +181,7 @@ def advance(operation: Operation, event: Event, attempt: int | None = None) -> O
     if not doubt and move.to is State.UNKNOWN:
         raise IllegalTransition(f"{event} leads to unknown with nothing in doubt")
     ends = event is Event.LEASE_EXPIRED or (event in OF_AN_ATTEMPT and attempt == operation.attempts)
-    return replace(
-        operation,
+    return operation.changed(
         state=move.to,
         doubt=doubt,
         seen=operation.seen & doubt,
@@ -297,8 +294,7 @@ def conclude(
     shown = classification.reference
     newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
     return (
-        replace(
-            after,
+        after.changed(
             reading=classification.reading if speaks else after.reading,
             effect=classification.effect if speaks else after.effect,
             seen=after.seen | {attempt} if attempt in after.doubt and not classification.lost else after.seen,

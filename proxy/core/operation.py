@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from proxy.core.contract import Kind
 from proxy.core.money import Money
@@ -27,11 +28,15 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self in {State.SUCCEEDED, State.FAILED}
+        return self in _ENDED
 
     @property
     def in_doubt(self) -> bool:
-        return self in {State.UNKNOWN, State.REQUIRES_REVIEW}
+        return self in _IN_DOUBT
+
+
+_ENDED = frozenset({State.SUCCEEDED, State.FAILED})
+_IN_DOUBT = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW})
 
 
 class Outcome(StrEnum):
@@ -71,7 +76,7 @@ class Lease:
     until_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: `changed` copies the dictionary
 class Operation:
     id: str
     key: str  # keyed hash of provider, account, operation and client_key
@@ -112,6 +117,16 @@ class Operation:
     incident: str | None = None  # an open contradiction; nothing is replayed over it
     cancel_sent: bool = False
     lease: Lease | None = None
+
+    def changed(self, **values: Any) -> Operation:
+        """The operation with other values: `dataclasses.replace` in a tenth of the time. A call makes half a dozen, and
+        each has some forty fields."""
+        if not values.keys() <= self.__dict__.keys():
+            raise TypeError(f"an operation has no {', '.join(values.keys() - self.__dict__.keys())}")
+        after = object.__new__(Operation)
+        after.__dict__.update(self.__dict__)
+        after.__dict__.update(values)
+        return after
 
     @property
     def outcome(self) -> Outcome:

@@ -37,11 +37,17 @@ class Route:
 
     method: str
     segments: tuple[str, ...]  # "{name}" segments match any one non-empty segment
+    literal: bool = field(init=False, compare=False, repr=False)  # no segment is a name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "literal", not any(template.startswith("{") for template in self.segments))
 
     def match(self, method: str, segments: tuple[str, ...]) -> dict[str, str] | None:
         """The template's parameters, or None where the path is another one."""
         if method != self.method or len(segments) != len(self.segments):
             return None
+        if self.literal:
+            return {} if segments == self.segments else None
         parameters: dict[str, str] = {}
         for template, segment in zip(self.segments, segments, strict=True):
             if template.startswith("{"):

@@ -9,7 +9,8 @@
     body         the caller's body: whole within bounds, or piece by piece
     answers      a reply to bytes; pure
     hall         what the connections of one server share
-    connection   one caller's connection: what it waits for, half-closing, leaving
+    patience     the part of a connection that knows what it waits for, how long, and how to end
+    connection   one caller's connection: half-closing, leaving, what may follow what
     written      what aiohttp is told of an answer that we wrote ourselves
     streaming    an answer that is passed on while it is still coming
     exchange     one request from its head to its answer, as one vertical list

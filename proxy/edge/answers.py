@@ -16,13 +16,13 @@ from proxy.core.reply import FRAMING, HOP_BY_HOP, Reply
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
-CLOSES = b"Connection: close\r\n"
+CLOSES = b"Connection: close"
 STAYS = b""
-STAYS_HTTP10 = b"Connection: keep-alive\r\n"  # HTTP/1.0 must be told
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
+STAYS_HTTP10 = b"Connection: keep-alive"  # HTTP/1.0 must be told
+CHUNKED = b"Transfer-Encoding: chunked"
 
-_OURS_TO_SET = HOP_BY_HOP | FRAMING
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_WATCHED = HOP_BY_HOP | FRAMING | {b"date"}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _BODILESS = frozenset({204, 304})
 # Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
 _CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
@@ -41,7 +41,7 @@ class DateLine:
         second = int(self.clock.now())
         if second != self._second:
             self._second = second
-            self._line = f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+            self._line = f"Date: {formatdate(second, usegmt=True)}".encode()
         return self._line
 
 
@@ -50,26 +50,25 @@ def has_no_body(method: str, status_code: int) -> bool:
 
 
 def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: bytes, date_line: bytes) -> bytes:
-    """The head of a final answer. `framing` and `connection` are whole lines, or empty.
+    """The head of a final answer. `framing`, `connection` and `date_line` are header lines, or empty.
 
     Raises ValueError for a status that ends nothing.
     """
-    status_line = _STATUS_LINES.get(status_code) or f"HTTP/1.1 {status_code} \r\n".encode()
     if not 200 <= status_code <= 999:
         raise ValueError("the status of a final answer lies between 200 and 999")
-    parts = [status_line]
-    for name, value in headers:
-        lower = name.lower()
-        if lower in _OURS_TO_SET:
-            continue
-        if lower == b"date":
+    lines = [_STATUS_LINES.get(status_code) or b"HTTP/1.1 %d " % status_code]
+    for pair in headers:
+        name = pair[0].lower()
+        if name in _WATCHED:
+            if name != b"date":
+                continue
             date_line = b""
-        parts.append(name + b": " + value + b"\r\n")
-    parts += (framing, connection, date_line, b"\r\n")
-    head = b"".join(parts)
-    lines = len(parts) - (not framing) - (not connection) - (not date_line)
+        lines.append(b": ".join(pair))
+    lines += [line for line in (framing, connection, date_line) if line]
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
     # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
-    if head.count(b"\r") != lines or head.count(b"\n") != lines or b"\0" in head:
+    ends = len(lines) + 1
+    if head.count(b"\r") != ends or head.count(b"\n") != ends or b"\0" in head:
         return head_bytes(status_code, harmless(headers), framing, connection, date_line)
     return head
 
@@ -87,9 +86,9 @@ def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) 
     """A whole answer: head and body, to be written one after the other."""
     if has_no_body(method, reply.status_code):
         length = length_of(reply.headers)
-        framing = b"Content-Length: %d\r\n" % length if length is not None and reply.status_code != 204 else b""
+        framing = b"Content-Length: %d" % length if length is not None and reply.status_code != 204 else b""
         return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), b""
-    framing = b"Content-Length: %d\r\n" % len(reply.body)
+    framing = b"Content-Length: %d" % len(reply.body)
     return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), reply.body
 
 

@@ -1,11 +1,9 @@
-"""One caller's connection: aiohttp's, with what it lacks. It knows what it waits for, and for how long.
+"""One caller's connection: aiohttp's, with what it lacks.
 
 aiohttp parses, queues and calls; it has no bound on the time that heads and bodies take, drops the answer of a caller
-that half-closes, leaves a body waiting for ever once its framing has failed, and logs malformed lines as they came.
-Those four are mended here. The attributes with an underscore are aiohttp's own; the tests of this room hold them down.
-
-The one rule: while `_waits_for` is NOTHING the next step is ours; otherwise it is the caller's, and there is a moment
-at which we stop waiting.
+that half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the
+next, and logs malformed lines as they came. That is mended here and in `patience`. Some of the attributes with an
+underscore are aiohttp's own; the tests of this room hold them down.
 """
 
 from __future__ import annotations
@@ -13,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
-from enum import Enum, auto
-from math import inf
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
@@ -23,83 +18,42 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from proxy.core.reply import Problem
-from proxy.edge.answers import CLOSES, CONTINUE, STAYS, STAYS_HTTP10, reply_bytes
+from proxy.edge.answers import CLOSES, STAYS, STAYS_HTTP10
 from proxy.edge.hall import Hall
-from proxy.edge.limits import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
+from proxy.edge.limits import TOO_MANY_CONNECTIONS
+from proxy.edge.patience import ASKING, PatientConnection, Waits
 from proxy.edge.refused import BodyLost, Refused, malformed
 from proxy.edge.written import IS_OVER
 
 _log = logging.getLogger("paywitness.edge")
 
-_NEVER_S = 10 * 365 * 86400.0  # aiohttp's own idle timer: ours knows more
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, not an end
 _PLAIN_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
 
 
-class Waits(Enum):
-    """What the caller owes us."""
-
-    FIRST_BYTE = auto()
-    HEAD = auto()
-    NEXT_REQUEST = auto()
-    BODY = auto()
-    TAKING = auto()  # of the answer
-    CLOSING = auto()  # to take what was written, and to stop sending
-    NOTHING = auto()
-
-
-class Connection(web.RequestHandler):
+class Connection(PatientConnection):
     __slots__ = (
         "_ahead",
-        "_answering",
-        "_body",
-        "_due_mono",
-        "_half_closed",
-        "_hall",
         "_head_bytes",
         "_latest",
         "_latest_chunked",
         "_serving",
         "_tail",
-        "_untaken_bytes",
-        "_waits_for",
-        "_wire",
         "bulky",
         "http11",
         "provider",
     )
 
     def __init__(self, hall: Hall, server: web.Server, provider: str | None) -> None:
-        limits = hall.limits
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_S,
-            access_log=cast(logging.Logger, None),  # aiohttp's way to say: none
-            max_line_size=limits.line_bytes_max,
-            max_field_size=limits.line_bytes_max,
-            max_headers=limits.headers_max,
-            lingering_time=limits.linger_s,
-            read_bufsize=limits.piece_bytes_max,
-            auto_decompress=False,  # a compressed body is fingerprinted and sent as it came
-        )
+        super().__init__(hall, server)
         self.provider = provider  # whose port this is; None: the path says
+        self.http11 = True
         self.bulky = False  # a head may have been larger than is allowed: measure it
-        self._hall = hall
-        self._wire: asyncio.Transport | None = None
-        self._waits_for = Waits.FIRST_BYTE
-        self._due_mono = inf
-        self._head_bytes = 0  # of a head that is not whole yet
         self._latest: object = None  # the request that came last
         self._latest_chunked = False
-        self._body: StreamReader | None = None  # of the latest request
-        self._tail = b""  # the last bytes of a chunked body
+        self._tail = b""  # the last bytes of its chunked body
+        self._head_bytes = 0  # of a head that is not whole yet
         self._ahead = False  # bytes came after the latest request that are no whole request yet
-        self._half_closed = False
         self._serving = False  # a request is being answered
-        self._answering = False  # a byte of its final answer was written
-        self.http11 = True
-        self._untaken_bytes = 0
 
     # -- what the loop tells us
 
@@ -142,7 +96,8 @@ class Connection(web.RequestHandler):
         self._latest, self._body = self._messages[-1]
         self._head_bytes = 0
         self._ahead = False
-        self._waits_for, self._due_mono = Waits.NOTHING, inf
+        if self._waits_for in ASKING:
+            self._wait_for_nothing()
         self._latest_chunked = getattr(self._latest, "chunked", False)
         if self._latest_chunked:
             self._tail = data[-len(_PLAIN_END) :]
@@ -156,11 +111,11 @@ class Connection(web.RequestHandler):
         """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
         self._half_closed = True
         if self._waits_for is Waits.HEAD:
-            self._say_and_close(malformed("The request ended before its head did."))
+            self._say_and_part(malformed("The request ended before its head did."))
         elif self._body is not None and not self._body.is_eof():
             self._body.set_exception(BodyLost(Problem.MALFORMED, "The body ended before its end."))
         self._provoke()
-        return self._waits_for not in (Waits.FIRST_BYTE, Waits.HEAD, Waits.NEXT_REQUEST)
+        return self._waits_for in (Waits.NOTHING, Waits.BODY, Waits.TAKING)
 
     def handle_error(
         self,
@@ -174,9 +129,10 @@ class Connection(web.RequestHandler):
             self.break_off()  # not the caller's fault, and nobody knows what has been done: promise nothing
         elif isinstance(exc, LineTooLong):
             limit = self._hall.limits.line_bytes_max
-            self._say(Refused(Problem.TOO_LARGE, f"A line of the head is longer than {limit} bytes.", 431))
+            self._say_and_part(Refused(Problem.TOO_LARGE, f"A line of the head is longer than {limit} bytes.", 431))
         else:
-            self._say(malformed("The request is not well-formed HTTP/1.1, or its framing can be read in two ways."))
+            detail = "The request is not well-formed HTTP/1.1, or its framing can be read in two ways."
+            self._say_and_part(malformed(detail))
         return IS_OVER
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
@@ -187,7 +143,7 @@ class Connection(web.RequestHandler):
 
     def begin(self, *, http11: bool) -> None:
         """The next request is being served."""
-        self._waits_for, self._due_mono = Waits.NOTHING, inf
+        self._wait_for_nothing()
         self.http11 = http11
         self._serving, self._answering = True, False
         if self._half_closed:
@@ -198,7 +154,7 @@ class Connection(web.RequestHandler):
         self._serving = False
         limits = self._hall.limits
         if not goes_on:
-            self._wait_for(Waits.CLOSING, limits.linger_s + limits.answer_idle_s)
+            self._part()
         elif self._messages:
             return
         elif self._ahead:
@@ -229,102 +185,30 @@ class Connection(web.RequestHandler):
     @property
     def is_wanted(self) -> bool:
         """Whether a further request can come, and is to be served. What has come is served also in a drain."""
-        if self._close or self._half_closed:
-            return bool(self._messages) and not self._close
-        return not self._hall.draining or bool(self._messages) or self._ahead
-
-    def write(self, data: bytes) -> None:
-        """Raises ConnectionResetError if the caller has left."""
-        wire = self._wire
-        if wire is None or wire.is_closing():
-            raise ConnectionResetError
-        self._answering = True
-        wire.write(data)
-
-    async def taken(self) -> None:
-        """Wait until the caller has taken most of what was written. Raises ConnectionError if it leaves instead."""
-        if not self.writing_paused or self._wire is None:
-            return
-        self._wait_for(Waits.TAKING, self._hall.limits.answer_idle_s)
-        self._untaken_bytes = self._wire.get_write_buffer_size()
-        try:
-            await self._drain_helper()
-        finally:
-            self._waits_for, self._due_mono = Waits.NOTHING, inf
-
-    async def more_of(self, body: StreamReader, piece_bytes_max: int, within_s: float) -> bytes:
-        """Wait for the next piece of the body. Raises BodyLost if it does not come in time."""
-        self._wait_for(Waits.BODY, within_s)
-        try:
-            return await body.read(piece_bytes_max)
-        finally:
-            self._waits_for, self._due_mono = Waits.NOTHING, inf
-
-    def say_continue(self) -> None:
-        if self._wire is not None and not self._wire.is_closing():
-            self._wire.write(CONTINUE)
+        if self._close:
+            return False
+        if self._messages:
+            return True
+        return not self._half_closed and (self._ahead or not self._hall.draining)
 
     def connection_line(self, *, goes_on: bool) -> bytes:
         if not goes_on:
             return CLOSES
         return STAYS if self.http11 else STAYS_HTTP10
 
-    # -- what the server asks
-
-    @property
-    def idle(self) -> bool:
-        return self._waits_for in (Waits.FIRST_BYTE, Waits.NEXT_REQUEST)
-
-    @property
-    def file_number(self) -> int:
-        return cast(int, self._wire.get_extra_info("socket").fileno()) if self._wire is not None else -1
-
-    @property
-    def loop_task(self) -> asyncio.Task[None] | None:
-        """The task in which aiohttp takes one request after the other."""
-        return self._task_handler
-
-    def break_off(self) -> None:
-        """End it so that nobody can take what was written for a whole answer."""
-        if self._wire is not None:
-            self._wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self._wire.abort()
-
-    def look_at_the_clock(self, now: float) -> None:
-        """Stop waiting for what is overdue."""
-        wire = self._wire
-        if wire is None:
-            return
-        if wire.is_closing() and self._waits_for is not Waits.CLOSING:
-            self._wait_for(Waits.CLOSING, self._hall.limits.answer_idle_s)
-        if now < self._due_mono:
-            return
-        match self._waits_for:
-            case Waits.HEAD:
-                limit = self._hall.limits.head_s
-                self._say_and_close(Refused(Problem.TOO_SLOW, f"The head was not whole within {limit:g} s."))
-            case Waits.FIRST_BYTE | Waits.NEXT_REQUEST:
-                # Silently: an answer that nobody asked for could be taken for that to the next request.
-                self._hall.counters.refused[IDLE] += 1
-                self.force_close()
-            case Waits.BODY:
-                self._give_up_body()
-            case Waits.TAKING:
-                self._give_up_taking(wire)
-            case Waits.CLOSING:
-                self.break_off()
-            case Waits.NOTHING:
-                pass
-
     # -- within
 
-    def _wait_for(self, what: Waits, seconds: float) -> None:
-        self._waits_for = what
-        self._due_mono = self._loop.time() + seconds
+    def _provoke(self) -> None:
+        """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
+
+        A caller that only half-closed must be able to skip an interim answer (RFC 9110 15.2).
+        """
+        if self._serving and self.http11 and not self._answering and self._waits_for is Waits.NOTHING:
+            self.say_continue()
 
     def _cannot_read(self) -> None:
-        if self._waits_for in (Waits.FIRST_BYTE, Waits.HEAD, Waits.NEXT_REQUEST):
-            self._say_and_close(malformed("The request cannot be read."))
+        if self._waits_for in ASKING:
+            self._say_and_part(malformed("The request cannot be read."))
             return
         if self._body is not None and not self._body.is_eof():
             self._body.set_exception(BodyLost(Problem.MALFORMED, "The body cannot be read."))
@@ -337,7 +221,7 @@ class Connection(web.RequestHandler):
         elif self._waits_for is Waits.NEXT_REQUEST:
             self._wait_for(Waits.HEAD, self._hall.limits.head_s)
         elif self._waits_for is not Waits.HEAD:
-            if self._waits_for is Waits.CLOSING or self._body is None or not self._body.is_eof():
+            if self.is_over or self._body is None or not self._body.is_eof():
                 return
             self._ahead = True
         self._head_bytes += size
@@ -345,39 +229,6 @@ class Connection(web.RequestHandler):
         if self._head_bytes <= limit:
             return
         if self._waits_for is Waits.HEAD:
-            self._say_and_close(Refused(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431))
+            self._say_and_part(Refused(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431))
         else:
             self.close()  # after the answer that is under way
-
-    def _give_up_body(self) -> None:
-        self._due_mono = inf
-        limits = self._hall.limits
-        detail = f"The body may take {limits.body_s:g} s, and {limits.body_idle_s:g} s between two pieces."
-        if self._body is not None:
-            self._body.set_exception(BodyLost(Problem.TOO_SLOW, detail))
-
-    def _give_up_taking(self, wire: asyncio.Transport) -> None:
-        untaken_bytes = wire.get_write_buffer_size()
-        if untaken_bytes < self._untaken_bytes:
-            self._untaken_bytes = untaken_bytes
-            self._due_mono = self._loop.time() + self._hall.limits.answer_idle_s
-            return
-        self._hall.counters.broken[ANSWER_NOT_TAKEN] += 1
-        self.break_off()
-
-    def _provoke(self) -> None:
-        """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
-
-        A caller that only half-closed must be able to skip an interim answer (RFC 9110 15.2).
-        """
-        if self._serving and self.http11 and not self._answering and self._waits_for is Waits.NOTHING:
-            self.say_continue()
-
-    def _say(self, refusal: Refused) -> None:
-        self._hall.counters.refused[refusal.kind] += 1
-        if self._wire is not None and not self._wire.is_closing():
-            self._wire.write(b"".join(reply_bytes(refusal.reply, "", CLOSES, self._hall.date_line.now())))
-
-    def _say_and_close(self, refusal: Refused) -> None:
-        self._say(refusal)
-        self.force_close()

@@ -96,8 +96,11 @@ class Exchanges:
         pieces = body.pieces() if body.present else None
         try:
             return await self.carrier.forward(asked.call(b""), pieces, body.length)
-        except (Refused, CallerLeft):
-            raise  # by the body, on its way through
+        except Refused as refusal:  # of the body, on its way through
+            refusal.part_sent = True
+            raise
+        except CallerLeft:
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             _tell("forwarding a call", error)
             detail = "This sidecar failed while it forwarded the call. It was not sent again."
@@ -118,7 +121,8 @@ class Exchanges:
         else:
             connection.write(head)
             connection.write(body)
-        await connection.taken()
+        if connection.writing_paused:
+            await connection.taken()
 
 
 def _tell(doing: str, error: Exception) -> None:

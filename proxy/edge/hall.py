@@ -21,19 +21,24 @@ class Hall:
     connections: set[Connection] = field(default_factory=set)
     serving: set[asyncio.Task[object]] = field(default_factory=set)  # also for callers that have left
     draining: bool = False
-    emptied: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended, or is about to
 
     def enter(self, connection: Connection) -> bool:
         """Whether there is room for one more."""
-        if len(self.connections) >= self.limits.connections_max:
+        if self.closed or len(self.connections) >= self.limits.connections_max:
             return False
         self.connections.add(connection)
         self.counters.connections_open = len(self.connections)
-        self.emptied.clear()
         return True
 
     def leave(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.counters.connections_open = len(self.connections)
-        if not self.connections:
-            self.emptied.set()
+        self.changed.set()
+
+    async def all_served(self) -> None:
+        """Wait until nobody is owed an answer, or a part of one."""
+        while not all(connection.is_served for connection in self.connections):
+            self.changed.clear()
+            await self.changed.wait()

@@ -32,7 +32,7 @@ class EdgeLimits:
 
 @dataclass(slots=True)
 class EdgeCounters:
-    """What the edge knows by itself. Reasons are words of our code: problems, and those of REASONS."""
+    """What the edge knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
 
     connections_open: int = 0
     requests: int = 0
@@ -46,4 +46,3 @@ IDLE = "idle"  # a connection that was opened, or kept, and asked nothing in tim
 ANSWER_NOT_TAKEN = "answer-not-taken"
 CALLER_LEFT = "caller-left"
 UPSTREAM_BROKE = "upstream-broke"
-HEADER_DROPPED = "header-dropped"  # of an answer: it would have split the head

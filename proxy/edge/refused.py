@@ -1,4 +1,4 @@
-"""Refusals: how a request ends before the engine has heard of it. Nothing was sent, and the answer says so."""
+"""Refusals: how a request ends by the caller's fault, and what the answer then says about what was sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from proxy.core.errors import PaywitnessError
 from proxy.core.reply import Problem, Reply, problem
 
 _NOTHING_SENT = " Nothing was sent."
+_PART_SENT = " The part of it that had come was passed on; it will not be sent again."
 
 # After these, what follows on the connection cannot be trusted to be a request.
 _CLOSING = frozenset({Problem.MALFORMED, Problem.TOO_LARGE, Problem.TOO_SLOW})
@@ -22,6 +23,7 @@ class Refused(PaywitnessError):
         self.kind = kind
         self.detail = detail
         self.status_code = status_code
+        self.part_sent = False  # true of a body that was lost while it was being passed on
 
     @property
     def closes(self) -> bool:
@@ -29,7 +31,8 @@ class Refused(PaywitnessError):
 
     @property
     def reply(self) -> Reply:
-        reply = problem(self.kind, self.detail + _NOTHING_SENT)
+        detail = self.detail + (_PART_SENT if self.part_sent else _NOTHING_SENT)
+        reply = problem(self.kind, detail, sent=self.part_sent)
         if self.status_code is None:
             return reply
         members = json.loads(reply.body) | {"status": self.status_code}

@@ -66,21 +66,19 @@ class EdgeServer:
         self._hall.draining = True
         await self._accept_all()
         self._stop_listening()
-        idle = {connection.file_number: connection for connection in self._hall.connections if connection.idle}
+        idle = {connection.file_number: connection for connection in self._hall.connections if connection.is_idle}
         for number in set(idle) - _readable(idle):
             idle[number].force_close()
         try:
             async with asyncio.timeout(grace_s):
-                while self._hall.connections:
-                    self._hall.emptied.clear()
-                    await self._hall.emptied.wait()
+                await self._hall.all_served()
         except TimeoutError:
             pass  # the grace is over
         return self._cut()
 
     async def close(self) -> None:
         """End everything at once. What the engine is still carrying loses its caller, and is cancelled."""
-        self._hall.draining = True
+        self._hall.draining = self._hall.closed = True
         self._stop_listening()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -112,9 +110,10 @@ class EdgeServer:
 
     def _cut(self) -> int:
         rest = tuple(self._hall.connections)
+        cut = sum(not connection.is_served for connection in rest)
         for connection in rest:
-            connection.break_off()
-        return len(rest)
+            connection.cut()
+        return cut
 
 
 def _readable(file_numbers: Iterable[int]) -> set[int]:

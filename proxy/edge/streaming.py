@@ -23,7 +23,7 @@ async def pass_on(reply: StreamedReply, method: str, connection: Connection, hal
         goes_on = False  # HTTP/1.0: only the end of the connection can end it
     framing = CHUNKED if chunked else b""
     if length is not None and reply.status_code != 204:
-        framing = b"Content-Length: %d\r\n" % length
+        framing = b"Content-Length: %d" % length
     line = connection.connection_line(goes_on=goes_on)
     try:
         connection.write(head_bytes(reply.status_code, reply.headers, framing, line, hall.date_line.now()))

@@ -42,7 +42,7 @@ class Sender:
             nothing_in_doubt = not operation.doubt
             if nothing_in_doubt and self.clock.mono() >= errand.deadline_mono:
                 return False  # the caller will be told that nothing was sent; so nothing is
-            if not self.leases.lasts(operation.id, write_s):
+            if not self.leases.lasts(operation.id, errand.token, write_s):
                 return False
             errand.byte_started = errand.has_sent = True
             return True
@@ -60,6 +60,8 @@ class Sender:
                 reuse=policy.contract.dedupes,
             )
         except (ValueError, BodyError):
+            if errand.byte_started:
+                raise  # a fault of ours with the request on the wire: whatever it was, it is no proof that nothing left
             detail = "the request cannot be written as the policy says"
             return Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, detail, 0.0)
 

@@ -9,14 +9,13 @@ the attempt belongs to the operation: neither a caller that leaves nor its deadl
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.chance import Chance
 from proxy.clock import Clock
 from proxy.core.backoff import delay_s, no_earlier_than
 from proxy.core.claim import Claim, Verdict
-from proxy.core.classify import classify
+from proxy.core.classify import Asked, classify
 from proxy.core.decide import Action, Decision, decide
 from proxy.core.errors import JournalUnavailable
 from proxy.core.evidence import Evidence, Response
@@ -83,7 +82,7 @@ class Carry:
         if decision.action is not Action.RETRY_SAME_OPERATION:
             return unknown(operation, errand.shape, sent=False)
         errand.tries = 1
-        resent = replace(advance(operation, Event.RESEND_RECORDED), lease=Lease(errand.token, 0.0))
+        resent = advance(operation, Event.RESEND_RECORDED).changed(lease=Lease(errand.token, 0.0))
         change = self._change(resent, (Event.RESEND_RECORDED,), decision, note="repeated by the caller")
         taken = await self.records.take(change)
         if taken is None:
@@ -98,7 +97,7 @@ class Carry:
         try:
             while True:
                 evidence = await self.sender.send(errand, operation, policy)
-                classification = classify(evidence, policy.classify, replace(errand.asked, stamp=operation.stamp))
+                classification = classify(evidence, policy.classify, Asked(errand.asked.money, operation.stamp))
                 await self.steps.reached(step.ANSWER_CLASSIFIED)
                 operation, decision = await self.settle(errand, operation, policy, evidence, classification)
                 errand.operation = operation
@@ -115,12 +114,13 @@ class Carry:
             if not operation.attempt_under_way:
                 raise  # between two tries, with nothing in doubt: this call will send nothing more
             return unknown(operation, errand.shape, sent=errand.has_sent, detail=_RECORD_NOT_TAKEN)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or a fault of ours: the key must not stay held until the lease runs out
             await self.records.write_down_abandoned(errand, operation)
             raise
         finally:
-            self.leases.let_go(operation.id)
-            self.repeats.under_way.pop(operation.id, None)
+            if self.repeats.under_way.get(operation.id) is errand:  # else our lease ran out, and a repeat took it up
+                del self.repeats.under_way[operation.id]
+                self.leases.let_go(operation.id)
 
     async def settle(
         self, errand: Errand, operation: Operation, policy: Policy, evidence: Evidence, classification: Classification
@@ -132,12 +132,17 @@ class Carry:
         def step_from(current: Operation) -> Change:
             nonlocal decided
             after, event = conclude(current, attempt.number, classification, policy.contract)
-            wait = self.backoff(errand, policy, classification, evidence.response)
+            wait = 0.0 if after.state.ended else self.backoff(errand, policy, classification, evidence.response)
             decided = decide(context_of(after, policy, errand, self.clock, delay_s=wait, last=classification))
+            if after.attempt_under_way and not after.state.ended:
+                # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
+                decided = Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
             following, events = self.follow(after, decided, policy, errand)
-            change = self._change(following, (event, *events), decided, attempt=attempt)
-            return replace(
-                change,
+            return self._change(
+                following,
+                (event, *events),
+                decided,
+                attempt=attempt,
                 sealed_response=self._sealed(following, classification, evidence.response),
                 erase_request=following.state.ended,
                 accepted_credential=classification.executed,
@@ -161,12 +166,14 @@ class Carry:
             case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
                 after, events = advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
             case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY:
-                after = replace(after, due_at=self.clock.now() + max(decision.delay_s, policy.resolve.schedule_s[0]))
+                after = after.changed(due_at=self.clock.now() + max(decision.delay_s, policy.resolve.schedule_s[0]))
         sends = decision.action is Action.RETRY_SAME_OPERATION
-        after = replace(after, lease=(after.lease or Lease(errand.token, 0.0)) if sends else None)
+        ours = after.lease is None or after.lease.token == errand.token
+        if ours:
+            after = after.changed(lease=Lease(errand.token, 0.0) if sends else None)
         if after.state.ended:
-            after = replace(after, due_at=None, released=released_end(after))
-        return replace(after, because=decision.because), events
+            after = after.changed(due_at=None, released=released_end(after))
+        return after.changed(because=decision.because), events
 
     async def next_turn(self, errand: Errand, operation: Operation) -> Operation:
         """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
@@ -174,8 +181,8 @@ class Carry:
             again = advance(operation, Event.SEND_RECORDED)
             change = Change(again, (Event.SEND_RECORDED,), lease_s=self.leases.lease_s)
         else:
-            ended = replace(advance(operation, Event.GIVEN_UP), lease=None, because="no_effect_caller_left")
-            change = Change(replace(ended, released=released_end(ended)), (Event.GIVEN_UP,), because=ended.because)
+            ended = advance(operation, Event.GIVEN_UP).changed(lease=None, because="no_effect_caller_left")
+            change = Change(ended.changed(released=released_end(ended)), (Event.GIVEN_UP,), because=ended.because)
         return await self.records.take(change) or await self.records.current(operation)
 
     def backoff(
@@ -205,6 +212,9 @@ class Carry:
         decision: Decision,
         *,
         attempt: AttemptSummary | None = None,
+        sealed_response: bytes | None = None,
+        erase_request: bool = False,
+        accepted_credential: bool = False,
         note: str = "",
     ) -> Change:
         return Change(
@@ -216,4 +226,7 @@ class Carry:
             delay_s=decision.delay_s,
             note=note,
             lease_s=self.leases.lease_s if operation.lease is not None else None,
+            sealed_response=sealed_response,
+            erase_request=erase_request,
+            accepted_credential=accepted_credential,
         )

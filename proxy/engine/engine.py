@@ -130,7 +130,7 @@ class Engine:
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
-        if errand.may_have_sent and errand.operation is not None:
+        if (errand.may_have_sent or errand.has_sent) and errand.operation is not None:
             return unknown(errand.operation, errand.shape, sent=errand.has_sent)
         return self._refuse(Problem.JOURNAL_UNAVAILABLE, _JOURNAL_SILENT, errand.call, errand.policy)
 

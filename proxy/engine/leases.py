@@ -41,10 +41,10 @@ class Leases:
     def let_go(self, operation_id: str) -> None:
         self._held.pop(operation_id, None)
 
-    def lasts(self, operation_id: str, seconds: float) -> bool:
-        """Whether the lease has more than that left."""
+    def lasts(self, operation_id: str, token: str, seconds: float) -> bool:
+        """Whether that holder's lease has more than that left."""
         held = self._held.get(operation_id)
-        return held is not None and held.until_boot - self._clock.boot() > seconds
+        return held is not None and held.token == token and held.until_boot - self._clock.boot() > seconds
 
     async def renew(self) -> None:
         """Renew everything that is held and has not run out by our own clock."""

@@ -72,17 +72,19 @@ class Records:
         return claim
 
     async def write(self, operation: Operation, step_from: Callable[[Operation], Change]) -> Operation:
-        """Write one step. Where somebody was faster, take the step again from where the operation now stands."""
+        """Write one step. Where somebody was faster, take the step again from where the operation now stands. A step
+        whose reply was lost is asked again as it was: decided anew it might differ from what was written."""
         current, unsure = operation, False
+        change = step_from(current)
         for _ in range(_WRITE_TRIES):
-            change = step_from(current)
             try:
                 return await self._record(change)
             except StaleWrite:
                 now_stands = await self.current(current)
                 if unsure and _landed(now_stands, change):
                     return now_stands
-                current = now_stands
+                current, unsure = now_stands, False
+                change = step_from(current)
             except JournalUnavailable:
                 unsure = True
                 await self.clock.sleep(_PAUSE_S)
@@ -115,22 +117,26 @@ class Records:
         return recorded
 
     async def write_down_abandoned(self, errand: Errand, operation: Operation) -> None:
-        """The process is ending: what may have left is doubt, what has not is given up. Bounded by the journal."""
+        """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
         if not operation.attempt_under_way and operation.state is not State.BACKOFF:
             return
 
         def step_from(current: Operation) -> Change:
+            if current.lease is None or current.lease.token != errand.token:
+                # Our last record was taken after all, or a sweep was faster: it stands where it shall.
+                raise IllegalTransition(f"{current.id} is no longer ours to give up")
             if current.state is State.BACKOFF:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
             elif errand.byte_started or current.doubt:
                 after, event = advance(current, Event.ANSWER_LOST, current.attempts), Event.ANSWER_LOST
-                after = replace(after, reading=Reading.UNKNOWN_OUTCOME, effect=Effect.POSSIBLE, due_at=self.clock.now())
+                after = after.changed(reading=Reading.UNKNOWN_OUTCOME, effect=Effect.POSSIBLE, due_at=self.clock.now())
             else:
                 waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
-                waiting = replace(waiting, reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+                waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
                 after, event = advance(waiting, Event.GIVEN_UP), Event.GIVEN_UP
             released = after.state is State.FAILED
-            return Change(replace(after, lease=None, released=released), (event,), note="the sidecar was shut down")
+            note = "the sidecar was shut down, or failed"
+            return Change(after.changed(lease=None, released=released), (event,), note=note)
 
         try:
             await self.write(operation, step_from)
@@ -161,7 +167,12 @@ def _landed(stands: Operation, change: Change) -> bool:
         and stands.doubt == wanted.doubt
         and stands.attempts == wanted.attempts
         and stands.because == wanted.because
+        and _token(stands) == _token(wanted)
     )
+
+
+def _token(operation: Operation) -> str | None:
+    return operation.lease.token if operation.lease is not None else None
 
 
 def fresh_operation(errand: Errand, operation_id: str, now: float, secret: bytes) -> Operation:

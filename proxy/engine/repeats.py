@@ -102,6 +102,8 @@ class Repeats:
         if reply.problem is None and operation is not None and operation.credential != errand.identity.credential:
             detail = "The provider has not yet accepted this credential for the account that made the payment."
             return problem(Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=errand.shape, provider=operation.provider)
+        if reply.problem is Problem.UNKNOWN and operation is not None:
+            reply = unknown(operation, errand.shape, sent=False)  # what this call did: it sent nothing itself
         return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
 
     async def _look_until_over(self, errand: Errand, operation: Operation) -> Operation:

@@ -54,7 +54,8 @@ class MemoryJournal:
         shelves = self._opened()
         now = self._time.now()
         newest = shelves.newest_of_key.get(request.fresh.key)
-        taken = steps.claim_steps(None if newest is None else shelves.operations[newest], request, now)
+        existing = None if newest is None else shelves.operations[newest]
+        taken = steps.claim_steps(existing, request, now, self._disputed)
         if taken.started is not None and taken.started.operation.id in shelves.operations:
             raise JournalUnavailable(f"the journal holds another operation of the id {taken.started.operation.id}")
         if taken.expired is not None:
@@ -202,6 +203,11 @@ class MemoryJournal:
         if not self._open:
             raise JournalUnavailable("the journal is closed")
         return self._shelves
+
+    def _disputed(self, key: str) -> Operation | None:
+        found = (operation for operation in self._shelves.operations.values() if operation.key == key)
+        disputed = [operation for operation in found if operation.incident is not None]
+        return max(disputed, key=lambda operation: operation.generation, default=None)
 
     def _write(self, step: steps.Step) -> None:
         shelves = self._shelves

@@ -28,6 +28,7 @@ _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again 
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM operations"
 _NEWEST_OF_KEY = f"{_SELECT} WHERE key = ? ORDER BY generation DESC LIMIT 1"
+_DISPUTED_OF_KEY = f"{_SELECT} WHERE key = ? AND incident IS NOT NULL ORDER BY generation DESC LIMIT 1"
 _BY_ID = f"{_SELECT} WHERE id = ?"
 _EXPIRED = f"{_SELECT} INDEXED BY leased WHERE lease_until_at <= ? ORDER BY lease_until_at LIMIT ?"
 # The change that made an operation what it is tells who holds it: us, or whoever had the journal before.
@@ -167,7 +168,7 @@ class Writer:
     def claim(self, request: ClaimRequest) -> Claim:
         now = self._time.now()
         row = self._cursor.execute(_NEWEST_OF_KEY, (request.fresh.key,)).fetchone()
-        taken = steps.claim_steps(None if row is None else operation_of(row), request, now)
+        taken = steps.claim_steps(None if row is None else operation_of(row), request, now, self._disputed)
         if taken.expired is not None:
             self._write_over(taken.expired)
         if taken.started is not None:
@@ -267,6 +268,10 @@ class Writer:
 
     def _by_id(self, operation_id: str) -> Operation | None:
         row = self._cursor.execute(_BY_ID, (operation_id,)).fetchone()
+        return None if row is None else operation_of(row)
+
+    def _disputed(self, key: str) -> Operation | None:
+        row = self._cursor.execute(_DISPUTED_OF_KEY, (key,)).fetchone()
         return None if row is None else operation_of(row)
 
     def _lease_of(self, operation_id: str) -> Lease | None:

@@ -7,10 +7,9 @@ Nothing here reads a clock or a store: `now` and the stored operation are handed
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 from proxy.core.claim import Claim, ClaimRequest, Judgement, Verdict, drop_lease, judge
 from proxy.core.errors import IllegalTransition, StaleWrite
@@ -28,22 +27,6 @@ OTHER_IDENTITY = (
     "the journal was written under another identity secret: start with that one (PAYWITNESS_IDENTITY_SECRET), or give "
     "this one a journal of its own. Under another secret no earlier payment would be recognised"
 )
-
-
-# An operation's fields, read in one go and set one by one past the frozen `__init__`.
-_NAMES = tuple(field.name for field in fields(Operation))
-_SETTERS = {name: Operation.__dict__[name].__set__ for name in _NAMES}
-_values_of = attrgetter(*_NAMES)
-
-
-def changed(operation: Operation, /, **changes: Any) -> Operation:
-    """`dataclasses.replace` in half the time: every call makes several, and an operation has some forty fields."""
-    after = object.__new__(Operation)
-    for set_field, value in zip(_SETTERS.values(), _values_of(operation), strict=True):
-        set_field(after, value)
-    for name, value in changes.items():
-        _SETTERS[name](after, value)
-    return after
 
 
 class WallClock(Protocol):
@@ -85,22 +68,27 @@ class ClaimSteps:
     started: Step | None = None
 
 
-def claim_steps(existing: Operation | None, request: ClaimRequest, now: float) -> ClaimSteps:
-    """Judge the claim over the newest operation under its key, and say what is to be written."""
+def claim_steps(
+    existing: Operation | None, request: ClaimRequest, now: float, disputed: Callable[[str], Operation | None]
+) -> ClaimSteps:
+    """Judge the claim over the newest operation under its key, and say what is to be written. `disputed` finds one
+    under the key whose incident is open, of any generation; it is asked only before a further one would start."""
     judgement = judge(existing, request, now)
     expired = None
     if existing is not None and judgement.existing is not None and judgement.existing is not existing:
         expired = _after_lease(existing, judgement.existing, now)
     if judgement.start_generation is None:
         return ClaimSteps(judgement.verdict, expired.operation if expired else judgement.existing, expired)
+    if existing is not None and (earlier := disputed(existing.key)) is not None:
+        # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
+        return ClaimSteps(Verdict.REPLAY, earlier, expired)
     started = _started(request, judgement, now)
     return ClaimSteps(judgement.verdict, started.operation, expired, started)
 
 
 def _started(request: ClaimRequest, judgement: Judgement, now: float) -> Step:
     generation = judgement.start_generation or 1
-    operation = changed(
-        advance(request.fresh, Event.SEND_RECORDED),
+    operation = advance(request.fresh, Event.SEND_RECORDED).changed(
         generation=generation,
         provider_key=judgement.provider_key,
         stamp=judgement.stamp,
@@ -117,7 +105,7 @@ def _started(request: ClaimRequest, judgement: Judgement, now: float) -> Step:
 
 
 def answer(steps: ClaimSteps, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
-    """The claim's answer. `sealed` is the holder's request and response; `accepted` is asked where one of them counts."""
+    """The claim's answer. `sealed` is the holder's request and response; `accepted` counts where one is used."""
     request, response = sealed
     return Claim(
         steps.verdict,
@@ -148,8 +136,7 @@ def _after_lease(before: Operation, dropped: Operation, now: float) -> Step:
         due_at = None
     elif dropped.state is State.UNKNOWN or (dropped.state is State.PENDING and due_at is None):
         due_at = now  # nobody holds it any more, so somebody has to look at it
-    operation = changed(
-        dropped,
+    operation = dropped.changed(
         version=before.version + 1,
         updated_at=now,
         ended_at=before.ended_at or (now if dropped.state.ended else None),
@@ -165,8 +152,7 @@ def recorded(change: Change, stored_lease: Lease | None, now: float) -> Step:
     if lease is None and _is_being_sent(operation):
         # No lease could ever expire, so nobody would ever act upon it.
         raise IllegalTransition(f"{operation.id}: an attempt is under way in {operation.state}, and nobody holds it")
-    after = changed(
-        operation,
+    after = operation.changed(
         version=operation.version + 1,
         updated_at=now,
         ended_at=operation.ended_at or (now if operation.state.ended else None),
@@ -233,7 +219,7 @@ def leased(
         raise stale(asked.id, asked.version)
     if stored.lease is not None or not stored.state.in_doubt:
         raise StaleWrite(f"{stored.id} is held, or not in doubt: {stored.state}")
-    operation = changed(stored, version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
+    operation = stored.changed(version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
     return Step(operation, _entry(operation, source, (), "lease taken"))
 
 

@@ -185,9 +185,13 @@ def test_a_provider_without_keys_is_given_none() -> None:
 
 
 def test_whoever_asks_again_with_its_token_gets_the_same_answer() -> None:
+    """Until something has happened to it: a holder whose attempt has ended does not get a right to send back."""
+    for until_at in (NOW + 1, NOW - 1):
+        claimed = replace(holding(State.SENDING), version=1, lease=Lease("mine", until_at))
+        assert judge(claimed, asking(), NOW) == Judgement(Verdict.OWNED, claimed)
     for case in every_case():
-        if case.lease.startswith("own"):
-            assert case.judgement == Judgement(Verdict.OWNED, case.existing)
+        if case.lease.startswith("own") and case.existing.version != 1 and case.judgement.start_generation is None:
+            assert case.judgement.verdict is not Verdict.OWNED
 
 
 def test_no_one_else_owns_what_somebody_holds() -> None:

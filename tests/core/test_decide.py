@@ -330,11 +330,12 @@ def test_only_a_wait_has_a_delay() -> None:
         assert decision.delay_s == (context.delay_s if decision.action in SENDS else 0.0)
 
 
-def test_pending_is_expected_then_asked_then_shown_to_a_person() -> None:
+def test_pending_is_asked_about_then_expected_then_shown_to_a_person() -> None:
     def of(*, told: bool, asked: bool) -> Action:
         known = contract(webhook_expected=told, can_be_asked=asked)
         return decide(replace(PLAIN, state=State.PENDING, contract=known)).action
 
-    assert of(told=True, asked=True) is Action.WAIT_FOR_WEBHOOK
+    assert of(told=True, asked=True) is Action.STATUS_INQUIRY
     assert of(told=False, asked=True) is Action.STATUS_INQUIRY
+    assert of(told=True, asked=False) is Action.WAIT_FOR_WEBHOOK
     assert of(told=False, asked=False) is Action.SEND_TO_REVIEW

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from proxy.core.operation import Outcome
+from proxy.core.reply import Reply
 from tests.edge.carrier import Streamed
 from tests.edge.conftest import Edge, MakeEdge
 from tests.edge.talk import get, request, until
@@ -121,6 +123,18 @@ async def test_an_answer_that_was_under_way_ends_its_connection(edge: Edge) -> N
     await asyncio.sleep(0)
     more.set()
     assert await caller.rest() == b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
+    assert await draining == 0
+
+
+async def test_an_answer_that_is_slowly_taken_is_not_cut_short(edge: Edge) -> None:
+    body = b"x" * 8_000_000
+    edge.carrier.reply = Reply(200, (), body, Outcome.NONE)
+    caller = await edge.caller()
+    caller.send(request())
+    await until(lambda: edge.carrier.answered == 1)
+    draining = asyncio.ensure_future(edge.server.drain(GRACE_S))
+    assert (await caller.answer()).body == body
+    assert await caller.rest() == b""
     assert await draining == 0
 
 

@@ -77,6 +77,7 @@ async def test_a_body_that_stops_is_cut(impatient: Edge, path: bytes) -> None:
     caller.send(b"POST " + path + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
     answer = await caller.answer()
     assert (answer.status_code, answer.problem) == (408, "too-slow")
+    assert answer.json["sent"] is (path == b"/acme/v1/files")  # what is passed on has been sent as far as it came
     assert await caller.is_closed()
     assert impatient.carrier.calls == []
 
@@ -151,6 +152,16 @@ async def test_a_caller_that_does_not_take_its_answer_is_cut(impatient: Edge) ->
     caller.send(request())
     await until(lambda: impatient.broken.get("answer-not-taken") == 1)
     await until(lambda: impatient.server.counters.connections_open == 0)
+
+
+async def test_asking_on_does_not_excuse_from_taking(impatient: Edge) -> None:
+    impatient.carrier.reply = Reply(200, (), b"x" * 30_000_000, Outcome.NONE)
+    caller = await impatient.caller()
+    deaf(caller)
+    caller.send(request())
+    await impatient.carrier.arrived.wait()
+    caller.send(request() + HEAD)
+    await until(lambda: impatient.broken.get("answer-not-taken") == 1)
 
 
 async def test_a_caller_that_does_not_take_a_streamed_answer_is_cut(impatient: Edge) -> None:

@@ -38,7 +38,6 @@ def requests(start: int, count: int) -> list[ClaimRequest]:
             digest,
             client_key=f"order-{digest[:20]}",
             provider_key=f"order-{digest[:20]}",
-            account=digest,
             fingerprint=digest[::-1],
             request_hash=digest,
             credential="c" * 64,
@@ -96,7 +95,7 @@ async def main(seconds: float, directory: str | None) -> None:
         journals: dict[str, Journal] = {"sqlite": sqlite, "memory": MemoryJournal(clock=SystemClock())}
         for name, journal in journals.items():
             start = 0
-            for at_once, calls in ((1, 40), (64, 640)):
+            for at_once, calls in ((1, 20), (64, 256)):
                 rounds = Rounds()
                 await one_round(journal, requests(start, 2000), 64, Rounds())  # warm, and not empty
                 start += 2000

@@ -151,6 +151,12 @@ class TestCredentials:
         journal = await store.reopen()
         assert (await journal.claim(asking(credential="credential-2"))).credential_accepted
 
+    async def test_a_repeat_of_what_is_in_doubt_is_asked_too(self, journal: Journal) -> None:
+        """It would have the stored request sent again, and be told what came of it."""
+        await journal.record(doubting(await owned(journal)))
+        assert (await journal.claim(asking())).credential_accepted
+        assert not (await journal.claim(asking(credential="credential-2"))).credential_accepted
+
     async def test_what_one_account_accepted_is_nothing_to_another(self, journal: Journal) -> None:
         await journal.record(succeeding(await owned(journal, account="account-1")))
         other = await owned(journal, "key-2", account="account-2", credential="credential-2")
@@ -273,6 +279,20 @@ class TestGenerations:
         await journal.record(touching(replace(ended, **changes)))
         clock.move(3600)
         assert (await journal.claim(asking(names_purchase=True))).verdict is Verdict.REPLAY
+
+    async def test_never_while_an_earlier_generation_is_disputed(self, journal: Journal, clock: HandClock) -> None:
+        """The first was told declined and has paid after all; the second was declined. A third would pay twice."""
+        first = await journal.record(declining(await owned(journal, names_purchase=True)))
+        clock.move(60)
+        await journal.record(declining(await owned(journal, names_purchase=True)))
+        late = advance(first, Event.WEBHOOK_TOLD_SUCCESS)
+        disputed = await journal.record(Change(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
+        clock.move(60)
+        for fingerprint in ("fingerprint-1", "another card"):
+            claim = await journal.claim(asking(names_purchase=True, fingerprint=fingerprint))
+            assert (claim.verdict, claim.operation) == (Verdict.REPLAY, disputed)
+        await journal.record(touching(replace(disputed, incident=None), "closed by a person"))
+        assert (await owned(journal, names_purchase=True)).generation == 3
 
     async def test_never_after_a_success(self, journal: Journal, clock: HandClock) -> None:
         await journal.record(succeeding(await owned(journal, names_purchase=True)))

@@ -76,7 +76,7 @@ def test_what_is_read_back_is_of_the_same_types() -> None:
     """An enum that came back as a bare string would be equal, and would fail at its first attribute."""
     operation = prepared()
     back = operation_of(row_of(operation))
-    for name in Operation.__slots__:
+    for name in (field.name for field in fields(Operation)):
         assert type(getattr(back, name)) is type(getattr(operation, name)), name
 
 

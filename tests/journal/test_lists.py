@@ -166,6 +166,16 @@ class TestRevisions:
         await journal.keep_revision("acme", "r2", "content 2")
         assert await (await store.reopen()).latest_revision("acme") == Revision("acme", "r2", "content 2", clock.now())
 
+    async def test_every_one_of_them_by_its_name(self, journal: Journal) -> None:
+        """An operation is judged under the revision that is pinned to it."""
+        for revision in ("r1", "r2"):
+            await journal.keep_revision("acme", revision, f"content of {revision}")
+        kept = await journal.revision("acme", "r1")
+        assert kept is not None
+        assert kept.content == "content of r1"
+        assert await journal.revision("acme", "r3") is None
+        assert await journal.revision("other", "r1") is None
+
     async def test_one_that_comes_back_is_the_latest_again(self, journal: Journal) -> None:
         for revision in ("r1", "r2", "r1"):
             await journal.keep_revision("acme", revision, f"content of {revision}")

@@ -131,6 +131,7 @@ class TestOneFaultAmongMany:
         change = succeeding(await owned(journal, "key-2", credential="credential-2"), accepted_credential=True)
         results = await together(journal, journal.record(change), _failing_disk(journal))
         assert all(isinstance(result, JournalUnavailable) for result in results)
+        assert await journal.healthy()  # the next commit is somebody else's
         await journal.record(change)
         await journal.close()
         journal = await SqliteJournal.open(tmp_path / "journal.db", clock=clock)
@@ -255,6 +256,26 @@ class TestBrokenConnection:
         assert not await journal.healthy()
         (tmp_path / "moved.db").rename(tmp_path / "journal.db")
         assert (await journal.claim(asking())).verdict is Verdict.IN_FLIGHT
+
+
+class TestLoop:
+    async def test_a_thread_that_hangs_holds_the_loop_up_once_and_for_a_moment(self, journal: SqliteJournal) -> None:
+        held = Held(journal)
+        await held.reached()
+        waiting = [asyncio.ensure_future(journal.claim(asking(f"key-{number}"))) for number in range(5)]
+        async with asyncio.timeout(5.0):  # every turn that was held up would cost 10 ms
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        await held.let_go()
+        assert {claim.verdict for claim in await asyncio.gather(*waiting)} == {Verdict.OWNED}
+
+    async def test_what_is_asked_while_a_batch_is_written_goes_with_the_next(self, journal: SqliteJournal) -> None:
+        first = asyncio.ensure_future(journal.claim(asking("key-1")))
+        await asyncio.sleep(0)
+        before = journal.commits
+        others = [asyncio.ensure_future(journal.claim(asking(f"other-{number}"))) for number in range(20)]
+        await asyncio.gather(first, *others)
+        assert journal.commits - before <= 2
 
 
 class TestSomebodyElseOnTheFile:

@@ -19,7 +19,9 @@ EXPRESSIONS = st.recursive(
     lambda inner: st.tuples(inner, st.sampled_from(["||", "&&"]), inner).map(lambda parts: f"({' '.join(parts)})"),
     max_leaves=5,
 )
-SCALARS: st.SearchStrategy[object] = st.sampled_from([None, True, False, 0, 1, 0.0, "", "x", "succeeded", "0", "true", [], {}, [0]])
+SCALARS: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, False, 0, 1, 0.0, "", "x", "succeeded", "0", "true", [], {}, [0]]
+)
 TREES: st.SearchStrategy[object] = st.recursive(
     SCALARS, lambda inner: st.dictionaries(NAMES, inner, max_size=3) | st.lists(inner, max_size=2), max_leaves=8
 )

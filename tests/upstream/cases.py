@@ -17,6 +17,7 @@ AWAITING, RECEIVING, COMPLETE = NetworkPhase.AWAITING, NetworkPhase.RECEIVING, N
 
 PATIENT = Timeouts()
 HASTY = Timeouts(first_byte_s=0.15, body_idle_s=0.15)
+UNHURRIED = Timeouts(first_byte_s=0.6, body_idle_s=0.6)
 SHORT_ANSWER = Timeouts(body_idle_s=5.0, answer_s=0.15)
 ANSWER_BYTES_MAX = 64 * 1024
 
@@ -87,6 +88,17 @@ def resets_unread(peer: Peer) -> None:
 
 def drips(data: bytes) -> Script:
     return says(*(data[i : i + 1] for i in range(len(data))))
+
+
+def drips_slowly(data: bytes) -> Script:
+    """Byte after byte, each well within UNHURRIED's idle time, all together well beyond it."""
+
+    def act(peer: Peer) -> None:
+        for i in range(len(data)):
+            peer.send(data[i : i + 1])
+            peer.gone.wait(0.06)
+
+    return act
 
 
 def drips_until_reset(data: bytes) -> Script:
@@ -318,6 +330,17 @@ ANSWERED = (
         200,
         b"ok",
         close_delimited=True,
+    ),
+    Case(
+        "a drip within the idle time",
+        drips_slowly(OK),
+        COMPLETE,
+        None,
+        200,
+        b"ok",
+        kept=True,
+        schemes=PLAIN,
+        timeouts=UNHURRIED,
     ),
     Case(
         "a truncated body that ends with the connection",  # nothing on the wire tells it from a whole one
