@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -26,7 +27,7 @@ class Wishes:
     distinct: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: headers are looked up by name a dozen times a call, so their index is kept
 class Call:
     provider: str
     method: str
@@ -44,8 +45,9 @@ class Call:
 
     def header(self, name: str) -> str | None:
         """The first header of that name, whatever its case."""
-        wanted = name.lower().encode("latin-1")
-        for key, value in self.headers:
-            if key.lower() == wanted:
-                return value.decode("latin-1")
-        return None
+        value = self._by_name.get(name.lower().encode("latin-1"))
+        return value.decode("latin-1") if value is not None else None
+
+    @cached_property
+    def _by_name(self) -> dict[bytes, bytes]:
+        return {key.lower(): value for key, value in reversed(self.headers)}

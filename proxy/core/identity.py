@@ -56,8 +56,14 @@ def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
 
 @lru_cache(maxsize=4)
 def _begun(secret: bytes) -> hmac.HMAC:
-    """To be copied: beginning one takes longer than the rest, and a call makes seven."""
+    """To be copied: beginning one takes longer than the rest, and a call makes several."""
     return hmac.new(secret, digestmod=hashlib.sha256)
+
+
+@lru_cache(maxsize=1024)
+def _often_hashed(secret: bytes, label: str, *parts: str) -> str:
+    """Accounts and credentials: the same few, call after call."""
+    return keyed_hash(secret, label, *parts)[:32]
 
 
 def check_value(secret: bytes) -> str:
@@ -119,7 +125,7 @@ def value_in(place: Place, call: Call, tree: Tree, parameters: dict[str, str]) -
 def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
     """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
     selected = [value_in(place, call, tree, parameters) or "" for place in policy.account]
-    return keyed_hash(secret, "account", call.wishes.account or "", *selected)[:32]
+    return _often_hashed(secret, "account", call.wishes.account or "", *selected)
 
 
 def client_key_of(
@@ -160,7 +166,7 @@ def canonical(tree: Tree) -> bytes:
 def credential_of(call: Call, secret: bytes) -> str:
     """Keyed hash of the credential headers: who may be shown a replay."""
     found = [call.header(name) or "" for name in _CREDENTIAL_HEADERS]
-    return keyed_hash(secret, "credential", *found)[:32]
+    return _often_hashed(secret, "credential", *found)
 
 
 def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:

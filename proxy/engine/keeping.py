@@ -6,7 +6,6 @@ from what the operation itself holds, so that every attempt sends the same bytes
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from proxy.core.body import with_value
@@ -20,6 +19,7 @@ from proxy.upstream.target import WireRequest
 from proxy.vault import Vault
 
 _CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-auth-token"})
+_FORMAT = b"1"
 # What classification can read. Another coding would turn every success into doubt.
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
@@ -47,8 +47,8 @@ class KeptRequest:
 
 
 def seal_request(vault: Vault, request: KeptRequest, operation_id: str) -> bytes:
-    head = [request.method, request.target, [[n.decode("latin-1"), v.decode("latin-1")] for n, v in request.headers]]
-    return vault.seal(json.dumps(head).encode() + b"\n" + request.body, f"request:{operation_id}")
+    first, second = request.method.encode("latin-1"), request.target.encode("latin-1")
+    return vault.seal(_written(first, second, request.headers, request.body), f"request:{operation_id}")
 
 
 def open_request(vault: Vault, sealed: bytes, operation_id: str) -> KeptRequest:
@@ -57,9 +57,8 @@ def open_request(vault: Vault, sealed: bytes, operation_id: str) -> KeptRequest:
 
 
 def seal_response(vault: Vault, response: Response, operation_id: str) -> bytes:
-    headers = [[n.decode("latin-1"), v.decode("latin-1")] for n, v in response.headers]
-    head = [str(response.status_code), response.reason.decode("latin-1"), headers]
-    return vault.seal(json.dumps(head).encode() + b"\n" + response.body, f"response:{operation_id}")
+    first = str(response.status_code).encode()
+    return vault.seal(_written(first, response.reason, response.headers, response.body), f"response:{operation_id}")
 
 
 def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
@@ -67,14 +66,27 @@ def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
     return Response(int(status), reason.encode("latin-1"), headers, body)
 
 
+def _written(first: bytes, second: bytes, headers: Headers, body: bytes) -> bytes:
+    """The format and how many lines follow, the lines, the body. No line holds a break: both ends refuse those."""
+    lines = [first, second, *(name + b":" + value for name, value in headers)]
+    return b"\n".join([b"%b %d" % (_FORMAT, len(lines)), *lines, body])
+
+
+def _line_count(written_as: bytes) -> int:
+    name, _, count = written_as.partition(b" ")
+    if name != _FORMAT or not count.isdigit() or int(count) < 2:
+        raise UnreadableSecret("what was sealed is not what this version writes")
+    return int(count)
+
+
 def _opened(vault: Vault, sealed: bytes, bound_to: str) -> tuple[str, str, Headers, bytes]:
-    head, _, body = vault.open(sealed, bound_to).partition(b"\n")
-    try:
-        first, second, headers = json.loads(head)
-        pairs = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
-    except (ValueError, TypeError, AttributeError):
-        raise UnreadableSecret("what was sealed is not what this version writes") from None
-    return first, second, pairs, body
+    written_as, _, rest = vault.open(sealed, bound_to).partition(b"\n")
+    lines, count = [], _line_count(written_as)
+    for _ in range(count):
+        line, _, rest = rest.partition(b"\n")
+        lines.append(line)
+    pairs = tuple((name, value) for name, _, value in (line.partition(b":") for line in lines[2:]))
+    return lines[0].decode("latin-1"), lines[1].decode("latin-1"), pairs, rest
 
 
 def wire_request(request: KeptRequest, operation: Operation, policy: Policy, path_prefix: str) -> WireRequest:

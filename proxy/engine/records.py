@@ -15,7 +15,7 @@ from proxy.core.lifecycle import Event, advance
 from proxy.core.operation import Operation, State
 from proxy.core.reading import Effect, Reading
 from proxy.engine.errand import Errand
-from proxy.engine.keeping import seal_request
+from proxy.engine.keeping import KeptRequest, seal_request
 from proxy.engine.leases import Leases
 from proxy.journal.base import Change, Journal
 from proxy.telemetry.records import JournalCalled
@@ -171,6 +171,10 @@ def _landed(stands: Operation, change: Change) -> bool:
     )
 
 
+def _hash_of(request: KeptRequest, secret: bytes) -> str:
+    return request_hash_of(request.method, request.target, request.body, secret)
+
+
 def _token(operation: Operation) -> str | None:
     return operation.lease.token if operation.lease is not None else None
 
@@ -193,7 +197,8 @@ def fresh_operation(errand: Errand, operation_id: str, now: float, secret: bytes
         provider_key=identity.provider_key,
         fingerprint=identity.fingerprint,
         ignore=identity.ignore,
-        request_hash=request_hash_of(request.method, request.target, request.body, secret),
+        # What is kept need not be recognised by its hash.
+        request_hash=_hash_of(request, secret) if errand.never_stored else "",
         credential=identity.credential,
         revision=policy.revision,
         upstream=policy.upstream,

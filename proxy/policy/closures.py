@@ -1,4 +1,4 @@
-"""The plain part of JMESPath as closures: fields, comparisons with a text, "and" and "or".
+"""The plain part of JMESPath as closures: fields, comparisons with a text or boolean, "and", "or".
 
 The library parses and defines the language; its interpreter walks the parsed tree anew for every answer, which costs
 more than the rest of a classification. Nearly every expression of a policy is made of these few parts; whatever else
@@ -41,17 +41,17 @@ def _path(node: Node) -> Closure | None:
 
 
 def _comparison(node: Node) -> Closure | None:
-    """With a text on one side: then nothing is special about numbers and booleans."""
+    """With a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
     left, right = node["children"]
     if left["type"] == "literal":
         left, right = right, left
     found = closure_of(left)
-    if found is None or right["type"] != "literal" or not isinstance(right["value"], str):
+    if found is None or right["type"] != "literal" or node["value"] not in {"eq", "ne"}:
         return None
-    wanted = right["value"]
-    if node["value"] == "eq":
-        return lambda tree: found(tree) == wanted
-    return (lambda tree: found(tree) != wanted) if node["value"] == "ne" else None
+    wanted, equal = right["value"], node["value"] == "eq"
+    if isinstance(wanted, bool):
+        return lambda tree: (found(tree) is wanted) is equal
+    return (lambda tree: (found(tree) == wanted) is equal) if isinstance(wanted, str) else None
 
 
 def _either(node: Node) -> Closure | None:

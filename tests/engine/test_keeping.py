@@ -44,7 +44,7 @@ def test_a_request_does_not_open_as_a_response_or_for_another_operation() -> Non
 
 def test_what_another_version_wrote_is_not_guessed_at() -> None:
     with pytest.raises(UnreadableSecret):
-        open_request(VAULT, VAULT.seal(b"2\nPOST\n/\n\n", "request:op_1"), "op_1")
+        open_request(VAULT, VAULT.seal(b"2 2\nPOST\n/\n", "request:op_1"), "op_1")
 
 
 def test_a_repeats_credential_takes_the_place_of_the_firsts() -> None:
