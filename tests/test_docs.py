@@ -66,6 +66,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         process.wait(30)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_do_what_it_says(ports: dict[str, str]) -> None:
     commands = [command for command in commands_of(README) if runnable(command)]
     assert len(commands) >= 8

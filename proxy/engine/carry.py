@@ -65,7 +65,7 @@ class Carry:
         if claim.verdict is Verdict.OWNED and claim.operation is not None:
             await self.steps.reached(step.SENDING_RECORDED)
             return await self.see_through(errand, claim.operation, errand.policy)
-        if claim.verdict is Verdict.IN_DOUBT:
+        if claim.verdict is Verdict.IN_DOUBT and permitted:
             return await self.resume(errand, claim)
         return await self.repeats.answer(errand, claim)
 

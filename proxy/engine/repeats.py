@@ -36,8 +36,10 @@ class Repeats:
         return claim.operation
 
     async def answer(self, errand: Errand, claim: Claim) -> Reply:
-        """The answer to a claim that is neither owned nor in doubt."""
+        """The answer to a claim that is not owned, and for whose sake nothing is sent."""
         match claim.verdict:
+            case Verdict.IN_DOUBT:
+                return unknown(self.holder(claim), errand.shape, sent=False)
             case Verdict.REPLAY:
                 return self.replay(errand, self.holder(claim), claim.sealed_response, seen=claim.credential_accepted)
             case Verdict.IN_FLIGHT:

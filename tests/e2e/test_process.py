@@ -39,6 +39,7 @@ def test_a_hundred_callers_at_once_get_equal_answers_from_one_send(sandbox: Prov
     assert (sandbox.effects(), len(sandbox.arrivals())) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_caller_that_hangs_up_leaves_an_operation_that_ends_and_is_replayed(
     sandbox: Provider, sidecar: Sidecar
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_caller_that_hangs_up_leaves_an_operation_that_ends_and_is_replayed(
     assert sandbox.effects() == 1
 
 
+@pytest.mark.slow
 def test_sigterm_lets_calls_finish_and_exits_cleanly(sandbox: Provider, sidecar: Sidecar) -> None:
     answers = []
     caller = threading.Thread(target=lambda: answers.append(sidecar.charge(fault="slow(slow_s=1)")))
@@ -96,6 +98,7 @@ def _ignore_errors(call: Callable[[], object]) -> None:
         return
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_journal_does_not_start(sandbox: Provider, sidecar: Sidecar) -> None:
     second = Sidecar(sidecar.home, sandbox.url)
     second.start(wait=False)
@@ -104,6 +107,7 @@ def test_a_second_process_on_the_same_journal_does_not_start(sandbox: Provider, 
     assert "Traceback" not in sidecar.log
 
 
+@pytest.mark.slow
 def test_a_journal_of_another_identity_secret_is_refused(sandbox: Provider, sidecar: Sidecar) -> None:
     sidecar.charge()
     sidecar.stop()
@@ -114,6 +118,7 @@ def test_a_journal_of_another_identity_secret_is_refused(sandbox: Provider, side
     assert "Traceback" not in sidecar.log
 
 
+@pytest.mark.slow
 def test_the_timeline_tells_what_became_of_the_money(sandbox: Provider, sidecar: Sidecar) -> None:
     answer = sidecar.charge(fault="drop_after_commit")
     operation_id = answer.headers["Paywitness-Operation"]
@@ -133,6 +138,7 @@ def test_the_timeline_tells_what_became_of_the_money(sandbox: Provider, sidecar:
     assert (public["outcome"], public["attempts"]) == ("succeeded", 2)
 
 
+@pytest.mark.slow
 def test_an_edited_policy_is_in_force_within_moments_and_a_bad_edit_is_not(sandbox: Provider, sidecar: Sidecar) -> None:
     file = sidecar.home / "policies" / "acme.yaml"
     good = file.read_text()
@@ -150,6 +156,7 @@ def test_an_edited_policy_is_in_force_within_moments_and_a_bad_edit_is_not(sandb
     wait_until(lambda: ask(f"{sidecar.url}/v1/charges/none").status_code == 404, "the good policy again")
 
 
+@pytest.mark.slow
 def test_an_edit_that_would_change_identity_is_refused_while_running_and_at_start(
     sandbox: Provider, sidecar: Sidecar
 ) -> None:

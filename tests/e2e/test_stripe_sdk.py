@@ -11,7 +11,7 @@ from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Sidecar
 
 MakeSidecar = Callable[..., Sidecar]
-FAST = (("first_byte: 20s", "first_byte: 2s"),)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

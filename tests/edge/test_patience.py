@@ -14,6 +14,8 @@ from tests.edge.carrier import Streamed
 from tests.edge.conftest import PATIENCE, Edge
 from tests.edge.talk import Caller, get, request, until
 
+pytestmark = pytest.mark.slow  # it waits for real patience to end
+
 HEAD = b"POST /acme/v1/charges HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n"
 
 

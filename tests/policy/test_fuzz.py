@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,8 @@ TREES = st.recursive(
     max_leaves=15,
 )
 PLACE = re.compile(r"f\.yaml:[0-9]+:[0-9]+: |paywitness:[a-z]+:[0-9]+:[0-9]+: ")
+
+pytestmark = pytest.mark.slow
 
 
 def loads_or_tells(content: bytes) -> None:

@@ -152,6 +152,27 @@ async def test_an_idle_connection_gives_way_to_a_call_that_wants_its_own() -> No
     await client.close()
 
 
+async def test_the_connection_used_last_is_used_next(client: UpstreamClient) -> None:
+    """So that the fewest stay warm, and none is used in the moment in which the provider tires of it."""
+    releases = [threading.Event(), threading.Event()]
+
+    def waits_once(peer: Peer) -> None:
+        peer.request()
+        releases[peer.number - 1].wait(PATIENCE_S)
+        peer.send(OK)
+
+    with Provider(waits_once, then=answer_all) as provider:
+        where = origin(provider.port)
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(client.send(where, CHARGE, Timeouts())) for _ in range(2)]
+            for release in releases:
+                release.set()
+                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                calls = [call for call in calls if not call.done()]
+        assert (await client.send(where, CHARGE, Timeouts())).reused_connection
+        assert [len(peer.requests) for peer in provider.peers] == [1, 2]
+
+
 async def test_a_waiter_that_wants_its_own_is_not_given_a_used_one() -> None:
     client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
     gate = Gate()
