@@ -202,7 +202,7 @@ def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
         if url not in {provider.upstream for provider in book.providers.values()}:
             lines.append(f"No policy's upstream is the sandbox: set `upstream: {url}` in a policy to reach it.")
     if recovered:
-        lines.append(f"Recovered {recovered} operations that an earlier process had left under way.")
+        lines.append(f"Recovered what an earlier process had left under way: {recovered} operation(s).")
     return lines
 
 

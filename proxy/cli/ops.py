@@ -234,7 +234,8 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     amount = f"{found['amount']} {found['currency']}" if found["amount"] else None
     doubt = f", in doubt: {_numbers(found['doubt'])}" if found["doubt"] else ""
     under_way = ", one under way" if found["attempt_under_way"] else ""
-    guard = f"{found['guard']['kind']} {found['guard']['shown']}".strip() if found["guard"] else None
+    guard = found["guard"]
+    about = f"{guard['kind']} {guard['shown']}" if guard and guard["shown"] else None
     lines = (
         ("provider", found["provider"]),
         ("operation", f"{found['operation']} ({found['kind']})"),
@@ -242,7 +243,7 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("key", f"{found['client_key']} ({found['key_source']})"),
         ("key at provider", found["provider_key"]),
         ("reference", found["reference"]),
-        ("guarded by", guard),
+        ("about", about),
         ("state", _words(found["state"])),
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", _words(found["reading"]) if found["reading"] else None),

@@ -35,7 +35,7 @@ class Recovery:
             if not found:
                 break
         if total:
-            _log.warning("recovered %d operations that an earlier process had left under way", total)
+            _log.warning("recovered what an earlier process had left under way: %d operation(s)", total)
         return total
 
     async def keep_looking(self) -> None:
