@@ -1,7 +1,15 @@
 """What every test stands on: the profile of the property tests. Fixtures live beside the rooms that need them."""
 
+import pytest
 from hypothesis import settings
 
 # A busy machine is not a counterexample, so single examples have no deadline: pytest's own timeout bounds each test.
 settings.register_profile("paywitness", deadline=None, print_blob=True)
 settings.load_profile("paywitness")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The quick tier runs on one event loop; the full one repeats it all on uvloop."""
+    for item in items:
+        if "[uvloop" in item.nodeid:
+            item.add_marker(pytest.mark.slow)

@@ -10,6 +10,8 @@ from proxy.core.policy import Policy
 from proxy.core.reading import DENIALS, Classification, Effect, Reading
 from proxy.engine.errand import Errand
 
+_NOES = DENIALS | {Reading.REQUIRES_ACTION}
+
 
 def context_of(
     operation: Operation,
@@ -24,12 +26,16 @@ def context_of(
     time_left_s = errand.deadline_mono - clock.mono()
     first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
     reading = last.reading if last is not None else operation.reading or Reading.UNKNOWN_OUTCOME
+    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
+    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.reading in _NOES:
+        # One attempt was executed and told no. Whatever became of another, a re-send would be a charge after that.
+        reading, effect = operation.reading, operation.effect
     return Context(
         kind=policy.kind,
         state=operation.state,
         contract=policy.contract,
         reading=reading,
-        effect=last.effect if last is not None else operation.effect or Effect.POSSIBLE,
+        effect=effect,
         tries=errand.tries,
         tries_max=policy.retry_rule(reading).attempts,
         first_send_age_s=errand.journal_at + (clock.boot() - errand.journal_boot) - first_sent_at,
@@ -62,4 +68,4 @@ def summary_of(number: int, evidence: Evidence, classification: Classification) 
 
 def released_end(operation: Operation) -> bool:
     """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    return operation.effect is Effect.NONE and operation.reading not in DENIALS | {Reading.REQUIRES_ACTION}
+    return operation.effect is Effect.NONE and operation.reading not in _NOES

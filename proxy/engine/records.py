@@ -11,9 +11,9 @@ from proxy.core.claim import Claim, ClaimRequest, Verdict
 from proxy.core.contract import Kind
 from proxy.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
 from proxy.core.identity import fingerprint_of, request_hash_of
-from proxy.core.lifecycle import Event, advance
+from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
-from proxy.core.reading import Effect, Reading
+from proxy.core.reading import Classification, Effect, Reading
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, seal_request
 from proxy.engine.leases import Leases
@@ -24,6 +24,7 @@ from proxy.vault import Vault
 
 _WRITE_TRIES = 5
 _PAUSE_S = 0.2
+_ABANDONED = Classification.of(Reading.UNKNOWN_OUTCOME, "abandoned", lost=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,8 @@ class Records:
             if current.state is State.BACKOFF:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
             elif errand.byte_started or current.doubt:
-                after, event = advance(current, Event.ANSWER_LOST, current.attempts), Event.ANSWER_LOST
-                after = after.changed(reading=Reading.UNKNOWN_OUTCOME, effect=Effect.POSSIBLE, due_at=self.clock.now())
+                after, event = conclude(current, current.attempts, _ABANDONED, errand.policy.contract)
+                after = after.changed(due_at=self.clock.now())
             else:
                 waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
                 waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)

@@ -77,11 +77,14 @@ async def test_requests_that_have_come_are_answered_in_a_drain(edge: Edge) -> No
     assert await draining == 0
 
 
-async def test_a_request_that_nobody_has_read_yet_counts_as_come(edge: Edge) -> None:
+async def test_a_request_that_nobody_has_read_yet_counts_as_come(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = await edge.caller()
     assert (await caller.ask(get("/"), "GET")).status_code == 200
-    caller.socket.setblocking(False)
-    caller.send(request())  # it is in the kernel before the server's loop runs again
+
+    async def at_the_last_moment() -> None:
+        caller.send(request())  # into the kernel at once; the server's loop does not run before it looks
+
+    monkeypatch.setattr(edge.server, "_accept_all", at_the_last_moment)
     assert await edge.server.drain(GRACE_S) == 0
     answer = await caller.answer()
     assert (answer.status_code, answer.header("Connection")) == (200, "close")

@@ -126,3 +126,10 @@ def test_the_body_is_announced() -> None:
     assert read_head((HOST,), is_http11=True).length is None
     assert read_head((HOST, (b"Content-Length", b"0007")), is_http11=True).length == 7
     assert read_head((HOST, (b"Transfer-Encoding", b"Chunked")), is_http11=True).chunked
+
+
+@pytest.mark.parametrize(("value", "is_http11"), [(b"chunked", False), (b"gzip, chunked", True), (b"identity", True)])
+def test_a_coding_that_can_be_read_in_two_ways_is_refused(value: bytes, is_http11: bool) -> None:
+    with pytest.raises(Refused) as refused:
+        read_head((HOST, (b"Transfer-Encoding", value)), is_http11=is_http11)
+    assert refused.value.kind is Problem.MALFORMED

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from proxy.core.identity import credential_of
 from proxy.core.lifecycle import IncidentKind
 from proxy.core.operation import HistoryEntry, Operation, Outcome, State
 from proxy.core.reading import DENIALS, Effect, Reading
-from proxy.core.reply import Problem
+from proxy.core.reply import Problem, Reply
 from proxy.journal.base import Change, Listing
 from proxy.journal.memory import MemoryJournal
 from proxy.journal.sqlite import SqliteJournal
@@ -405,6 +406,44 @@ async def test_a_repeat_that_takes_up_what_is_still_being_sent_is_one_effect_and
     assert not world.engine.under_way
     assert "died" not in caplog.text
     await close(world)
+
+
+async def declining(world: World, script: str) -> Reply:
+    return await world.charge(contract="reexecuted", source="tok_stolen_card", fault=script)
+
+
+async def test_a_holder_that_hears_nothing_charges_nobody_after_a_repeat_was_declined(sandbox: Sandbox) -> None:
+    """Where failed work is done again, another re-send would be a new charge after a no."""
+    journal = SweptJournal()
+    world = await make_world(sandbox, *edits_for("reexecuted"), journal=journal)
+    call = partial(declining, world, "hang_after_commit(hang_s=1)")
+    first = asyncio.ensure_future(call())
+    await until(lambda: any(arrival.executed for arrival in world.arrivals))
+    await journal.sweep()
+    replies = (await call(), await first, await call())
+    assert [outcome(reply) for reply in replies] == ["unknown"] * 3
+    assert (len(world.arrivals), world.effects(order="order-1")) == (2, 0)
+    await close(world)
+
+
+async def test_a_shutdown_does_not_forget_that_another_attempt_was_declined(sandbox: Sandbox) -> None:
+    journal = SweptJournal()
+    believed = ("errors_under_key: replayed ", "errors_under_key: reexecuted ")
+    world = await make_world(sandbox, believed, journal=journal)
+    script = "slow(slow_s=0.2),hang_before_commit"
+    first = asyncio.ensure_future(declining(world, script))
+    await until(lambda: world.arrivals)
+    await journal.sweep()
+    repeat = asyncio.ensure_future(declining(world, script))
+    await until(lambda: len(world.arrivals) == 2)
+    await first  # declined, while the repeat's attempt is still under way
+    await world.engine.tasks.close(0.0)
+    assert outcome(await repeat) == "unknown"
+    heir = await make_world(sandbox, believed, journal=journal.reopened(journal.time))
+    assert outcome(await declining(heir, script)) == "unknown"
+    assert (len(world.arrivals), world.effects(order="order-1")) == (2, 0)
+    await world.engine.carry.sender.upstream.close()
+    await close(heir)
 
 
 async def test_a_holder_does_not_send_under_the_lease_of_whoever_took_its_operation_up(sandbox: Sandbox) -> None:
