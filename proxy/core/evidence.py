@@ -43,7 +43,7 @@ class WireFault(StrEnum):
     CLOSED = "closed"  # the peer closed before a whole answer
     RESET = "reset"
     MALFORMED = "malformed"  # bytes that are no HTTP answer, or contradict themselves
-    OVERSIZED = "oversized"  # headers or body beyond our bounds; the body's beginning is kept
+    OVERSIZED = "oversized"  # headers or body beyond our bounds; nothing of it is kept
 
 
 @dataclass(frozen=True, slots=True)
