@@ -274,6 +274,7 @@ async def storm(seed: int, dials: Dials, directory: Path) -> None:
     assert not complaints, f"seed {seed}, {dials}:\n" + "\n".join(complaints)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", CONTRACTS)
 async def test_in_a_storm_nobody_pays_twice_and_nobody_is_told_a_lie(contract: str, tmp_path: Path) -> None:
     await storm(1, Dials(contract, lost_replies=0.03, crashes=1, sweeps=2, outages=1, reloads=2), tmp_path)
