@@ -9,7 +9,7 @@ settings.load_profile("paywitness")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The quick tier runs on one event loop; the full one repeats it all on uvloop."""
+    """The quick tier runs on one event loop and plain sockets; the full one repeats it all on uvloop and over TLS."""
     for item in items:
-        if "[uvloop" in item.nodeid:
+        if "[uvloop" in item.nodeid or item.nodeid.endswith("https]"):
             item.add_marker(pytest.mark.slow)

@@ -105,7 +105,7 @@ async def test_without_idempotency_a_lost_answer_is_unknown_and_never_sent_again
     ("script", "contract"),
     [
         ("drop_after_commit,unauthorized*", "replayed"),
-        ("drop_after_commit,rate_limited(retry_after_s=0)*", "replayed"),
+        pytest.param("drop_after_commit,rate_limited(retry_after_s=0)*", "replayed", marks=pytest.mark.slow),
         ("close_before_commit,declined*", "reexecuted"),
     ],
 )

@@ -41,6 +41,8 @@ async def main():
 asyncio.run(main())
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("lines", [10, 500, 3000])
 async def test_after_kill_9_everything_that_was_acknowledged_is_there(tmp_path: Path, lines: int) -> None:

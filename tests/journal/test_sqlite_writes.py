@@ -163,6 +163,7 @@ class TestBounds:
         with pytest.raises(JournalUnavailable):
             await held.let_go()
 
+    @pytest.mark.slow
     async def test_a_record_that_was_given_up_is_still_written(
         self, journal: SqliteJournal, tmp_path: Path, clock: HandClock
     ) -> None:

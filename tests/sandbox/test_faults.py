@@ -319,6 +319,7 @@ def test_the_sandboxes_own_defaults_are_the_faults() -> None:
     assert "hang_after_commit(hang_s=7)" in describe_faults({"hang_s": 7.0})
 
 
+@pytest.mark.slow
 async def test_in_any_weather_the_ledger_and_the_log_of_arrivals_agree(make_sandbox) -> None:
     quick = {name: name for name in PUBLIC_NAMES} | QUICK
     schedule = {"faults": {call_for: 1 / len(quick) for call_for in quick.values()}}
