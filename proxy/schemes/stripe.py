@@ -1,0 +1,43 @@
+"""Stripe: `Stripe-Signature: t=<seconds>,v1=<hex>[,v1=<hex>][,v0=...]`, HMAC-SHA256 over `<t>.<body>`.
+
+The key is the whole secret, its `whsec_` included. Several `v1` are sent while a secret is being exchanged; `v0` is
+for Stripe's test events and never counts. Stripe's own library refuses only what is too old; we also refuse what is too
+far ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.core.call import Headers
+from proxy.schemes.base import Check, Verdict
+from proxy.schemes.signed import Signed, decoded, judge, malformed, only_value, timestamp_in
+
+_HEADER = b"Stripe-Signature"
+
+
+class Stripe:
+    name = "stripe"
+
+    def check(self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float) -> Check:
+        signed = _read(headers, body)
+        return signed if isinstance(signed, Check) else judge(signed, secrets, "sha256", now, tolerance_s)
+
+
+def _read(headers: Headers, body: bytes) -> Signed | Check:
+    value = only_value(headers, _HEADER)
+    if isinstance(value, Check):
+        return value
+    if value is None:
+        return Check(Verdict.NO_SIGNATURE, detail="no Stripe-Signature header")
+    pairs = [(key.strip(), text.strip()) for key, _, text in (item.partition(b"=") for item in value.split(b","))]
+    times = [text for key, text in pairs if key == b"t"]
+    signatures = [text for key, text in pairs if key == b"v1"]
+    if len(times) != 1:
+        return malformed("Stripe-Signature does not hold exactly one t=")
+    timestamp = timestamp_in(times[0])
+    if isinstance(timestamp, Check):
+        return timestamp
+    if not signatures:
+        return Check(Verdict.NO_SIGNATURE, detail="Stripe-Signature holds no v1=")
+    return Signed((timestamp, b".", body), tuple(decoded(text, "hex") for text in signatures), timestamp)
