@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import pkgutil
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
 from proxy.sandbox import faults
+from proxy.sandbox.calling import BadCall, Parameters, read_parameters, split_call, written_call
 from proxy.sandbox.fault import Fault
-
-PARAMETER_MAX = 3600.0  # an hour, for what is in seconds; nothing else comes near it
-FAULT_CALL = re.compile(r"\s*(?P<name>[a-z0-9_]+)\s*(?:\((?P<parameters>[^()]*)\))?\s*")
 
 
 class UnknownFault(ValueError):
@@ -40,8 +36,7 @@ def describe_faults(defaults: Mapping[str, float]) -> dict[str, str]:
     described: dict[str, str] = {}
     for name, fault in sorted(FAULTS.items()):
         parameters = {**defaults_of(fault), **{key: defaults[key] for key in defaults_of(fault) if key in defaults}}
-        listed = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
-        described[f"{name}({listed})" if listed else name] = doc_of(fault)
+        described[written_call(name, parameters)] = doc_of(fault)
     return described
 
 
@@ -57,25 +52,13 @@ def defaults_of(fault: type[Fault]) -> dict[str, float | int]:
 
 def fault_called(text: str, defaults: Mapping[str, float]) -> Fault:
     """`rate_limited(retry_after_s=30)` -> the fault. `defaults` are parameters set for the whole sandbox."""
-    call = FAULT_CALL.fullmatch(text)
-    if call is None or call["name"] not in FAULTS:
+    call = split_call(text)
+    if call is None or call[0] not in FAULTS:
         raise UnknownFault(f"unknown fault {text.strip()!r}")
-    fault = FAULTS[call["name"]]
+    fault = FAULTS[call[0]]
     known = defaults_of(fault)
-    given: dict[str, float | int] = {name: value for name, value in defaults.items() if name in known}
-    for part in filter(str.strip, (call["parameters"] or "").split(",")):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in known:
-            raise UnknownFault(f"{call['name']} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")
-        given[name] = _number(value, whole=isinstance(known[name], int), where=f"{call['name']}({name}=...)")
-    return fault(**given)
-
-
-def _number(text: str, *, whole: bool, where: str) -> float | int:
+    given: Parameters = {name: value for name, value in defaults.items() if name in known}
     try:
-        number = int(text) if whole else float(text)
-    except ValueError:
-        raise UnknownFault(f"{where}: {text!r} is not a {'whole ' if whole else ''}number") from None
-    if not math.isfinite(number) or not 0 <= number <= PARAMETER_MAX:
-        raise UnknownFault(f"{where} is a number from 0 to {PARAMETER_MAX:g}")
-    return number
+        return fault(**given | read_parameters(*call, known))
+    except BadCall as error:
+        raise UnknownFault(str(error)) from None

@@ -14,6 +14,12 @@ class Status(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     VOIDED = "voided"
+    REVERSED = "reversed"  # taken back after it had succeeded
+
+
+class Dialect(StrEnum):
+    ACME = "acme"
+    STRIPE = "stripe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,10 @@ class Terms:
     source: str
     capture: bool = True
     metadata: dict[str, object] = field(default_factory=dict)
+    dialect: Dialect = Dialect.ACME
+    """In which it was asked, and so in which its events are told."""
+    account: str | None = None
+    """The sub-account it was asked for."""
 
     @property
     def order(self) -> str | None:
@@ -60,3 +70,9 @@ class Refund:
     key: str | None
     created_at: float
     metadata: dict[str, object]
+
+    @property
+    def labelled(self) -> dict[str, object]:
+        """What it is searched by: a refund that names no order is one of its charge's order."""
+        order = self.charge.terms.order
+        return self.metadata if order is None else {"order_id": order, **self.metadata}

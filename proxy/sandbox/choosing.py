@@ -34,6 +34,7 @@ class ScheduleInForce:
         self._clock = clock
         self._since = clock()
         self._dice = random.Random(schedule.seed)
+        self._reads = 0
         self._overload = fault_called("error_503", defaults)
 
     @property
@@ -43,6 +44,22 @@ class ScheduleInForce:
     def draw(self, writes: bool) -> Choice:
         """Called once for every arrival, in the order in which they arrive."""
         by_chance, by_latency, by_brownout = self._dice.random(), self._dice.random(), self._dice.random()
+        choice = self._weather(writes, by_chance, by_latency, by_brownout)
+        return choice if writes else self._for_a_read(choice, by_chance)
+
+    def _for_a_read(self, choice: Choice, by_chance: float) -> Choice:
+        """What befalls reads alone comes first; then whatever befalls anybody."""
+        schedule = self.schedule
+        self._reads += 1
+        fault = NO_FAULT if schedule.read_script is None else schedule.read_script.fault_for(self._reads)
+        for candidate, probability in schedule.read_faults:
+            if by_chance < probability:
+                fault = candidate
+                break
+            by_chance -= probability
+        return Choice(choice.fault if fault is NO_FAULT else fault, choice.delay_s + schedule.slow_reads_s)
+
+    def _weather(self, writes: bool, by_chance: float, by_latency: float, by_brownout: float) -> Choice:
         schedule, elapsed_s = self.schedule, self.elapsed_s
         if schedule.apply_to not in (ApplyTo.ALL, ApplyTo.WRITES if writes else ApplyTo.READS):
             return Choice()

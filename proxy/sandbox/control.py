@@ -10,37 +10,51 @@ from typing import Protocol
 
 from proxy.sandbox.answer import Answer, error_answer, json_answer, misuse
 from proxy.sandbox.arrivals import ArrivalLog
-from proxy.sandbox.bank import Bank, NotFound, Refused
+from proxy.sandbox.bank import Bank
 from proxy.sandbox.body import BadBody
 from proxy.sandbox.catalogue import FAULTS, UnknownFault, describe_faults
 from proxy.sandbox.charge import Status
 from proxy.sandbox.contract import CONTRACTS_HELP, Contract
 from proxy.sandbox.dialects.acme import charge_json
+from proxy.sandbox.dialects.payouts import payout_json
 from proxy.sandbox.dialects.routes import ROUTES
-from proxy.sandbox.ledger import Ledger, charges_by_order, totals
+from proxy.sandbox.ledger import Ledger, charges_by_order, payouts_by_order, totals
 from proxy.sandbox.options import SandboxOptions
-from proxy.sandbox.outcomes import TOKENS_HELP
+from proxy.sandbox.outcomes import DESTINATIONS_HELP, TOKENS_HELP
+from proxy.sandbox.payout import PayoutStatus
+from proxy.sandbox.refusals import NotFound, Refused
 from proxy.sandbox.request import Request
 from proxy.sandbox.schedule import BadSchedule, Schedule
+from proxy.sandbox.webhooks.announcer import Announcer
+from proxy.sandbox.webhooks.mode import UnknownMode, describe_modes
 
 PREFIX = "_sandbox"
 LEDGER_LIMIT_DEFAULT = 100_000
 REQUESTS_LIMIT_DEFAULT = 1_000
+EVENTS_LIMIT_DEFAULT = 1_000
 
 ROUTES_HELP = {
     "GET /_sandbox/": "this page",
     "GET /_sandbox/ledger?order=&key=&charge=&kind=&limit=": "what really happened to the money",
     "GET /_sandbox/requests?order=&key=&limit=": "what arrived, and what became of it",
     "GET /_sandbox/faults": "the schedule in force",
-    "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., ...}',
+    "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., '
+    '"slow_reads_s": 0.5, "read_faults": "error_500,-,hang*" | {"unauthorized": 0.2}, ...}',
     "DELETE /_sandbox/faults": "no schedule: only Sandbox-Fault headers make trouble",
     "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
     "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
     "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/payouts/{payout}/settle": 'end a pending payout: {"status": "paid" | "failed"}',
+    "GET /_sandbox/webhooks?type=&object=&limit=": "where events go, what was sent, and how it was received",
+    "PUT /_sandbox/webhooks": 'tell events: {"url": "http://...", "secret": "whsec_test", '
+    '"scheme": "hmac_sha256" | "stripe", "mode": "normal", "delay_s": 0, "events": ["charge.*"], "tries_max": 5}',
+    "DELETE /_sandbox/webhooks": "tell nobody; what was sent stays listed",
+    "POST /_sandbox/webhooks/{event}/resend": "send an event once more, properly signed",
     "POST /_sandbox/reset": "empty the ledger and everything else, back to the options of the start",
 }
 HEADERS_HELP = {
     "Sandbox-Fault": "what happens by arrival: `drop_after_commit`, `error_503,-,slow(slow_s=0.5)`, `html_502*`",
+    "Sandbox-Webhook": "how the events of this request are told: `early`, `late(delay_s=2)`, `twice`, `forged`, ...",
     "Sandbox-Contract": "the contract for this request: " + ", ".join(Contract),
 }
 
@@ -60,6 +74,8 @@ class Controlled(Protocol):
     def contract(self) -> Contract: ...
     @property
     def schedule(self) -> Schedule: ...
+    @property
+    def webhooks(self) -> Announcer: ...
     def set_contract(self, name: str) -> None: ...
     def set_schedule(self, source: Mapping[str, object]) -> None: ...
     def add_outage(self, source: Mapping[str, object]) -> None: ...
@@ -71,15 +87,16 @@ Act = Callable[[Controlled, Request], Answer]
 
 def control(sandbox: Controlled, request: Request) -> Answer:
     path = request.segments[1:]
-    if len(path) == 3 and path[0] == "charges" and path[2] == "settle":
-        act: Act | None = settle if request.method == "POST" else None
-    else:
-        act = ACTS.get((request.method, "/".join(path)))
+    pattern = "/".join((path[0], "{}", path[2]) if len(path) == 3 else path)
+    act = ACTS.get((request.method, pattern))
     if act is None:
         message = f"There is no {request.method} {request.path} here."
         return error_answer(404, "sandbox_error", message, code="route_missing", routes=list(ROUTES_HELP))
     try:
+        sandbox.webhooks.mode_of(request)  # before anything is done
         return act(sandbox, request)
+    except UnknownMode as error:
+        return misuse(str(error), error.code, known_modes=describe_modes())
     except UnknownFault as error:
         return misuse(str(error), "unknown_fault", known_faults=sorted(FAULTS))
     except NotFound as error:
@@ -100,7 +117,9 @@ def show_help(sandbox: Controlled, request: Request) -> Answer:
             "request_headers": HEADERS_HELP,
             "provider_routes": [f"{route.method} {route.pattern}" for route in ROUTES],
             "sources": TOKENS_HELP,
+            "destinations": DESTINATIONS_HELP,
             "faults": describe_faults(sandbox.options.fault_defaults),
+            "webhook_modes": describe_modes(),
         }
     )
 
@@ -109,7 +128,7 @@ def show_ledger(sandbox: Controlled, request: Request) -> Answer:
     query = request.query
     wanted = {name: query[name] for name in ("key", "order", "charge", "kind") if name in query}
     found = sandbox.ledger.find(**wanted)
-    by_order = charges_by_order(found)
+    by_order, paid_out = charges_by_order(found), payouts_by_order(found)
     newest = found[-limit_in(query, LEDGER_LIMIT_DEFAULT) :]
     return page(
         {
@@ -117,6 +136,8 @@ def show_ledger(sandbox: Controlled, request: Request) -> Answer:
             "entries_found": len(found),
             "charges_by_order": by_order,
             "duplicates_by_order": {order: count for order, count in by_order.items() if count > 1},
+            "payouts_by_order": paid_out,
+            "duplicate_payouts_by_order": {order: count for order, count in paid_out.items() if count > 1},
             "totals": totals(found),
             "entries_max": sandbox.ledger.entries_max,
         }
@@ -184,6 +205,50 @@ def settle(sandbox: Controlled, request: Request) -> Answer:
     return page(charge_json(charge, request))
 
 
+def settle_payout(sandbox: Controlled, request: Request) -> Answer:
+    status = request.tree.get("status", "paid")
+    if status not in ("paid", "failed"):
+        raise ValueError("status is paid or failed")
+    payout = sandbox.bank.payouts.named(request.segments[2])
+    sandbox.bank.payouts.settle(payout, PayoutStatus(str(status)))
+    return page(payout_json(payout))
+
+
+def show_webhooks(sandbox: Controlled, request: Request) -> Answer:
+    webhooks, query = sandbox.webhooks, request.query
+    found = [
+        record
+        for record in webhooks.records
+        if query.get("type") in (None, record.event.type) and query.get("object") in (None, record.event.data.get("id"))
+    ]
+    newest = found[-limit_in(query, EVENTS_LIMIT_DEFAULT) :]
+    return page(
+        {
+            "endpoint": None if webhooks.endpoint is None else webhooks.endpoint.as_json(),
+            "waiting": webhooks.waiting,
+            "events": [record.as_json() for record in newest],
+            "events_found": len(found),
+            "dropped": webhooks.dropped,
+        }
+    )
+
+
+def put_webhooks(sandbox: Controlled, request: Request) -> Answer:
+    if not request.tree:
+        raise ValueError("an endpoint has a url and a secret; DELETE /_sandbox/webhooks tells nobody")
+    sandbox.webhooks.set_endpoint(request.tree)
+    return show_webhooks(sandbox, request)
+
+
+def delete_webhooks(sandbox: Controlled, request: Request) -> Answer:
+    sandbox.webhooks.set_endpoint(None)
+    return show_webhooks(sandbox, request)
+
+
+def resend_webhook(sandbox: Controlled, request: Request) -> Answer:
+    return page(sandbox.webhooks.resend(request.segments[2]).as_json())
+
+
 def page(value: object) -> Answer:
     return json_answer(200, value, indent=2)
 
@@ -204,5 +269,11 @@ ACTS: Mapping[tuple[str, str], Act] = {
     ("DELETE", "faults"): delete_faults,
     ("PUT", "contract"): put_contract,
     ("POST", "outage"): post_outage,
+    ("POST", "charges/{}/settle"): settle,
+    ("POST", "payouts/{}/settle"): settle_payout,
+    ("GET", "webhooks"): show_webhooks,
+    ("PUT", "webhooks"): put_webhooks,
+    ("DELETE", "webhooks"): delete_webhooks,
+    ("POST", "webhooks/{}/resend"): resend_webhook,
     ("POST", "reset"): post_reset,
 }

@@ -1,7 +1,9 @@
 """One request and what is done about it: the moves of which every fault is made.
 
-    receive   read all of it, and claim its key (a second request under the key is told 409 from here on)
-    execute   let the bank do the work, once; its answer is stored under the key as the contract says
+    read      read all of it; the provider knows nothing of it yet
+    receive   read it, and claim its key (a second request under the key is told 409 from here on)
+    execute   let the bank do the work, once; its answer is stored under the key as the contract says, and webhooks go
+              out (an early one is out when `execute` returns)
     answer    send a whole response; or write, close, reset for anything less
 
 An exchange that ends without `execute` frees the key: nothing happened.
@@ -40,19 +42,25 @@ class Exchange:
 
     # -- the provider's side --------------------------------------------------------------------------------------
 
-    async def receive(self) -> None:
+    async def read(self) -> None:
         """Raises CallerGone when the caller never finished its request."""
         await self._connection.read(self.request)
         self.arrival.order = self.request.order
+
+    async def receive(self) -> None:
+        """Raises CallerGone when the caller never finished its request."""
+        await self.read()
         self._claim = self._provider.claim(self.request)
         if self._delay_s > 0:
             await asyncio.sleep(self._delay_s)
 
-    def execute(self, ending: Ending = honest) -> Answer:
+    async def execute(self, ending: Ending = honest) -> Answer:
         """The provider's own answer: of the work done now, or stored from an earlier arrival."""
         if self._claim is None:
             raise RuntimeError("a fault executes only what it has received")
-        return self._provider.execute(self._claim, self.request, self.arrival, ending)
+        answer = self._provider.execute(self._claim, self.request, self.arrival, ending)
+        await self._provider.announcer.announce(self.request)
+        return answer
 
     def abandon(self) -> None:
         """Free the key if the work was never done."""

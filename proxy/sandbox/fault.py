@@ -29,4 +29,4 @@ class NoFault(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.answer(exchange.execute())
+        exchange.answer(await exchange.execute())

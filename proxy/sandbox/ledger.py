@@ -20,6 +20,8 @@ class Kind(StrEnum):
     CAPTURE = "capture"
     REFUND = "refund"
     VOID = "void"
+    PAYOUT = "payout"
+    REVERSAL = "reversal"  # the provider took back what had succeeded
 
 
 PAYING = frozenset({Kind.CHARGE, Kind.AUTHORIZATION})
@@ -37,6 +39,7 @@ class Entry:
     kind: Kind
     id: str
     charge: str
+    """The charge it is about; of a payout, the payout."""
     key: str | None
     order: str | None
     amount: int
@@ -140,6 +143,11 @@ class Ledger:
 
 def charges_by_order(entries: Iterable[Entry]) -> dict[str, int]:
     return dict(Counter(entry.order for entry in entries if entry.kind in PAYING and entry.order is not None))
+
+
+def payouts_by_order(entries: Iterable[Entry]) -> dict[str, int]:
+    """How often each order, or reference, was paid out."""
+    return dict(Counter(entry.order for entry in entries if entry.kind is Kind.PAYOUT and entry.order is not None))
 
 
 def totals(entries: Iterable[Entry]) -> dict[str, dict[str, object]]:

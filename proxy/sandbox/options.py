@@ -9,6 +9,7 @@ from proxy.sandbox.arrivals import ARRIVALS_MAX
 from proxy.sandbox.clock import Clock, wall_clock
 from proxy.sandbox.contract import Contract, contract_named
 from proxy.sandbox.ledger import ENTRIES_MAX
+from proxy.sandbox.webhooks.endpoint import parse_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,14 @@ class SandboxOptions:
     """How late the late faults are: later than most callers wait."""
     ledger_max: int = ENTRIES_MAX
     arrivals_max: int = ARRIVALS_MAX
+    webhooks: Mapping[str, object] = field(default_factory=dict)
+    """As PUT /_sandbox/webhooks takes it; empty: nobody is told."""
     clock: Clock = wall_clock
 
     def __post_init__(self) -> None:
         contract_named(self.contract)
+        if self.webhooks:
+            parse_endpoint(self.webhooks)
         for name in ("key_window_s", "search_lag_s", "hang_s", "late_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is a number of seconds, zero or more")
@@ -40,4 +45,4 @@ class SandboxOptions:
     @property
     def fault_defaults(self) -> dict[str, float]:
         """Fault parameters that are set for the whole sandbox, by their name."""
-        return {"hang_s": self.hang_s, "late_s": self.late_s}
+        return {"hang_s": self.hang_s, "late_s": self.late_s, "heal_s": self.late_s}

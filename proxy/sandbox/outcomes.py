@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from proxy.sandbox.charge import Status
+from proxy.sandbox.payout import PayoutStatus
 
 DECLINING_TOKENS = {
     "tok_insufficient_funds": "insufficient_funds",
@@ -21,6 +22,13 @@ TOKENS_HELP = {
     "tok_failed_200_<code>": "200, status failed with <code>",
     "tok_processing": "200, status processing: accepted, not final (an effect)",
     "tok_3ds": "200, status requires_action (no effect until it is settled)",
+}
+
+DESTINATIONS_HELP = {
+    "dest_ok": "paid at once; so is every destination that does not begin with dest_",
+    "dest_pending": "200, status pending: accepted, not final (an effect)",
+    "dest_failed_<code>": "200, status failed with <code>",
+    "dest_refused_<code>": "402, refused with <code>",
 }
 
 # Stripe's test methods: pm_card_chargeDeclinedStolenCard, pm_card_visa_chargeDeclinedInsufficientFunds, ...
@@ -61,6 +69,26 @@ def outcome_of(source: str) -> Outcome:
     if source.startswith("tok_"):
         raise UnknownToken(f"{source!r} is none of {', '.join(TOKENS_HELP)}")
     return PAID
+
+
+@dataclass(frozen=True, slots=True)
+class PayoutOutcome:
+    status: PayoutStatus
+    code: str | None = None
+    quiet: bool = True
+    """A failure that is told in a 200."""
+
+
+def payout_outcome_of(destination: str) -> PayoutOutcome:
+    if destination == "dest_pending":
+        return PayoutOutcome(PayoutStatus.PENDING)
+    for prefix, quiet in (("dest_failed", True), ("dest_refused", False)):
+        if destination == prefix or destination.startswith(f"{prefix}_"):
+            code = destination.removeprefix(prefix).removeprefix("_") or "account_closed"
+            return PayoutOutcome(PayoutStatus.FAILED, code, quiet)
+    if destination.startswith("dest_") and destination != "dest_ok":
+        raise UnknownToken(f"{destination!r} is none of {', '.join(DESTINATIONS_HELP)}")
+    return PayoutOutcome(PayoutStatus.PAID)
 
 
 def snake_case(words: str) -> str:

@@ -21,6 +21,7 @@ from proxy.sandbox.dialects.routes import ROUTES, find_route
 from proxy.sandbox.ledger import Ledger, LedgerFull
 from proxy.sandbox.options import SandboxOptions
 from proxy.sandbox.request import Request
+from proxy.sandbox.webhooks.announcer import Announcer
 
 CONTRACT_HEADER = "sandbox-contract"
 
@@ -51,7 +52,9 @@ class Provider:
         self.ledger = Ledger(options.ledger_max)
         self.arrivals = ArrivalLog(options.arrivals_max)
         # The start is part of the names, so that a restarted sandbox does not hand out the names of its last life.
-        self.bank = Bank(self.ledger, clock, salt=f"{options.seed}:{clock():.6f}", search_lag_s=options.search_lag_s)
+        salt = f"{options.seed}:{clock():.6f}"
+        self.bank = Bank(self.ledger, clock, salt=salt, search_lag_s=options.search_lag_s)
+        self.announcer = Announcer(self.bank, clock, salt=salt, source=options.webhooks)
         self.keys = KeyBook(clock, options.key_window_s)
         self._latest: dict[Route, list[Answer]] = {}
 
@@ -110,6 +113,7 @@ class Provider:
         self.ledger.clear()
         self.arrivals.clear()
         self.bank.clear()
+        self.announcer.clear()
         self.keys.clear()
         self._latest.clear()
 

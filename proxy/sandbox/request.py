@@ -65,9 +65,15 @@ class Request:
         if self.order_in_head is not None or not self.body:
             return self.order_in_head
         try:
-            return order_in(self.tree)
+            return order_in(self.tree) or self._reference
         except BadBody:  # an unreadable body names no order; the dialect will say what is wrong with it
             return None
+
+    @property
+    def _reference(self) -> str | None:
+        """A payout that names no order is known by its reference."""
+        reference = self.tree.get("reference") if self.segments == ("v1", "payouts") else None
+        return reference if isinstance(reference, str) else None
 
     @property
     def identity_in_head(self) -> str | None:

@@ -4,9 +4,12 @@
      "faults":    {"drop_after_commit": 0.1, "rate_limited(retry_after_s=2)": 0.05},
      "latency":   {"kind": "uniform", "low_s": 0.01, "high_s": 0.2},
      "outages":   [{"start_s": 10, "duration_s": 5, "mode": "refuse"}],
-     "brownouts": [{"start_s": 30, "duration_s": 10, "latency_s": 0.5, "error_probability": 0.3}]}
+     "brownouts": [{"start_s": 30, "duration_s": 10, "latency_s": 0.5, "error_probability": 0.3}],
+     "slow_reads_s": 0.5, "read_faults": {"unauthorized": 0.2}}
 
 Times count from the moment the schedule comes into force. A mode is `refuse` (nobody listens), `hang`, or a fault.
+`slow_reads_s` and `read_faults` befall GETs alone, whatever `apply_to` says; `read_faults` has chances as `faults` has,
+or is a script by reads, as the Sandbox-Fault header has it by arrivals: "error_500, -, hang*".
 """
 
 from __future__ import annotations
@@ -19,13 +22,17 @@ from enum import StrEnum
 
 from proxy.sandbox.catalogue import fault_called
 from proxy.sandbox.fault import Fault
+from proxy.sandbox.script import NO_SHORT_NAMES, Script, parse_script
 
 WINDOWS_MAX = 1_000
 WINDOW_S_MAX = 86_400.0
 LATENCY_S_MAX = 60.0
 
+KNOWN = ("seed", "apply_to", "faults", "latency", "outages", "brownouts", "slow_reads_s", "read_faults")
 REFUSE = "refuse"
 HANG = "hang"
+# A read commits nothing, so "before the commit" need not be said of it.
+SHORT_NAMES = {HANG: "hang_before_commit", "error_500": "error_500_before_commit"}
 
 
 class BadSchedule(ValueError):
@@ -97,13 +104,16 @@ class Schedule:
     latency: Latency | None = None
     outages: tuple[Outage, ...] = ()
     brownouts: tuple[Brownout, ...] = ()
+    slow_reads_s: float = 0.0
+    read_faults: tuple[tuple[Fault, float], ...] = ()
+    read_script: Script | None = None
     source: Mapping[str, object] | None = None
     """As it was given, for showing."""
 
 
 def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping[str, float]) -> Schedule:
     """Raises BadSchedule, or UnknownFault for the name of a fault that is none."""
-    unknown = set(source) - {"seed", "apply_to", "faults", "latency", "outages", "brownouts"}
+    unknown = set(source) - set(KNOWN)
     if unknown:
         raise BadSchedule(f"unknown: {', '.join(sorted(unknown))}")
     given_seed = source.get("seed", seed)
@@ -112,6 +122,8 @@ def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping
     apply_to = source.get("apply_to", ApplyTo.ALL)
     if apply_to not in list(ApplyTo):
         raise BadSchedule(f"apply_to is one of {', '.join(ApplyTo)}")
+    read_faults = source.get("read_faults", {})
+    scripted = isinstance(read_faults, str)
     return Schedule(
         seed=given_seed,
         apply_to=ApplyTo(str(apply_to)),
@@ -119,6 +131,9 @@ def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping
         latency=_latency(source.get("latency")),
         outages=tuple(parse_outage(item, defaults) for item in _list(source.get("outages", []), "outages")),
         brownouts=tuple(_brownout(item) for item in _list(source.get("brownouts", []), "brownouts")),
+        slow_reads_s=_number(source, "slow_reads_s", LATENCY_S_MAX, 0.0),
+        read_faults=() if scripted else _faults(_mapping(read_faults, "read_faults"), defaults, SHORT_NAMES),
+        read_script=parse_script(str(read_faults), defaults, SHORT_NAMES) if scripted else None,
         source=dict(source),
     )
 
@@ -142,8 +157,10 @@ def _brownout(source: object) -> Brownout:
     return Brownout(window.start_s, window.duration_s, latency_s, _number(item, "error_probability", 1.0, 0.0))
 
 
-def _faults(source: Mapping[str, object], defaults: Mapping[str, float]) -> tuple[tuple[Fault, float], ...]:
-    faults = tuple((fault_called(call, defaults), _number(source, call, 1.0)) for call in source)
+def _faults(
+    source: Mapping[str, object], defaults: Mapping[str, float], short_names: Mapping[str, str] = NO_SHORT_NAMES
+) -> tuple[tuple[Fault, float], ...]:
+    faults = tuple((fault_called(short_names.get(call, call), defaults), _number(source, call, 1.0)) for call in source)
     if sum(probability for _, probability in faults) > 1.0 + 1e-9:
         raise BadSchedule("the probabilities of all faults together are at most 1")
     return faults

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from proxy.sandbox.catalogue import UnknownFault, fault_called
 from proxy.sandbox.fault import Fault, NoFault
 
 SCRIPT_ITEMS_MAX = 100
 NO_FAULT = NoFault()
+NO_SHORT_NAMES: Mapping[str, str] = MappingProxyType({})
 
 BETWEEN_ITEMS = re.compile(r",(?![^()]*\))")  # a comma that is not inside parentheses
 
@@ -31,7 +33,7 @@ class Script:
         return self._faults[-1] if self._repeats_last else NO_FAULT
 
 
-def parse_script(text: str, defaults: Mapping[str, float]) -> Script:
+def parse_script(text: str, defaults: Mapping[str, float], short_names: Mapping[str, str] = NO_SHORT_NAMES) -> Script:
     items = [item.strip() for item in BETWEEN_ITEMS.split(text)]
     if len(items) > SCRIPT_ITEMS_MAX:
         raise UnknownFault(f"a script has at most {SCRIPT_ITEMS_MAX} items")
@@ -39,6 +41,7 @@ def parse_script(text: str, defaults: Mapping[str, float]) -> Script:
         raise UnknownFault("an item with * goes on for ever, so it is the last one")
     repeats_last = items[-1].endswith("*")
     items[-1] = items[-1].removesuffix("*")
-    return Script(
-        tuple(NO_FAULT if item == NO_FAULT.name else fault_called(item, defaults) for item in items), repeats_last
+    faults = (
+        NO_FAULT if item == NO_FAULT.name else fault_called(short_names.get(item, item), defaults) for item in items
     )
+    return Script(tuple(faults), repeats_last)

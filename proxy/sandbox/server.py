@@ -28,6 +28,8 @@ from proxy.sandbox.options import SandboxOptions
 from proxy.sandbox.provider import Provider
 from proxy.sandbox.request import Request
 from proxy.sandbox.schedule import Schedule, parse_outage, parse_schedule
+from proxy.sandbox.webhooks.announcer import Announcer
+from proxy.sandbox.webhooks.mode import UnknownMode, describe_modes
 from proxy.sandbox.wire import CallerGone, Connection
 
 __all__ = ["Sandbox", "SandboxOptions"]
@@ -66,6 +68,7 @@ class Sandbox:
         for connection in list(self._connections):
             connection.break_off()
         await asyncio.gather(*tasks, return_exceptions=True)  # what went wrong in them was logged when it did
+        await self._provider.announcer.close()
 
     async def __aenter__(self) -> Sandbox:
         if self._door is None:
@@ -117,6 +120,10 @@ class Sandbox:
     @property
     def contract(self) -> Contract:
         return self._provider.contract
+
+    @property
+    def webhooks(self) -> Announcer:
+        return self._provider.announcer
 
     @property
     def under_way(self) -> int:
@@ -196,15 +203,16 @@ class Sandbox:
         """True when the connection may serve another request."""
         if request.segments[:1] == (PREFIX,):
             await connection.read(request)
-            return self._answer_control(connection, request)
+            return await self._answer_control(connection, request)
         connection.busy = True
         try:
             return await self._play(connection, request)
         finally:
             connection.busy = False
 
-    def _answer_control(self, connection: Connection, request: Request) -> bool:
+    async def _answer_control(self, connection: Connection, request: Request) -> bool:
         answer = control(self, request)
+        await self.webhooks.announce(request)
         closing = () if request.keep_alive else (("Connection", "close"),)
         return connection.write(answer.head(*closing) + answer.body) and request.keep_alive
 
@@ -229,6 +237,7 @@ class Sandbox:
         script = request.headers.get(FAULT_HEADER)
         try:
             self._provider.contract_of(request)
+            self.webhooks.mode_of(request)
             if script is None:
                 return by_chance
             if request.identity_in_head is None:
@@ -236,6 +245,8 @@ class Sandbox:
             return Choice(self._scripted.fault_for(script, request.identity, self._options.fault_defaults))
         except UnknownFault as error:
             return misuse(str(error), "unknown_fault", known_faults=sorted(FAULTS))
+        except UnknownMode as error:
+            return misuse(str(error), error.code, known_modes=describe_modes())
         except ValueError as error:
             return misuse(str(error), "unknown_contract", known_contracts=list(Contract))
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.sandbox.server import Sandbox, SandboxOptions
+from tests.sandbox.receiver import SECRET, Receiver
 
 
 @pytest.fixture
@@ -29,3 +30,17 @@ async def make_sandbox():
     yield make
     for made in running:
         await made.stop()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    listening = Receiver()
+    await listening.start()
+    yield listening
+    await listening.stop()
+
+
+@pytest.fixture
+async def telling(receiver, make_sandbox) -> Sandbox:
+    """A sandbox that tells the receiver."""
+    return await make_sandbox(webhooks={"url": receiver.url, "secret": SECRET})

@@ -52,11 +52,13 @@ def request_bytes(
     key: str | None = None,
     fault: str | None = None,
     contract: str | None = None,
+    webhook: str | None = None,
     form: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
     keep_alive: bool = False,
 ) -> bytes:
     named = {"Idempotency-Key": key, "Sandbox-Fault": fault, "Sandbox-Contract": contract}
+    named["Sandbox-Webhook"] = webhook
     all_headers = {"Host": "sandbox.test", **{name: value for name, value in named.items() if value is not None}}
     payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     all_headers["Content-Type"] = "application/json"

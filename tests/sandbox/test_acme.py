@@ -104,9 +104,32 @@ async def test_processing_that_fails_is_given_back(sandbox) -> None:
 async def test_3ds_moves_money_only_when_the_customer_has_authenticated(sandbox) -> None:
     seen = await charge(sandbox, key="k-1", source="tok_3ds")
     assert (seen.json["status"], sandbox.ledger.effects()) == ("requires_action", 0)
-    path = seen.json["next_action"]["url"].removeprefix("http://sandbox.test")
+    path = seen.json["next_action"]["redirect_url"].removeprefix("http://sandbox.test")
     assert (await post(sandbox, path)).json["status"] == "succeeded"
     assert sandbox.ledger.effects(key="k-1") == 1
+
+
+async def test_3ds_that_the_customer_fails_leaves_no_effect(sandbox) -> None:
+    name = (await charge(sandbox, key="k-1", source="tok_3ds")).json["id"]
+    settled = await post(sandbox, f"/_sandbox/charges/{name}/settle", {"status": "failed"})
+    assert (settled.json["status"], settled.json["failure_code"]) == ("failed", "generic_decline")
+    assert "next_action" not in (await get(sandbox, f"/v1/charges/{name}")).json
+    assert sandbox.ledger.effects() == 0
+
+
+async def test_3ds_of_an_authorization_ends_as_one(sandbox) -> None:
+    body = charge_body("o-1", source="tok_3ds", capture=False)
+    name = (await post(sandbox, "/v1/charges", body)).json["id"]
+    assert (await post(sandbox, f"/_sandbox/charges/{name}/settle")).json["status"] == "authorized"
+    assert kinds(sandbox) == [("authorization", 1000)]
+
+
+async def test_3ds_answered_again_under_its_key_is_the_same_charge(sandbox) -> None:
+    first = await charge(sandbox, key="k-1", source="tok_3ds")
+    await post(sandbox, f"/_sandbox/charges/{first.json['id']}/settle")
+    again = await charge(sandbox, key="k-1", source="tok_3ds")
+    assert (again.json, again.headers["idempotent-replayed"]) == (first.json, "true")
+    assert sandbox.ledger.effects() == 1
 
 
 @pytest.mark.parametrize(
@@ -223,6 +246,37 @@ async def test_charges_are_found_by_order_key_and_stamp_newest_first(sandbox) ->
     assert await found(f"order=o-1&limit=2&starting_after={page.json['data'][-1]['id']}") == [names[0]]
 
 
+async def test_what_is_absent_from_page_one_of_many_stands_on_a_later_one(sandbox) -> None:
+    names = [(await charge(sandbox, "o-1")).json["id"] for _ in range(12)]
+    first = (await get(sandbox, "/v1/charges?order=o-1")).json
+    assert (len(first["data"]), first["has_more"]) == (10, True)
+    assert names[0] not in [item["id"] for item in first["data"]]
+    after = first["data"][-1]["id"]
+    second = (await get(sandbox, f"/v1/charges?order=o-1&starting_after={after}")).json
+    assert ([item["id"] for item in second["data"]], second["has_more"]) == (names[1::-1], False)
+
+
+async def test_refunds_of_all_charges_are_listed_and_paged(sandbox) -> None:
+    names = []
+    for order in ("o-1", "o-2"):
+        charged = (await charge(sandbox, order)).json["id"]
+        for number in range(2):
+            body = {"amount": 100, "metadata": {"paywitness": f"{order}-{number}"}}
+            names.append(
+                (await post(sandbox, f"/v1/charges/{charged}/refunds", body, key=f"{order}-{number}")).json["id"]
+            )
+
+    async def found(query: str) -> list[str]:
+        return [item["id"] for item in (await get(sandbox, f"/v1/refunds?{query}")).json["data"]]
+
+    assert await found("") == names[::-1]
+    assert await found("order=o-1") == names[1::-1]
+    assert await found("paywitness=o-2-0") == [names[2]]
+    assert await found("key=o-2-1") == [names[3]]
+    assert (await get(sandbox, "/v1/refunds?limit=3")).json["has_more"] is True
+    assert await found(f"limit=3&starting_after={names[1]}") == [names[0]]
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=many", "starting_after=ch_none"])
 async def test_a_page_that_is_none_is_refused(sandbox, query) -> None:
     assert (await get(sandbox, f"/v1/charges?{query}")).status_code == 400
@@ -232,9 +286,13 @@ async def test_a_search_may_lag_behind_but_a_name_never_does(make_sandbox) -> No
     now = [1000.0]
     sandbox = await make_sandbox(search_lag_s=5, clock=lambda: now[0])
     name = (await charge(sandbox)).json["id"]
-    assert (await get(sandbox, "/v1/charges?order=o-1")).json["data"] == []
+    refund = (await post(sandbox, f"/v1/charges/{name}/refunds", {"amount": 1})).json["id"]
+    lists = ("/v1/charges?order=o-1", f"/v1/charges/{name}/refunds", "/v1/refunds")
+    assert [(await get(sandbox, path)).json["data"] for path in lists] == [[], [], []]
     assert (await get(sandbox, f"/v1/charges/{name}")).status_code == 200
+    assert (await get(sandbox, f"/v1/refunds/{refund}")).status_code == 200
     now[0] += 5
+    assert [len((await get(sandbox, path)).json["data"]) for path in lists] == [1, 1, 1]
     assert len((await get(sandbox, "/v1/charges?order=o-1")).json["data"]) == 1
 
 

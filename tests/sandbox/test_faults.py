@@ -41,6 +41,7 @@ PUBLIC_NAMES = BEFORE_COMMIT | {
     "hang_after_commit",
     "late_response",
     "late_commit",
+    "black_hole",
     "truncated_body",
     "truncated_head",
     "bad_chunk",
@@ -59,6 +60,7 @@ QUICK = {
     "drip": "drip(drip_s=0.05)",
     "slow": "slow(slow_s=0.01)",
     "late_commit": "late_commit(late_s=0.01,hang_s=0.02)",
+    "black_hole": "black_hole(heal_s=0.02,hang_s=0.01)",
 }
 
 
@@ -162,6 +164,36 @@ async def test_a_late_commit_happens_although_the_caller_left(sandbox) -> None:
     await charge(sandbox, key="k-1", fault="late_commit(late_s=0.2)", wait_s=0.01)
     await until(lambda: sandbox.ledger.effects(key="k-1") == 1)
     assert (await charge(sandbox, key="k-1")).headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(("hang_s", "end"), [(0, RESET), (60, SILENCE)])
+async def test_a_black_hole_is_silent_or_resets_and_commits_after_inquiries_found_nothing(sandbox, hang_s, end) -> None:
+    seen = await charge(sandbox, key="k-1", fault=f"black_hole(heal_s=0.4,hang_s={hang_s})", wait_s=0.1)
+    assert seen == Seen(b"", end)
+    for query in ("order=o-1", "key=k-1"):
+        assert (await call(sandbox, "GET", f"/v1/charges?{query}")).json["data"] == []
+    assert sandbox.ledger.effects() == 0
+    assert (await charge(sandbox, key="k-1")).error["code"] == "idempotency_key_in_use"
+    await until(lambda: sandbox.ledger.effects(key="k-1") == 1)
+    assert len((await call(sandbox, "GET", "/v1/charges?order=o-1")).json["data"]) == 1
+    assert (await charge(sandbox, key="k-1")).headers["idempotent-replayed"] == "true"
+    assert sandbox.ledger.effects() == 1
+
+
+async def test_a_black_hole_in_front_of_the_door_leaves_the_key_free(sandbox) -> None:
+    await charge(sandbox, key="k-1", fault="black_hole(heal_s=0.3,hang_s=0,key_free=1)")
+    again = await charge(sandbox, key="k-1")
+    assert (again.status_code, sandbox.ledger.effects()) == (200, 1)
+    await until(lambda: sandbox.under_way == 0)
+    assert sandbox.ledger.effects() == 1
+    assert sandbox.arrivals.arrivals[0].replayed
+
+
+async def test_what_comes_out_of_a_black_hole_charges_again_where_keys_mean_nothing(sandbox) -> None:
+    await charge(sandbox, key="k-1", contract="none", fault="black_hole(heal_s=0.1,hang_s=0,key_free=1)")
+    await charge(sandbox, key="k-1", contract="none")
+    await until(lambda: sandbox.under_way == 0)
+    assert sandbox.ledger.duplicates_by_order() == {"o-1": 2}
 
 
 async def test_a_truncated_body_is_shorter_than_it_says(sandbox) -> None:

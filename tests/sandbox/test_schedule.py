@@ -98,6 +98,48 @@ async def test_a_brownout_is_slow_and_sheds(make_sandbox) -> None:
     assert in_force({"brownouts": [{**brownout, "start_s": 0}]}).draw(writes=True).delay_s == 0.01
 
 
+READ = "/v1/charges?order=o-1"
+
+
+async def test_read_faults_befall_reads_by_their_number_and_leave_writes_alone(make_sandbox) -> None:
+    sandbox = await make_sandbox(schedule={"read_faults": "error_500, unauthorized, rate_limited(retry_after_s=3), -"})
+    seen = []
+    for number in range(5):
+        assert (await charge(sandbox, f"w-{number}")).status_code == 200
+        seen.append((await call(sandbox, "GET", READ)).status_code)
+    assert seen == [500, 401, 429, 200, 200]
+
+
+async def test_a_read_that_hangs_forever_is_not_a_write_that_does(make_sandbox) -> None:
+    sandbox = await make_sandbox(schedule={"read_faults": "hang*", "apply_to": "writes"})
+    for _ in range(2):
+        assert (await call(sandbox, "GET", READ, wait_s=0.05)).end == SILENCE
+    assert (await charge(sandbox)).status_code == 200
+
+
+async def test_read_faults_have_chances_too(make_sandbox) -> None:
+    sandbox = await make_sandbox(schedule={"read_faults": {"error_500": 0.5, "unauthorized": 0.5}})
+    seen = [(await call(sandbox, "GET", READ)).status_code for _ in range(12)]
+    assert set(seen) == {500, 401}
+    assert (await charge(sandbox)).status_code == 200
+
+
+def test_slow_reads_are_slow_on_top_of_the_latency_and_writes_are_not() -> None:
+    weather = in_force({"slow_reads_s": 2, "latency": {"kind": "fixed", "delay_s": 1}})
+    assert [weather.draw(writes=writes).delay_s for writes in (False, True)] == [3.0, 1.0]
+
+
+async def test_a_slow_read_is_a_good_one(sandbox) -> None:
+    sandbox.set_schedule({"slow_reads_s": 0.1})
+    assert (await call(sandbox, "GET", READ, wait_s=0.03)).end == SILENCE
+    assert (await call(sandbox, "GET", READ)).status_code == 200
+
+
+def test_read_faults_take_no_draws_of_their_own() -> None:
+    faults = {"error_503": 0.3, "slow": 0.3}
+    assert names_drawn({"faults": faults}, 5) == names_drawn({"faults": faults, "read_faults": "hang*"}, 5)
+
+
 async def test_a_hanging_outage_answers_nobody(sandbox) -> None:
     sandbox.add_outage({"mode": "hang", "duration_s": 60})
     assert (await charge(sandbox, wait_s=0.1)).end == SILENCE
@@ -170,6 +212,10 @@ async def test_a_new_schedule_ends_a_refusal(sandbox) -> None:
         ({"outages": {}}, "outages is a list"),
         ({"brownouts": [{"duration_s": 1, "error_probability": 2}]}, "error_probability is a number"),
         ({"apply_to": "some"}, "apply_to is one of all, writes, reads"),
+        ({"slow_reads_s": -1}, "slow_reads_s is a number"),
+        ({"read_faults": "error_500*, -"}, "goes on for ever"),
+        ({"read_faults": {"sulk": 1}}, "unknown fault 'sulk'"),
+        ({"read_faults": 5}, "read_faults is an object"),
         ({"seed": True}, "seed is a whole number"),
     ],
 )

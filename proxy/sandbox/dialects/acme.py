@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.sandbox.answer import Answer, card_declined, error_answer, json_answer
-from proxy.sandbox.bank import Bank, Refused
+from proxy.sandbox.bank import Bank
 from proxy.sandbox.body import Tree
 from proxy.sandbox.charge import Charge, Refund, Status, Terms
 from proxy.sandbox.dialects.route import (
@@ -16,8 +16,10 @@ from proxy.sandbox.dialects.route import (
     page_of,
     refusing,
 )
+from proxy.sandbox.refusals import Refused
 from proxy.sandbox.request import Request
 
+ACCOUNT_HEADER = "acme-account"
 SEARCHABLE = {"order": "order_id", "paywitness": "paywitness"}
 
 
@@ -32,7 +34,7 @@ def in_acme_words(refused: Refused) -> Answer:
 
 @in_acme_words
 def create_charge(bank: Bank, request: Request, names: Names) -> Answer:
-    terms = terms_from(request.tree, names.get("order"))
+    terms = terms_from(request, names.get("order"))
     charge = bank.open(terms, request.key)
     bank.pay(charge, request.key)
     if charge.status is Status.FAILED and not charge.quiet_failure:
@@ -69,8 +71,7 @@ def read_charge(bank: Bank, request: Request, names: Names) -> Answer:
 @in_acme_words
 def list_charges(bank: Bank, request: Request, names: Names) -> Answer:
     query = request.query
-    pairs = [(SEARCHABLE[name], value) for name, value in query.items() if name in SEARCHABLE]
-    found = [charge for charge in bank.search(pairs, query.get("key")) if charge.status is not Status.CREATED]
+    found = [charge for charge in bank.search(searched(query), query.get("key")) if charge.status is not Status.CREATED]
     page, has_more = page_of(found, lambda charge: charge.id, query)
     return json_answer(200, {"data": [charge_json(charge, request) for charge in page], "has_more": has_more})
 
@@ -78,12 +79,7 @@ def list_charges(bank: Bank, request: Request, names: Names) -> Answer:
 @in_acme_words
 def list_refunds(bank: Bank, request: Request, names: Names) -> Answer:
     query = request.query
-    found = [
-        refund
-        for refund in reversed(bank.charge(names["charge"]).refunds)
-        if query.get("key") in (None, refund.key)
-        and query.get("paywitness") in (None, refund.metadata.get("paywitness"))
-    ]
+    found = bank.search_refunds(searched(query), query.get("key"), names["charge"])
     page, has_more = page_of(found, lambda refund: refund.id, query)
     return json_answer(200, {"data": [refund_json(refund) for refund in page], "has_more": has_more})
 
@@ -96,7 +92,13 @@ def read_refund(bank: Bank, request: Request, names: Names) -> Answer:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def terms_from(tree: Tree, order: str | None) -> Terms:
+def searched(query: Names) -> list[tuple[str, str]]:
+    """What a list is asked for by the metadata: `?order=A-1&paywitness=op-1`."""
+    return [(SEARCHABLE[name], value) for name, value in query.items() if name in SEARCHABLE]
+
+
+def terms_from(request: Request, order: str | None) -> Terms:
+    tree = request.tree
     capture = tree.get("capture", True)
     source = tree.get("source", "tok_ok")
     if not isinstance(capture, bool):
@@ -106,7 +108,14 @@ def terms_from(tree: Tree, order: str | None) -> Terms:
     metadata = dict(metadata_from(tree.get("metadata")))
     if order is not None:
         metadata["order_id"] = order
-    return Terms(amount_from(tree.get("amount")), currency_from(tree.get("currency")), source, capture, metadata)
+    return Terms(
+        amount_from(tree.get("amount")),
+        currency_from(tree.get("currency")),
+        source,
+        capture,
+        metadata,
+        account=request.headers.get(ACCOUNT_HEADER),
+    )
 
 
 def optional_amount(tree: Tree) -> int | None:
@@ -133,7 +142,7 @@ def charge_json(charge: Charge, request: Request) -> dict[str, object]:
         "created": int(charge.created_at),
     }
     if charge.status is Status.REQUIRES_ACTION:
-        body["next_action"] = {"url": settle_url(charge, request)}
+        body["next_action"] = {"type": "redirect", "redirect_url": settle_url(charge, request)}
     return body
 
 

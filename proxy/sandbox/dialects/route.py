@@ -8,9 +8,10 @@ from functools import wraps
 from typing import TypeVar
 
 from proxy.sandbox.answer import Answer, error_answer, invalid
-from proxy.sandbox.bank import Bank, NotFound, Refused
+from proxy.sandbox.bank import Bank
 from proxy.sandbox.body import BadBody
 from proxy.sandbox.outcomes import UnknownToken
+from proxy.sandbox.refusals import NotFound, Refused
 from proxy.sandbox.request import Request
 
 AMOUNT_MAX = 10**12

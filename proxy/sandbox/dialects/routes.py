@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.sandbox.dialects import acme, stripe
+from proxy.sandbox.dialects import acme, payouts, stripe
 from proxy.sandbox.dialects.route import Route
 
-ROUTES: tuple[Route, ...] = (*acme.ROUTES, *stripe.ROUTES)
+ROUTES: tuple[Route, ...] = (*acme.ROUTES, *payouts.ROUTES, *stripe.ROUTES)
 
 
 def _indexed() -> dict[tuple[str, int], list[Route]]:

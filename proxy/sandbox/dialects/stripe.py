@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 from proxy.sandbox.answer import Answer, card_declined, error_answer, json_answer
-from proxy.sandbox.bank import Bank, Refused
+from proxy.sandbox.bank import Bank
 from proxy.sandbox.body import BadBody, Tree
-from proxy.sandbox.charge import Charge, Status, Terms
-from proxy.sandbox.dialects.acme import refund_json, settle_url
+from proxy.sandbox.charge import Charge, Dialect, Status, Terms
+from proxy.sandbox.dialects.acme import refund_json, searched, settle_url
 from proxy.sandbox.dialects.route import (
     Invalid,
     Names,
@@ -22,6 +22,7 @@ from proxy.sandbox.dialects.route import (
     page_of,
     refusing,
 )
+from proxy.sandbox.refusals import Refused
 from proxy.sandbox.request import Request
 
 METHOD_DEFAULT = "pm_card_visa"
@@ -36,6 +37,7 @@ STATUSES = {
     Status.SUCCEEDED: "succeeded",
     Status.FAILED: "requires_payment_method",
     Status.VOIDED: "canceled",
+    Status.REVERSED: "canceled",  # Stripe has no word for it
 }
 # The bank's refusals that Stripe words for an intent; the others keep their code.
 INTENT_STATE = frozenset(
@@ -61,6 +63,8 @@ def create_intent(bank: Bank, request: Request, names: Names) -> Answer:
         text(tree, "payment_method") or METHOD_DEFAULT,
         text(tree, "capture_method") != "manual",
         metadata_from(tree.get("metadata")),
+        Dialect.STRIPE,
+        request.headers.get("stripe-account"),
     )
     charge = bank.open(terms, request.key)
     if text(tree, "confirm") != "true":
@@ -120,11 +124,10 @@ def create_refund(bank: Bank, request: Request, names: Names) -> Answer:
 
 @in_stripe_words
 def list_refunds(bank: Bank, request: Request, names: Names) -> Answer:
-    reference = request.query.get("payment_intent") or request.query.get("charge")
-    if reference is None:
-        raise Invalid("payment_intent", "a list of refunds names its payment_intent or charge", "parameter_missing")
-    found = list(reversed(bank.charge(reference).refunds))
-    page, has_more = page_of(found, lambda refund: refund.id, request.query)
+    """Of one payment, or of all; `order`, `paywitness` and `key` search as acme's lists do."""
+    query = request.query
+    found = bank.search_refunds(searched(query), query.get("key"), query.get("payment_intent") or query.get("charge"))
+    page, has_more = page_of(found, lambda refund: refund.id, query)
     data = [refund_json(refund) for refund in page]
     return json_answer(200, {"object": "list", "data": data, "has_more": has_more, "url": "/v1/refunds"})
 

@@ -15,7 +15,7 @@ class BadChunk(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         half = answer.body[: len(answer.body) // 2]
         head = exchange.head(answer, ("Transfer-Encoding", "chunked"), length=-1)
         exchange.write(head + b"%x\r\n%b\r\n" % (len(half), half) + b"zz\r\n" + answer.body[len(half) :])

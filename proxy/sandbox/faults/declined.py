@@ -16,4 +16,4 @@ class Declined(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.answer(exchange.execute(lambda commit: card_declined("stolen_card")))
+        exchange.answer(await exchange.execute(lambda commit: card_declined("stolen_card")))

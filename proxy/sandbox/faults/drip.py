@@ -17,7 +17,7 @@ class Drip(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         whole = exchange.head(answer) + answer.body
         for byte in whole:
             await asyncio.sleep(self.drip_s / len(whole))

@@ -15,5 +15,5 @@ class DropAfterCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         exchange.close()

@@ -16,5 +16,5 @@ class Empty200(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         exchange.answer(Answer(200, b""))

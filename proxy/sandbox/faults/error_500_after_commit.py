@@ -19,7 +19,7 @@ class Error500AfterCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.answer(spoilt(exchange.execute(lambda commit: spoilt(commit()))))
+        exchange.answer(spoilt(await exchange.execute(lambda commit: spoilt(commit()))))
 
 
 def spoilt(answer: Answer) -> Answer:

@@ -16,5 +16,5 @@ class Error500BeforeCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute(lambda commit: internal_error())
+        await exchange.execute(lambda commit: internal_error())
         exchange.answer(internal_error())

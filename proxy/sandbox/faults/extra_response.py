@@ -15,6 +15,6 @@ class ExtraResponse(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         exchange.write((exchange.head(answer) + answer.body) * 2)
         exchange.mark_answered(answer.status_code)

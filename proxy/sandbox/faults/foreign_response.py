@@ -17,7 +17,7 @@ class ForeignResponse(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         exchange.answer((exchange.someone_elses(answer) or invented(answer)) if answer.succeeded else answer)
 
 

@@ -17,6 +17,6 @@ class Garbage(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         exchange.write(NOT_HTTP)
         exchange.close()

@@ -19,5 +19,5 @@ class HangAfterCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         await exchange.hang(self.hang_s)

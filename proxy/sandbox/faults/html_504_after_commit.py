@@ -23,5 +23,5 @@ class Html504AfterCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         exchange.answer(Answer(504, PAGE, "text/html"))

@@ -22,5 +22,5 @@ class LateCommit(Fault):
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
         await asyncio.sleep(self.late_s)
-        exchange.execute()
+        await exchange.execute()
         await exchange.hang(self.hang_s)

@@ -17,6 +17,6 @@ class LateResponse(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         await asyncio.sleep(self.late_s)
         exchange.answer(answer)

@@ -15,5 +15,5 @@ class ResetAfterCommit(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.execute()
+        await exchange.execute()
         exchange.reset()

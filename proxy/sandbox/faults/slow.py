@@ -18,4 +18,4 @@ class Slow(Fault):
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
         await asyncio.sleep(self.slow_s)
-        exchange.answer(exchange.execute())
+        exchange.answer(await exchange.execute())

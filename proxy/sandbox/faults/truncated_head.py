@@ -15,6 +15,6 @@ class TruncatedHead(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        head = exchange.head(exchange.execute())
+        head = exchange.head(await exchange.execute())
         exchange.write(head[: len(head) // 2])
         exchange.close()

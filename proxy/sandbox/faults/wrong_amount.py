@@ -18,7 +18,7 @@ class WrongAmount(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        exchange.answer(self.misquoted(exchange.execute()))
+        exchange.answer(self.misquoted(await exchange.execute()))
 
     def misquoted(self, answer: Answer) -> Answer:
         if not answer.succeeded:

@@ -16,7 +16,7 @@ class WrongLength(Fault):
 
     async def play(self, exchange: Exchange) -> None:
         await exchange.receive()
-        answer = exchange.execute()
+        answer = await exchange.execute()
         length = max(0, len(answer.body) - self.short_by_bytes)
         exchange.write(exchange.head(answer, length=length) + answer.body)
         exchange.mark_answered(answer.status_code)

@@ -1,0 +1,46 @@
+"""docs/sandbox.md names every route, header, mode, token and setting there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.sandbox.control import ACTS, HEADERS_HELP, ROUTES_HELP
+from proxy.sandbox.outcomes import DESTINATIONS_HELP, TOKENS_HELP
+from proxy.sandbox.schedule import KNOWN as SCHEDULE_KEYS
+from proxy.sandbox.webhooks.endpoint import KNOWN as ENDPOINT_KEYS
+from proxy.sandbox.webhooks.event import INTENT_TYPES
+from proxy.sandbox.webhooks.mode import describe_modes
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sandbox.md").read_text("utf-8")
+ROWS = [*ROUTES_HELP, *HEADERS_HELP, *describe_modes(), *ENDPOINT_KEYS]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_there_is_a_row_for_it(name) -> None:
+    assert f"| `{name}` |" in PAGE
+
+
+@pytest.mark.parametrize("name", [*TOKENS_HELP, *DESTINATIONS_HELP])
+def test_every_token_is_explained(name) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("name", SCHEDULE_KEYS)
+def test_every_key_of_a_schedule_is_shown(name) -> None:
+    assert f'"{name}"' in PAGE
+
+
+@pytest.mark.parametrize("type", sorted(set(INTENT_TYPES.values())))
+def test_every_type_of_stripes_is_named(type) -> None:
+    assert f"`.{type.partition('.')[2]}`" in PAGE or f"`{type}`" in PAGE
+
+
+def test_every_control_route_stands_in_the_help() -> None:
+    def shape(method: str, path: str) -> str:
+        holes = ("{}" if segment.startswith("{") else segment for segment in path.partition("?")[0].split("/"))
+        return f"{method} {'/'.join(holes)}"
+
+    helped = {shape(*line.split(" ", 1)) for line in ROUTES_HELP}
+    assert helped == {f"{method} /_sandbox/{path}" for method, path in ACTS}
