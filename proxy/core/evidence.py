@@ -77,6 +77,7 @@ class Evidence:
     duration_s: float
     reused_connection: bool = False
     reset_by_us: bool = False  # we reset the connection: nothing that we wrote can still be delivered by it
+    listening_s: float = 0.0  # at most so long after this the connection stays open, for a late answer; 0: it is over
 
     @property
     def sent(self) -> bool:

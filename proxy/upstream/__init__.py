@@ -7,6 +7,7 @@
     exchange  one request and its answer: the running record from which Evidence is made
     wire      one connection: what was written, what came back, when it must be reset
     secure    the same with TLS
+    harvest   connections whose attempt timed out, listened to a little longer
     pool      how many connections an origin may have, and who is next
     client    all of it in order; returns Evidence
     stream    the same for a call that nobody may repeat: passed through piece by piece

@@ -6,6 +6,9 @@
 
 A ValueError comes before any I/O and means that our own house made a request that must not be written. A cancelled call
 resets its connection if a byte may have left; whoever cancels has no evidence and must assume the worst.
+
+An attempt that times out once its request is written ends with that evidence. Where the caller wants to hear of a late
+answer, its connection is not reset yet but listens on for a bounded time: `harvest` says how.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterable, Callable
+from functools import partial
 from typing import Protocol
 
 from proxy.clock import SystemClock
@@ -20,6 +24,7 @@ from proxy.core.evidence import Evidence, NetworkPhase, WireFault
 from proxy.upstream.answer import AnswerReader
 from proxy.upstream.dial import NotConnected, dial
 from proxy.upstream.exchange import Exchange
+from proxy.upstream.harvest import Harvest, OnLate
 from proxy.upstream.pool import Lane, Pool, Turn
 from proxy.upstream.secure import SecureConnection
 from proxy.upstream.stream import StreamedResponse, StreamExchange, opening_bytes, upload_and_await_head
@@ -59,13 +64,19 @@ class UpstreamClient:
         ssl_context: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = SystemClock().mono,
         steps: Steps | None = None,
+        harvest_s: float = 20.0,
+        harvests_max: int = 64,
     ) -> None:
-        """`ssl_context` is best made by `tls_context`; None means the system's roots."""
+        """`ssl_context` is best made by `tls_context`; None means the system's roots.
+
+        For `harvest_s` after its attempt timed out a connection may go on listening, at most `harvests_max` at a time.
+        """
         self._bounds = bounds or Bounds()
         self._pool = Pool(self._bounds)
         self._ssl_context = ssl_context or tls_context()
         self._monotonic = monotonic
         self._steps = steps or NoSteps()
+        self._harvest = Harvest(harvest_s, harvests_max, monotonic)
 
     async def send(
         self,
@@ -75,11 +86,16 @@ class UpstreamClient:
         *,
         may_send: Callable[[], bool] = always,
         reuse: bool = True,
+        on_late: OnLate | None = None,
     ) -> Evidence:
         """Send one request and say what was seen of it.
 
         `may_send` is asked right before the first byte, with the connection up. `reuse=False` always opens a
         connection: on a kept one the provider's close can cross our request, and that makes a doubt out of nothing.
+
+        `on_late` is called at most once, after this has returned evidence with `listening_s`, with the evidence of the
+        whole answer that came within that time after all. It must not raise. It is not called for anything less than
+        a whole answer, nor once `close` has returned. Without it a timeout ends by a reset at once.
         """
         payload = request_bytes(origin, request)
         began_mono = self._monotonic()
@@ -97,14 +113,25 @@ class UpstreamClient:
             exchange = Exchange(asyncio.get_running_loop().create_future(), reader, timeouts)
             connection.begin(exchange, payload, _user_timeout_ms(timeouts))
             await self._steps.reached("upstream_written")
+            if on_late is not None:
+                exchange.take_over = partial(
+                    self._harvest.take_over,
+                    connection=connection,
+                    on_late=on_late,
+                    began_mono=began_mono,
+                    reused=reused,
+                )
             await exchange.done
             if exchange.phase is NetworkPhase.COMPLETE:
                 await self._steps.reached("upstream_answered")
             return exchange.evidence(self._monotonic() - began_mono, reused=reused)
-        finally:
+        except BaseException:  # cancelled: nobody will hear what is listened for
             if exchange is not None:
-                connection.abandon(exchange)  # cancelled in mid-flight; otherwise it is over and this does nothing
-            lane.give_back(connection)
+                connection.abandon(exchange)
+            raise
+        finally:
+            harvested = exchange is not None and exchange.listening_s > 0
+            lane.give_back(None if harvested else connection)
 
     async def stream(
         self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: Timeouts
@@ -135,7 +162,9 @@ class UpstreamClient:
         return StreamedResponse(exchange, began_mono, self._monotonic, reused=reused)
 
     async def close(self) -> None:
-        """Close what is idle; calls under way run on to their end. Afterwards nothing new is dialled."""
+        """Close what is idle and reset what only listens; calls under way run on to their end. Afterwards nothing new
+        is dialled."""
+        self._harvest.close()
         self._pool.close()
         await asyncio.sleep(0)  # transports let go of their sockets in the next turn of the loop
 

@@ -8,6 +8,7 @@ record says the later one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from proxy.core.evidence import Evidence, NetworkPhase, WireFault
 from proxy.upstream.answer import AnswerReader
@@ -42,11 +43,15 @@ class Exchange:
         "expires_mono",
         "expiry",
         "fault",
+        "listening_s",
         "phase",
         "reader",
         "reset_by_us",
+        "take_over",
         "whole",
     )
+
+    last = False  # whether no other exchange may follow on its connection, however it ends
 
     def __init__(self, done: asyncio.Future[None], reader: AnswerReader, timeouts: Timeouts) -> None:
         self.done = done
@@ -57,12 +62,19 @@ class Exchange:
         self.bytes_total = 0  # of the request, as far as it was handed over
         self.bytes_written = 0
         self.reset_by_us = False
+        self.listening_s = 0.0  # how long another listens on in its place
+        self.take_over: Callable[[Exchange, float], Exchange | None] | None = None  # gives that other, when time is up
         self.whole = True  # the request was handed over entirely; False while an upload goes on
         self.drained = False  # and the kernel has taken all of it
         self.expires_mono = 0.0
         self.expiry: WireFault = _WRITE_TIMEOUT
         self._timeouts = timeouts
         self._answer_ends_mono = 0.0
+
+    @property
+    def attempt(self) -> Exchange:
+        """The exchange that somebody waited for: itself, unless it listens on in the place of one."""
+        return self
 
     def writing(self, now: float) -> None:
         """Something was handed over that the kernel has not taken yet."""
@@ -114,5 +126,13 @@ class Exchange:
             response = self.reader.response()
             detail = f"answered {response.status_code}"
         return Evidence(
-            self.phase, self.bytes_written, self.fault, response, detail, duration_s, reused, self.reset_by_us
+            self.phase,
+            self.bytes_written,
+            self.fault,
+            response,
+            detail,
+            duration_s,
+            reused,
+            self.reset_by_us,
+            self.listening_s,
         )

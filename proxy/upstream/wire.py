@@ -6,7 +6,8 @@ the socket, so that what the kernel took is a number and not a guess.
 Rules that must hold:
 - a byte or an end that arrives while no exchange is under way ends the connection: it is nobody's answer;
 - an exchange that ends without a whole answer after something was written ends by a reset: a kernel that goes on
-  delivering would turn "gave up" into "arrived later";
+  delivering would turn "gave up" into "arrived later". Only where the peer has acknowledged every byte may another
+  exchange listen on for a late answer instead, and then the reset comes at the end of that one;
 - a connection that stays open after an answer is one on which nothing is owed by either side.
 """
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import select
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from typing import cast
 
@@ -25,6 +28,7 @@ from proxy.upstream.dial import NotConnected, set_user_timeout
 from proxy.upstream.exchange import Exchange
 from proxy.upstream.target import Bounds
 
+_NO_BYTES = struct.pack("i", 0)
 _LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
 
 # Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
@@ -255,7 +259,12 @@ class Connection(asyncio.Protocol):
         reader = exchange.reader
         if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
             exchange.reset_by_us = self.reset()
-        elif not reader.keep_alive or reader.leftover or self._calls >= self._bounds.calls_per_connection:
+        elif (
+            not reader.keep_alive
+            or reader.leftover
+            or exchange.last
+            or self._calls >= self._bounds.calls_per_connection
+        ):
             self.close()
         else:
             self._rest(reader.keep_alive_s)
@@ -275,9 +284,35 @@ class Connection(asyncio.Protocol):
         self._watch_until(self._stale_mono, now, slack_s=_IDLE_SLACK_S)
 
     def abandon(self, exchange: Exchange) -> None:
-        """Whoever waited for this exchange is gone. If it is still under way it ends here, by a reset."""
-        if self._exchange is exchange:
-            self._fail(exchange, WireFault.CLOSED, "given up before the answer was whole")
+        """Whoever waited for this exchange is gone. If it, or what listens on in its place, is still under way, that
+        ends here, by a reset."""
+        current = self._exchange
+        if current is not None and current.attempt is exchange:
+            self._fail(current, WireFault.CLOSED, "given up before the answer was whole")
+
+    def _expire(self, exchange: Exchange, now: float) -> None:
+        """The time is up: another listens on, or the connection is reset."""
+        late = None
+        if exchange.take_over is not None and exchange.drained and self.open and self._all_acknowledged():
+            late = exchange.take_over(exchange, now)
+        if late is None:
+            self._fail(exchange, exchange.expiry, exchange.expiry_words)
+            return
+        exchange.fault = exchange.expiry
+        exchange.detail = exchange.expiry_words
+        exchange.listening_s = late.expires_mono - now
+        self._count(exchange)
+        self._exchange = late
+        self._watch_until(late.expires_mono, now)
+        exchange.conclude()
+
+    def _all_acknowledged(self) -> bool:
+        """Whether the peer's kernel has all that we wrote. What ours still held, a peer that reads slowly would go on
+        getting for as long as we listen: TCP_USER_TIMEOUT ends silence, not slowness."""
+        try:
+            return fcntl.ioctl(self._socket, termios.TIOCOUTQ, _NO_BYTES) == _NO_BYTES
+        except OSError:  # a kernel that cannot say
+            return False
 
     def _fail(self, exchange: Exchange, fault: WireFault, detail: str) -> None:
         exchange.fault = fault
@@ -314,7 +349,7 @@ class Connection(asyncio.Protocol):
         elif exchange is None:
             self.close()
         else:
-            self._fail(exchange, exchange.expiry, exchange.expiry_words)
+            self._expire(exchange, now)
 
 
 def _words(number: int | None) -> str:
