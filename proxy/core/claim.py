@@ -1,16 +1,18 @@
-"""Claims: who may carry an operation, and what a call under a known key is answered with.
+"""Claims: who may carry an operation, and what a call under a known key or a held guard is answered with.
 
-`judge` is the whole rule, pure, so that every journal gives the same verdict from the same records. The journal runs it
-and writes its result in one step; nothing else may come in between.
+`judge` is the rule for a key, `judge_guard` that for a guard; both pure, so that every journal gives the same verdict
+from the same records. The journal runs them and writes the result in one step; nothing else may come in between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from proxy.core.guard import Hold, hold_of
 from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Operation, State
+from proxy.core.operation import GuardKind, Operation, Outcome, State
 
 REPLAY_BEFORE_NEXT_GENERATION_S = 60.0  # a purchase key that just ended without effect: a double click, not a new try
 
@@ -24,6 +26,39 @@ class Verdict(StrEnum):
     GUARDED = "guarded"  # another open operation guards the same money
     EXPIRED = "expired"  # only a tombstone is left
     ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
+
+
+class AliasKind(StrEnum):
+    """How a key came to stand for another key's operation."""
+
+    JOINED = "joined"  # equal call under a held intent: it gets what the first gets
+    TAKEN = "taken"  # it took an answer that had reached nobody
+    REFUSED = "refused"  # another call under a held guard: told 409; the key is free when the guard is
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A key that was given another key's operation, or was refused because of it."""
+
+    key: str
+    client_key: str
+    operation_id: str
+    kind: AliasKind
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of an operation after its retention: enough never to execute its key again silently."""
+
+    key: str
+    operation_id: str
+    provider: str
+    operation: str
+    client_key: str
+    outcome: Outcome
+    reference: str | None
+    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +84,8 @@ class Claim:
     sealed_request: bytes | None = None  # IN_DOUBT: what a re-send must repeat
     sealed_response: bytes | None = None  # REPLAY: the kept answer; None where it was closed without one
     credential_accepted: bool = True  # REPLAY, IN_DOUBT: it made the call, or the provider has since accepted it
+    alias: AliasKind | None = None  # the key is not the operation's own
+    tombstone: Tombstone | None = None  # EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +115,44 @@ def drop_lease(operation: Operation) -> Operation:
     return replace(operation, lease=None, released=operation.released or never_sent)
 
 
+@dataclass(frozen=True, slots=True)
+class GuardJudgement:
+    """What a guard says to an operation that would start. `holder` is None where it may."""
+
+    holder: Operation | None = None
+    alias: AliasKind | None = None  # what the key becomes to the holder
+
+
+def judge_guard(holders: Iterable[Operation], fresh: Operation, now: float) -> GuardJudgement:
+    """Whether another operation under the same guard keeps this one from starting, and what becomes of its key.
+    `holders` are as they now stand, oldest first: expired leases have been acted upon."""
+    refused: Operation | None = None
+    for holder in holders:
+        hold = hold_of(holder, now)
+        guard = holder.guard
+        if hold is None or guard is None or holder.key == fresh.key:
+            continue
+        intent = guard.kind is GuardKind.INTENT
+        if fresh.distinct and not (intent and hold is Hold.OPEN):
+            continue  # meant twice, says the caller; but an open intent may still be paid
+        equal = holder.fingerprint == fresh.fingerprint and holder.provider == fresh.provider
+        if hold is Hold.UNHEARD:
+            if equal:
+                return GuardJudgement(holder, AliasKind.TAKEN)
+            continue
+        if equal and intent:
+            return GuardJudgement(holder, AliasKind.JOINED)
+        refused = refused or holder
+    return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def standing_verdict(operation: Operation) -> Verdict:
+    """What a call that only may look is told of an operation."""
+    if operation.lease is not None or operation.state in {State.PREPARED, State.SENDING, State.BACKOFF}:
+        return Verdict.IN_FLIGHT
+    return Verdict.IN_DOUBT if operation.state.in_doubt else Verdict.REPLAY
+
+
 def judge(existing: Operation | None, request: ClaimRequest, now: float) -> Judgement:
     """What becomes of a claim, given the newest operation under its key."""
     if existing is None:
@@ -88,7 +163,7 @@ def judge(existing: Operation | None, request: ClaimRequest, now: float) -> Judg
         return Judgement(Verdict.OWNED, existing)  # the same claim, asked again: its reply was lost
     existing = after_expired_lease(existing, now)
     equal = (request.compare_fingerprint or request.fresh.fingerprint) == existing.fingerprint
-    if _may_start_again(existing, now, equal=equal):
+    if may_start_again(existing, now, equal=equal):
         if not request.permitted:
             return Judgement(Verdict.ABSENT, existing)
         generation = existing.generation + 1
@@ -97,11 +172,7 @@ def judge(existing: Operation | None, request: ClaimRequest, now: float) -> Judg
         return Judgement(Verdict.OWNED, existing, generation, _provider_key(existing, request, generation), stamp)
     if not equal:
         return Judgement(Verdict.MISMATCH, existing)
-    if existing.lease is not None or existing.state in {State.PREPARED, State.SENDING, State.BACKOFF}:
-        return Judgement(Verdict.IN_FLIGHT, existing)
-    if existing.state.in_doubt:
-        return Judgement(Verdict.IN_DOUBT, existing)
-    return Judgement(Verdict.REPLAY, existing)
+    return Judgement(standing_verdict(existing), existing)
 
 
 def _provider_key(existing: Operation, request: ClaimRequest, generation: int) -> str | None:
@@ -120,10 +191,12 @@ def generation_key(stem: str, generation: int) -> str:
     return f"{stem[:8]}-{stem[8:12]}-4{stem[13:16]}-{variant}{stem[17:20]}-{stem[20:28]}{generation % 0x10000:04x}"
 
 
-def _may_start_again(existing: Operation, now: float, *, equal: bool) -> bool:
+def may_start_again(existing: Operation, now: float, *, equal: bool) -> bool:
     """Whether the key may start its next generation: it ended provably without effect, and nothing contradicts that."""
     if existing.state is not State.FAILED or existing.incident is not None or existing.cancel_sent:
         return False
+    if existing.fallback_to is not None:
+        return False  # its key answers with the fallback's outcome for ever
     if existing.lease is not None and existing.attempt_under_way:
         return False  # somebody may be sending under this key right now
     if existing.released:

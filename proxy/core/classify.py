@@ -87,9 +87,14 @@ def classify(evidence: Evidence, rules: ClassifyRules, asked: Asked = Asked()) -
         return Classification.of(Reading.UNKNOWN_OUTCOME, DOES_NOT_FIT)
     # An error that no row knows may name itself where a payment would stand: asking for that would find nothing.
     names_payment = by_row is not None or 200 <= response.status_code < 300
-    if rules.reference is None or not names_payment or found.reading in DENIALS:
+    if not names_payment or found.reading in DENIALS:
         return found
-    return replace(found, reference=_text(evaluate(rules.reference, tree)))
+    return replace(found, reference=reference_in(rules, tree))
+
+
+def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
+    """The provider's own name for the thing that an answer or an object shows."""
+    return _text(evaluate(rules.reference, tree)) if rules.reference is not None else None
 
 
 # Readings without an effect that show a payment all the same: it must be the one that was asked for.

@@ -53,7 +53,9 @@ class Context:
     bytes_at_hand: bool = True  # the first attempt's very bytes can be sent again
     guarded: bool = False  # an intent's guard keeps a second payment out
     fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
+    enough_tries_here: bool = False  # the policy takes that route after as many tries as there were
     cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
+    asked: bool = False  # the provider has just been asked, and knows nothing of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,15 @@ def _resend_now(context: Context) -> bool:
 def _resend_later(context: Context) -> bool:
     """In the background ask before re-sending, and re-send only while somebody still wants the order."""
     young = context.first_send_age_s + context.delay_s < context.resend_for_s
-    return _in_doubt(context) and may_resend(context) and not context.contract.can_be_asked and young
+    return _in_doubt(context) and may_resend(context) and not _may_ask(context) and young
+
+
+def _may_ask(context: Context) -> bool:
+    return context.contract.can_be_asked and not context.asked
+
+
+def _cancels(context: Context) -> bool:
+    return context.state.in_doubt and context.cancel_wanted and not context.cancel_sent
 
 
 def _waiting(context: Context) -> bool:
@@ -163,13 +173,14 @@ RULES: tuple[Rule, ...] = (
         Action.WAIT_FOR_WEBHOOK,
     ),
     Rule("accepted_nobody_to_ask", lambda c: c.state is State.PENDING, Action.SEND_TO_REVIEW),
+    Rule("in_doubt_cancel_wanted", _cancels, Action.CANCEL),
     Rule("only_a_person_can_go_on", lambda c: c.state is State.REQUIRES_REVIEW, Action.STOP),
     Rule("attempt_still_under_way", lambda c: c.state in {State.PREPARED, State.SENDING}, Action.STOP),
     # in doubt
-    Rule("in_doubt_cancel_wanted", lambda c: _in_doubt(c) and c.cancel_wanted and not c.cancel_sent, Action.CANCEL),
     Rule("in_doubt_same_key_is_safe", _resend_now, Action.RETRY_SAME_OPERATION),
-    Rule("in_doubt_ask", lambda c: _in_doubt(c) and c.contract.can_be_asked, Action.STATUS_INQUIRY),
+    Rule("in_doubt_ask", lambda c: _in_doubt(c) and _may_ask(c), Action.STATUS_INQUIRY),
     Rule("in_doubt_same_key_later", _resend_later, Action.SCHEDULE_RETRY),
+    Rule("in_doubt_ask_again", lambda c: _in_doubt(c) and c.contract.can_be_asked, Action.STATUS_INQUIRY),
     Rule(
         "in_doubt_expect_webhook",
         lambda c: _in_doubt(c) and c.contract.webhook_expected,
@@ -186,6 +197,11 @@ RULES: tuple[Rule, ...] = (
         "no_effect_caller_left",
         lambda c: _waiting(c) and (c.background or not c.caller_waiting),
         Action.MARK_TERMINAL_FAILURE,
+    ),
+    Rule(
+        "no_effect_enough_tries_here",
+        lambda c: _pays_elsewhere(c) and c.enough_tries_here,
+        Action.FALLBACK_NEW_ATTEMPT,
     ),
     Rule(
         "no_effect_try_again",

@@ -56,6 +56,8 @@ class Event(StrEnum):
     OPERATOR_PARKED = "operator_parked"
     OPERATOR_RESUMED = "operator_resumed"
     OPERATOR_RESUMED_WAITING = "operator_resumed_waiting"  # what was parked as pending, with nothing in doubt
+    # another operation of ours
+    VOID_SUCCEEDED = "void_succeeded"  # what this one paid was voided by it
 
 
 class IncidentKind(StrEnum):
@@ -64,6 +66,8 @@ class IncidentKind(StrEnum):
     DOUBT_AFTER_FAILURE = "doubt_after_failure"
     TWO_REFERENCES = "two_references"  # the provider made two things of one operation
     ANOTHER_AMOUNT = "another_amount"
+    DUPLICATE_SUCCESS = "duplicate_success"  # a second paying success of one intent
+    BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ OUTSIDE_DENIALS = (
     Event.CANCEL_SHOWN,
     Event.OPERATOR_FOUND_FAILURE,
 )
-REVERSALS = (Event.INQUIRY_FOUND_REVERSAL, Event.WEBHOOK_TOLD_REVERSAL)
+REVERSALS = (Event.INQUIRY_FOUND_REVERSAL, Event.WEBHOOK_TOLD_REVERSAL, Event.VOID_SUCCEEDED)
 OF_AN_ATTEMPT = frozenset(
     {
         Event.NO_EFFECT_SEEN,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
@@ -23,6 +24,7 @@ from proxy.core.operation import Guard, GuardKind
 from proxy.core.policy import Policy
 
 CLIENT_KEY_LENGTH_MAX = 255
+SHOWN_LENGTH_MAX = 255
 _CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-auth-token")
 
 
@@ -128,6 +130,22 @@ def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str
     return _often_hashed(secret, "account", call.wishes.account or "", *selected)
 
 
+def account_named(places: tuple[Place, ...], name: str, secret: bytes) -> frozenset[str]:
+    """Every account hash that this name can stand for: the caller named it to us alone, or in all of the policy's
+    places, or in one of them. "" is the account of calls that name none."""
+    named = [index for index, place in enumerate(places) if place.kind is not PlaceKind.CONST]
+
+    def hashed(wished: str, filled: Iterable[int]) -> str:
+        held = set(filled)
+        selected = [
+            place.name if place.kind is PlaceKind.CONST else name if index in held else ""
+            for index, place in enumerate(places)
+        ]
+        return _often_hashed(secret, "account", wished, *selected)
+
+    return frozenset({hashed(name, ()), hashed("", named), *(hashed("", (index,)) for index in named)})
+
+
 def client_key_of(
     call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]
 ) -> tuple[str | None, str, Place | None]:
@@ -195,12 +213,26 @@ def _guard_of(
     if policy.kind.pays:
         intent = call.wishes.intent or _intent_in(policy, tree)
         if intent:
-            payers = ("merchant", policy.merchant) if policy.merchant else ("account", *scope[:2])
-            return Guard(GuardKind.INTENT, keyed_hash(secret, "intent", *payers, intent)[:32], intent)
+            value = intent_guard(policy, scope[1], intent, secret)
+            return Guard(GuardKind.INTENT, value, _shown(intent), policy.after_success, policy.during_action)
     target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
     if target:
-        return Guard(GuardKind.TARGET, keyed_hash(secret, "target", *scope, target)[:32], target)
+        return Guard(GuardKind.TARGET, keyed_hash(secret, "target", *scope, target)[:32], _shown(target))
+    if call.wishes.key is not None:
+        return None  # whoever names each payment for us tells by it which of them are the same
     return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])
+
+
+def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> str:
+    """The value of the guard that a payment of this intent holds: across a merchant's providers where it has a name."""
+    provider_name = policy.names[0] or policy.provider
+    payers = ("merchant", policy.merchant) if policy.merchant else ("account", provider_name, account)
+    return keyed_hash(secret, "intent", *payers, intent)[:32]
+
+
+def _shown(text: str) -> str:
+    """A caller's text as a journal can hold it and a person find it: JSON may carry halves of characters."""
+    return text.encode("utf-8", "replace").decode()[:SHOWN_LENGTH_MAX]
 
 
 def _intent_in(policy: Policy, tree: Tree) -> str | None:

@@ -299,7 +299,7 @@ def conclude(
             effect=classification.effect if speaks else after.effect,
             seen=after.seen | {attempt} if attempt in after.doubt and not classification.lost else after.seen,
             reference=(shown or after.reference) if newer else (after.reference or shown),
-            incident=after.incident or (_contradiction(operation, classification) if paid else None),
+            incident=after.incident or (contradiction(operation, classification) if paid else None),
         ),
         event,
     )
@@ -320,7 +320,7 @@ def _speaks(operation: Operation, event: Event, to: State) -> bool:
     return not (event in {Event.ANSWER_LOST, Event.DOUBT_CLEARED, Event.ACTION_STANDS} and _no_was_said(operation))
 
 
-def _contradiction(operation: Operation, classification: Classification) -> IncidentKind | None:
+def contradiction(operation: Operation, classification: Classification) -> IncidentKind | None:
     """What an answer says against a payment that was made or accepted already."""
     if classification.rule == DOES_NOT_FIT:
         return IncidentKind.ANOTHER_AMOUNT

@@ -59,13 +59,23 @@ class GuardKind(StrEnum):
     FINGERPRINT = "fingerprint"
 
 
+class Again(StrEnum):
+    """What becomes of another payment of an intent that was paid, or whose customer is still asked to act."""
+
+    BLOCK = "block"  # the guard holds
+    FLAG = "flag"  # it may start; a second success is an incident
+    ALLOW = "allow"  # several payments are meant (instalments)
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What keeps two open operations off the same money."""
+    """What keeps two open operations off the same money. What it does later is kept with it, as its policy said."""
 
     kind: GuardKind
     value: str  # keyed hash of scope and value
     shown: str = ""  # the intent or target in clear, for people; empty for a fingerprint
+    after_success: Again = Again.FLAG  # of intents
+    during_action: Again = Again.FLAG  # of intents: while the customer must act
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,16 @@ class Operation:
     because: str = ""  # the rule of the last decision
     incident: str | None = None  # an open contradiction; nothing is replayed over it
     cancel_sent: bool = False
+    cancel_wanted: bool = False  # an operator or the policy gave it up: cancel it, if that can be shown
+    quiet_at: float | None = None  # from then on no byte of an attempt that has ended can leave any more
+    looks: int = 0  # how much of the schedule is used up
+    misses: int = 0  # inquiries that found nothing and count: see `inquiry`
+    first_miss_at: float | None = None
+    unheard: bool = False  # it ended with effect, and its answer reached nobody
+    taken: str = ""  # another key took its answer: taken, first_returned, taker_returned
+    distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
+    fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
+    fallback_to: str | None = None
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
@@ -170,13 +190,56 @@ class AttemptSummary:
     classification: Classification
 
 
+class Found(StrEnum):
+    """What became of a look for evidence outside our own attempts."""
+
+    HIT = "hit"  # it shows the operation, and fits it
+    MISSED = "missed"  # the provider knows nothing of it
+    FAILED = "failed"  # no answer, or none that says anything: refused, an error, more pages than one
+    NOT_OURS = "not_ours"  # it shows something that does not fit what was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an inquiry, an event, a cancel or a person showed. Facts and what they were read as; no payload."""
+
+    source: str  # ask[0], webhook evt_1, cancel, operator
+    found: Found
+    status_code: int | None = None
+    classification: Classification | None = None  # of a hit
+    detail: str = ""
+
+
+class Word(StrEnum):
+    """What is told to the rest of the company: ends, doubts, resolutions, incidents."""
+
+    ENDED = "ended"
+    DOUBT_OPENED = "doubt_opened"
+    RESOLVED = "resolved"  # a doubt ended, by evidence
+    REVIEW_OPENED = "review_opened"
+    INCIDENT_OPENED = "incident_opened"
+    INCIDENT_CLOSED = "incident_closed"
+    REVERSED = "reversed"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a change tells, and how the operation stood then."""
+
+    words: tuple[Word, ...]
+    outcome: Outcome
+    reading: Reading | None
+    reference: str | None
+    incident: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One change of an operation, as its timeline tells it and as the outbox passes it on."""
 
     at: float
     version: int
-    source: str  # caller, recovery, resolver, webhook, operator
+    source: str  # caller, recovery, resolver, webhook, operator, harvest, spool
     events: tuple[str, ...]
     state: State
     doubt: frozenset[int]
@@ -185,3 +248,6 @@ class HistoryEntry:
     because: str = ""
     delay_s: float | None = None
     note: str = ""
+    finding: Finding | None = None
+    told: Told | None = None
+    actor: str = ""  # who did it, where a person did

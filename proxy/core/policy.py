@@ -1,8 +1,8 @@
 """Policies as plain values: what was parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
 
 A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged in.
-Later parts of the product read `budget`, `circuit`, `ask`, `resolve`, `webhook` and `fallback`; they are validated with
-the file and listed in `Provider.not_in_force` until they act.
+Later parts of the product read `budget` and `circuit`; they are validated with the file and listed in
+`Provider.not_in_force` until they act.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from proxy.core.backoff import RetryRule
 from proxy.core.body import Encoding
 from proxy.core.classify import ClassifyRules, Expression
 from proxy.core.contract import Kind, Place, ProviderContract
+from proxy.core.inquiry import Cancel, Inquiry
 from proxy.core.money import Unit
+from proxy.core.notice import NoticeRules
+from proxy.core.operation import Again
 from proxy.core.reading import Reading
+from proxy.core.template import Template
 
 
 class Unmatched(StrEnum):
     FORWARD = "forward"
     REFUSE = "refuse"
-
-
-class AfterSuccess(StrEnum):
-    BLOCK = "block"
-    FLAG = "flag"
-    ALLOW = "allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +86,42 @@ class Resolve:
     settle_s: float = 600.0
     resend_for_s: float = 120.0
     schedule_s: tuple[float, ...] = (2.0, 10.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+    action_expires_s: float = 86400.0  # a customer who has not acted by then is asked about once, and set aside
+
+
+class FallbackCause(StrEnum):
+    NOT_SENT = "not_sent"
+    RATE_LIMITED = "rate_limited"
+    CIRCUIT_OPEN = "circuit_open"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Another route that speaks the same API, and for which ends without effect it is taken."""
+
+    to: str  # a provider of the book
+    when: frozenset[FallbackCause]
+    after: int | None = None  # so many tries without effect in a row; None: when no try is left
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth2:
+    """Client credentials, exchanged for a token at the provider. Secrets are named here, never held."""
+
+    method: str
+    path: str
+    client_id: str  # name of an environment variable, as is the next
+    client_secret: str
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What background calls use when the caller's own credentials no longer do. Names of environment variables."""
+
+    headers: tuple[tuple[str, str], ...] = ()  # header, variable
+    oauth2: OAuth2 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +150,8 @@ class Policy:
     intent: Expression | None = None
     target: Place | None = None
     merchant: str = ""
-    after_success: AfterSuccess = AfterSuccess.FLAG
+    after_success: Again = Again.FLAG
+    during_action: Again = Again.FLAG
     timeouts: Timeouts = Timeouts()
     retry: Mapping[Reading, RetryRule] = field(default_factory=dict)
     retry_default: RetryRule = RetryRule()
@@ -124,6 +159,12 @@ class Policy:
     problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} in its texts
     give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own answers where a repeat cannot help
     headers: tuple[tuple[str, str], ...] = ()  # request headers that the policy forces
+    inquiries: tuple[Inquiry, ...] = ()  # ways to ask what became of it, in the order to try them
+    cancel: Cancel | None = None
+    as_response: Expression | None = None  # how what an inquiry or event showed answers a repeat
+    dashboard: Template | None = None  # a link to the provider's own page about it
+    fallbacks: tuple[Fallback, ...] = ()
+    credentials: Credentials | None = None
     observe: bool = False
 
     def retry_rule(self, reading: Reading) -> RetryRule:
@@ -147,4 +188,12 @@ class Provider:
     problem: Mapping[str, Any] | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)  # what must not change under a journal
     identity_change_accepted: bool = False
+    notices: NoticeRules | None = None  # how the provider's webhooks are checked, read and matched
+    account: tuple[Place, ...] = ()
+    key_name: str = ""  # the provider's name as keys know it
     not_in_force: tuple[str, ...] = ()
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether what was asked of it may have been made by another route."""
+        return any(policy.fallbacks for policy in self.policies)

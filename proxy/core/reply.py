@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.core.call import Headers
+from proxy.core.claim import Tombstone
 from proxy.core.evidence import Response
 from proxy.core.operation import Operation, Outcome, State
 from proxy.core.reading import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, Reading
@@ -203,6 +204,31 @@ def closed(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = F
     reference = f" The provider knows it as {operation.reference}." if operation.reference else ""
     detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
     return problem(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
+
+
+def guarded(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
+    """409: another operation holds the same money. It is named, so that the caller can ask about that one."""
+    what = f"{holder.guard.kind} {holder.guard.shown}".strip() if holder.guard is not None else "payment"
+    if holder.state is State.SUCCEEDED:
+        detail = (
+            f"The {what} was paid by operation {holder.id} at {holder.provider}. Nothing was sent by this call. If "
+            "another payment of it is meant, say why in Paywitness-Distinct."
+        )
+    else:
+        detail = (
+            f"Operation {holder.id} at {holder.provider} on the same {what} is {holder.outcome}. Nothing was sent by "
+            "this call. Wait for that one; it is not safe to pay again."
+        )
+    return problem(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False)
+
+
+def expired(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
+    """410: the key was used long ago; what is left of it says how that ended."""
+    detail = "This key belongs to an operation that ended long ago. It will not be executed again."
+    if tombstone is not None:
+        known = f", known to the provider as {tombstone.reference}" if tombstone.reference else ""
+        detail = f"{detail} It was {tombstone.operation_id}, which is {tombstone.outcome}{known}."
+    return problem(Problem.KEY_EXPIRED, detail, shape=shape, provider=provider)
 
 
 def _not_sent_detail(operation: Operation) -> str:

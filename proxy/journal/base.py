@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from proxy.core.claim import Claim, ClaimRequest
-from proxy.core.operation import AttemptSummary, HistoryEntry, Operation, State
+from proxy.core.money import Money
+from proxy.core.operation import AttemptSummary, Finding, HistoryEntry, Operation, State, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class Change:
     sealed_response: bytes | None = None  # kept for replay; None keeps what is there
     erase_request: bool = False  # the stored request is no longer needed
     accepted_credential: bool = False  # the provider accepted operation.credential for operation.account
+    sealed_credential: bytes | None = None  # that credential, kept for background calls of the account
+    finding: Finding | None = None
+    told: Told | None = None  # what it tells the rest of the company; written with it, so never lost
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,12 @@ class Listing:
     provider: str | None = None
     operation: str | None = None
     states: frozenset[State] = frozenset()
-    key: str | None = None  # client_key or provider_key
+    key: str | None = None  # client_key or provider_key; also of a key that was given its answer, or refused over it
     reference: str | None = None
+    stamp: str | None = None  # our id in the provider's object: an operation's own, or one that kept it
+    guard: str | None = None  # a guard's value: those that still keep it (`core.guard.guard_kept`)
+    subject: str | None = None  # an intent or target in the clear: an order's number
+    money: Money | None = None
     incidents_only: bool = False
     limit: int = 50
     before: str | None = None
@@ -77,6 +87,43 @@ class Revision:
     kept_at: float
 
 
+class NoticeResult(StrEnum):
+    """What became of a notice that was kept."""
+
+    WAITING = "waiting"  # nothing matches yet, or an attempt is under way: to be tried again
+    APPLIED = "applied"
+    NOTHING_NEW = "nothing_new"  # it matched, and said nothing that was not known, or nothing at all
+    DOES_NOT_FIT = "does_not_fit"
+    AMBIGUOUS = "ambiguous"  # two operations could be meant, so neither is
+    UNMATCHED = "unmatched"  # nothing matched for as long as it is kept waiting
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNotice:
+    """One event of a provider, kept before it was acknowledged. `number` is the journal's, in the order they came."""
+
+    number: int
+    provider: str
+    account: str  # the name in the address; "" is the main one
+    event_id: str
+    received_at: float
+    sealed: bytes  # the delivery: headers and raw body
+    result: NoticeResult = NoticeResult.WAITING
+    operation_id: str | None = None
+    tries: int = 0
+    due_at: float | None = None  # when to try again to apply it
+    relay_due_at: float | None = None  # when to try (again) to relay it; None: not wanted, or done
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow:
+    """One change that tells something, in the order of `seq`: the feed, and what the sink is sent."""
+
+    seq: int
+    operation: Operation  # what it is; how it stood then is in the entry's `told`
+    entry: HistoryEntry
+
+
 class Journal(Protocol):
     """The durable truth. Any number of calls may be under way at once."""
 
@@ -95,6 +142,20 @@ class Journal(Protocol):
     ) -> Operation:
         """Hold an operation in doubt that nobody holds, at exactly this version, to re-send or ask. Else StaleWrite.
         Asked again with its token, it gives the same answer."""
+        ...
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        """Hold operations that nobody holds and whose `due_at` has passed, oldest first, at most `limit`, none of a
+        provider that is `full`. Their state and version are as they now stand."""
+        ...
+
+    async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
+        """End one operation without effect and start the other that stands for it, in one step: `change` as `record`,
+        `request` as an owned claim whose `fresh.fallback_of` is the first's id. Raises StaleWrite where somebody was
+        faster; then nothing was written. The second's guard is not asked: it takes over the first's. Where the second's
+        key is already known the claim is not OWNED and the first is not ended."""
         ...
 
     async def renew(
@@ -122,6 +183,39 @@ class Journal(Protocol):
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         """What is in doubt now. Its cost grows with what is in doubt, not with what is journalled."""
+        ...
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        """The credential that the provider accepted last for the account, as keyed hash and sealed."""
+        ...
+
+    async def keep_notice(self, notice: KeptNotice) -> bool:
+        """Keep a notice (its `number` is given by the journal); False where this event of the account is known."""
+        ...
+
+    async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
+        """Those that wait to be applied or relayed and are due: longest due first, then in the order they came."""
+        ...
+
+    async def move_notice(self, notice: KeptNotice) -> None:
+        """Write result, operation_id, tries, due_at and relay_due_at of a notice, by its number."""
+        ...
+
+    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
+        """Changes that tell something, with a seq above `after`, oldest first. None is ever told before an earlier
+        one that is not yet durable."""
+        ...
+
+    async def cursor(self, name: str) -> int:
+        """How far a reader of outcomes has come; 0 at first."""
+        ...
+
+    async def move_cursor(self, name: str, seq: int) -> None: ...
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
+        `tombstone_s`, and notices that are done and as old as the retention. Never of what is open, disputed, or has
+        changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all."""
         ...
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...

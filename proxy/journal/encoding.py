@@ -1,8 +1,8 @@
 """How an operation and its history are written down: Operation <-> columns and a document, HistoryEntry <-> JSON.
 
 What is searched for has a column of its own; the rest of an operation is JSON: its identity, written once, and its
-standing, written with each change. Whatever is written here must read back as the same value:
-`tests/journal/test_encoding.py` holds it to that.
+standing, written with each change. Whatever is written here must read back as the same value, and what an earlier
+version wrote must still be read: `tests/journal/test_encoding.py` holds it to that.
 """
 
 from __future__ import annotations
@@ -11,12 +11,27 @@ import json
 from typing import Any
 
 from proxy.core.contract import Kind
+from proxy.core.guard import guard_kept
 from proxy.core.money import Money
-from proxy.core.operation import AttemptSummary, Guard, GuardKind, HistoryEntry, Lease, Operation, State
+from proxy.core.operation import (
+    Again,
+    AttemptSummary,
+    Finding,
+    Found,
+    Guard,
+    GuardKind,
+    HistoryEntry,
+    Lease,
+    Operation,
+    Outcome,
+    State,
+    Told,
+    Word,
+)
 from proxy.core.reading import Classification, Effect, Reading
 
-# The order of a row's values, as `row_of` gives them and `operation_of` takes them. The first group says what the
-# operation is and is written once; the second says how it stands and is written with each change.
+# The order of a row's values. The first group says what the operation is and is written once; the second says how it
+# stands and is written with each change. The last ones of each are only searched for, and not read back.
 FIXED_COLUMNS = (
     "id",
     "key",
@@ -29,6 +44,8 @@ FIXED_COLUMNS = (
     "minor_units",
     "created_at",
     "identity",
+    "subject",
+    "stamp",
 )
 MOVING_COLUMNS = (
     "state",
@@ -42,8 +59,11 @@ MOVING_COLUMNS = (
     "lease_token",
     "lease_until_at",
     "standing",
+    "guard",
 )
 COLUMNS = FIXED_COLUMNS + MOVING_COLUMNS
+READ_COLUMNS = tuple(column for column in COLUMNS if column not in {"subject", "stamp", "guard"})
+_FIXED_READ = FIXED_COLUMNS.index("identity") + 1
 
 Row = tuple[Any, ...]
 
@@ -53,7 +73,7 @@ _decode = json.JSONDecoder().decode
 
 def fixed_row_of(operation: Operation) -> Row:
     """The values of FIXED_COLUMNS."""
-    money = operation.money
+    money, guard = operation.money, operation.guard
     return (
         operation.id,
         operation.key,
@@ -66,6 +86,8 @@ def fixed_row_of(operation: Operation) -> Row:
         None if money is None else money.minor_units,
         operation.created_at,
         _identity_of(operation),
+        (guard.shown or None) if guard is not None else None,
+        (operation.stamp or None) if operation.stamp != operation.id else None,
     )
 
 
@@ -84,59 +106,85 @@ def moving_row_of(operation: Operation) -> Row:
         None if lease is None else lease.token,
         None if lease is None else lease.until_at,
         _standing_of(operation),
+        guard_kept(operation),
     )
 
 
 def _identity_of(operation: Operation) -> str:
-    guard = operation.guard
-    return _encode(
-        {
-            "kind": operation.kind,
-            "account": operation.account,
-            "key_source": operation.key_source,
-            "names_purchase": operation.names_purchase,
-            "fingerprint": operation.fingerprint,
-            "ignore": operation.ignore,
-            "request_hash": operation.request_hash,
-            "credential": operation.credential,
-            "upstream": operation.upstream,
-            "stamp": operation.stamp,
-            "guard": None if guard is None else (guard.kind, guard.value, guard.shown),
-        },
-    )
+    value: dict[str, Any] = {
+        "kind": operation.kind,
+        "account": operation.account,
+        "key_source": operation.key_source,
+        "names_purchase": operation.names_purchase,
+        "fingerprint": operation.fingerprint,
+        "ignore": operation.ignore,
+        "request_hash": operation.request_hash,
+        "credential": operation.credential,
+        "upstream": operation.upstream,
+        "stamp": operation.stamp,
+        "guard": _guard_value_of(operation.guard),
+    }
+    if operation.distinct:
+        value["distinct"] = operation.distinct
+    if operation.fallback_of is not None:
+        value["fallback_of"] = operation.fallback_of
+    return _encode(value)
+
+
+def _guard_value_of(guard: Guard | None) -> tuple[str, ...] | None:
+    if guard is None:
+        return None
+    return (guard.kind, guard.value, guard.shown, guard.after_success, guard.during_action)
+
+
+def _guard_of(value: list[str] | None) -> Guard | None:
+    if value is None:
+        return None
+    kind, text, shown, *later = value
+    return Guard(GuardKind(kind), text, shown, *map(Again, later))
+
+
+# What of its standing is written as it is, and only where it is not empty: most of it is, in most operations.
+_PLAIN_STANDING: tuple[tuple[str, Any], ...] = (
+    ("attempts", 0),
+    ("attempt_under_way", False),
+    ("released", False),
+    ("because", ""),
+    ("cancel_sent", False),
+    ("cancel_wanted", False),
+    ("quiet_at", None),
+    ("looks", 0),
+    ("misses", 0),
+    ("first_miss_at", None),
+    ("unheard", False),
+    ("taken", ""),
+    ("fallback_to", None),
+)
 
 
 def _standing_of(operation: Operation) -> str:
-    """Without what is empty: most of it is, in most operations, and this is written with each change."""
     value: dict[str, Any] = {"revision": operation.revision}
     if operation.doubt:
         value["doubt"] = sorted(operation.doubt)
     if operation.seen:
         value["seen"] = sorted(operation.seen)
-    if operation.attempts:
-        value["attempts"] = operation.attempts
-    if operation.attempt_under_way:
-        value["attempt_under_way"] = True
     if operation.reading is not None:
         value["reading"] = operation.reading
     if operation.effect is not None:
         value["effect"] = operation.effect
-    if operation.released:
-        value["released"] = True
-    if operation.because:
-        value["because"] = operation.because
-    if operation.cancel_sent:
-        value["cancel_sent"] = True
+    known = operation.__dict__
+    for name, empty in _PLAIN_STANDING:
+        if known[name] != empty:
+            value[name] = known[name]
     return _encode(value)
 
 
 def operation_of(row: Row) -> Operation:
-    """The operation that a row of COLUMNS holds."""
-    fixed = dict(zip(FIXED_COLUMNS, row[: len(FIXED_COLUMNS)], strict=True))
-    moving = dict(zip(MOVING_COLUMNS, row[len(FIXED_COLUMNS) :], strict=True))
+    """The operation that a row of READ_COLUMNS holds."""
+    fixed = dict(zip(READ_COLUMNS[:_FIXED_READ], row[:_FIXED_READ], strict=True))
+    moving = dict(zip(READ_COLUMNS[_FIXED_READ:], row[_FIXED_READ:], strict=True))
     identity = _decode(fixed.pop("identity"))
     standing = _decode(moving.pop("standing"))
-    guard = identity["guard"]
     reading = standing.get("reading")
     effect = standing.get("effect")
     currency, minor_units = fixed.pop("currency"), fixed.pop("minor_units")
@@ -153,20 +201,18 @@ def operation_of(row: Row) -> Operation:
         credential=identity["credential"],
         upstream=identity["upstream"],
         stamp=identity["stamp"],
-        guard=None if guard is None else Guard(GuardKind(guard[0]), guard[1], guard[2]),
+        guard=_guard_of(identity["guard"]),
+        distinct=identity.get("distinct", ""),
+        fallback_of=identity.get("fallback_of"),
         money=None if minor_units is None else Money(minor_units, currency),
         state=State(moving.pop("state")),
         **moving,
         revision=standing["revision"],
         doubt=frozenset(standing.get("doubt", ())),
         seen=frozenset(standing.get("seen", ())),
-        attempts=standing.get("attempts", 0),
-        attempt_under_way=standing.get("attempt_under_way", False),
         reading=None if reading is None else Reading(reading),
         effect=None if effect is None else Effect(effect),
-        released=standing.get("released", False),
-        because=standing.get("because", ""),
-        cancel_sent=standing.get("cancel_sent", False),
+        **{name: standing.get(name, empty) for name, empty in _PLAIN_STANDING},
         lease=None if lease_token is None else Lease(lease_token, lease_until_at),
     )
 
@@ -190,12 +236,18 @@ def entry_text_of(entry: HistoryEntry) -> str:
         value["delay_s"] = entry.delay_s
     if entry.note:
         value["note"] = entry.note
+    if entry.finding is not None:
+        value["finding"] = _finding_value_of(entry.finding)
+    if entry.told is not None:
+        value["told"] = _told_value_of(entry.told)
+    if entry.actor:
+        value["actor"] = entry.actor
     return _encode(value)
 
 
 def entry_of(at: float, version: int, text: str) -> HistoryEntry:
     value = _decode(text)
-    attempt = value.get("attempt")
+    attempt, finding, told = value.get("attempt"), value.get("finding"), value.get("told")
     return HistoryEntry(
         at=at,
         version=version,
@@ -208,11 +260,13 @@ def entry_of(at: float, version: int, text: str) -> HistoryEntry:
         because=value.get("because", ""),
         delay_s=value.get("delay_s"),
         note=value.get("note", ""),
+        finding=None if finding is None else _finding_of(finding),
+        told=None if told is None else _told_of(told),
+        actor=value.get("actor", ""),
     )
 
 
 def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
-    classification = attempt.classification
     return {
         "number": attempt.number,
         "phase": attempt.phase,
@@ -222,11 +276,7 @@ def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
         "detail": attempt.detail,
         "duration_s": attempt.duration_s,
         "reset_by_us": attempt.reset_by_us,
-        "reading": classification.reading,
-        "effect": classification.effect,
-        "rule": classification.rule,
-        "lost": classification.lost,
-        "reference": classification.reference,
+        **_classification_value_of(attempt.classification),
     }
 
 
@@ -240,11 +290,62 @@ def _attempt_of(value: dict[str, Any]) -> AttemptSummary:
         detail=value["detail"],
         duration_s=value["duration_s"],
         reset_by_us=value["reset_by_us"],
-        classification=Classification(
-            reading=Reading(value["reading"]),
-            effect=Effect(value["effect"]),
-            rule=value["rule"],
-            lost=value["lost"],
-            reference=value["reference"],
-        ),
+        classification=_classification_of(value),
+    )
+
+
+def _classification_value_of(classification: Classification) -> dict[str, Any]:
+    return {
+        "reading": classification.reading,
+        "effect": classification.effect,
+        "rule": classification.rule,
+        "lost": classification.lost,
+        "reference": classification.reference,
+    }
+
+
+def _classification_of(value: dict[str, Any]) -> Classification:
+    return Classification(
+        reading=Reading(value["reading"]),
+        effect=Effect(value["effect"]),
+        rule=value["rule"],
+        lost=value["lost"],
+        reference=value["reference"],
+    )
+
+
+def _finding_value_of(finding: Finding) -> dict[str, Any]:
+    shown = finding.classification
+    return {
+        "source": finding.source,
+        "found": finding.found,
+        "status_code": finding.status_code,
+        "classification": None if shown is None else _classification_value_of(shown),
+        "detail": finding.detail,
+    }
+
+
+def _finding_of(value: dict[str, Any]) -> Finding:
+    shown = value["classification"]
+    return Finding(
+        source=value["source"],
+        found=Found(value["found"]),
+        status_code=value["status_code"],
+        classification=None if shown is None else _classification_of(shown),
+        detail=value["detail"],
+    )
+
+
+def _told_value_of(told: Told) -> list[Any]:
+    return [told.words, told.outcome, told.reading, told.reference, told.incident]
+
+
+def _told_of(value: list[Any]) -> Told:
+    words, outcome, reading, reference, incident = value
+    return Told(
+        tuple(map(Word, words)),
+        Outcome(outcome),
+        None if reading is None else Reading(reading),
+        reference,
+        incident,
     )

@@ -8,40 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
+from proxy.core.guard import guard_kept
 from proxy.core.operation import HistoryEntry, Operation, State
-from proxy.journal import steps
-from proxy.journal.base import Change, DoubtCount, Listing, Revision
+from proxy.journal import claiming, steps
+from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
+from proxy.journal.memory_shelves import Shelves
 from proxy.journal.steps import JournalTime, WallClock
-
-
-@dataclass(slots=True)
-class _Shelves:
-    """All that a restart leaves behind."""
-
-    operations: dict[str, Operation] = field(default_factory=dict)
-    newest_of_key: dict[str, str] = field(default_factory=dict)
-    requests: dict[str, bytes] = field(default_factory=dict)
-    responses: dict[str, bytes] = field(default_factory=dict)
-    changes: list[tuple[str, HistoryEntry]] = field(default_factory=list)
-    seq_of: dict[str, int] = field(default_factory=dict)  # of each operation's last change
-    revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)  # in the order they were kept
-    credentials: set[tuple[str, str]] = field(default_factory=set)
-    identity: str | None = None
-    latest_at: float = 0.0
 
 
 class MemoryJournal:
     """A `Journal` (see `base`) that lives as long as its process."""
 
-    def __init__(self, *, clock: WallClock, shelves: _Shelves | None = None) -> None:
-        self._shelves = shelves or _Shelves()
+    def __init__(self, *, clock: WallClock, shelves: Shelves | None = None) -> None:
+        self._shelves = shelves or Shelves()
         self._time = JournalTime(clock, self._shelves.latest_at)
-        self._opened_at_seq = len(self._shelves.changes)
+        self._opened_at_seq = self._shelves.seq
         self._open = True
 
     def reopened(self, clock: WallClock) -> MemoryJournal:
@@ -53,23 +39,27 @@ class MemoryJournal:
     async def claim(self, request: ClaimRequest) -> Claim:
         shelves = self._opened()
         now = self._time.now()
-        newest = shelves.newest_of_key.get(request.fresh.key)
-        existing = None if newest is None else shelves.operations[newest]
-        taken = steps.claim_steps(existing, request, now, self._disputed)
-        if taken.started is not None and taken.started.operation.id in shelves.operations:
-            raise JournalUnavailable(f"the journal holds another operation of the id {taken.started.operation.id}")
-        if taken.expired is not None:
-            self._write(taken.expired)
+        taken = claiming.claim_steps(request, now, shelves)
+        self._check_started(taken)
+        for step in taken.before:
+            shelves.write(step)
+        if taken.alias is not None:
+            shelves.aliases[taken.alias.key] = taken.alias
         if taken.started is not None:
-            operation = taken.started.operation
-            self._write(taken.started)
-            shelves.newest_of_key[operation.key] = operation.id
-            if request.sealed_request is not None:
-                shelves.requests[operation.id] = request.sealed_request
-        holder, fresh = taken.holder, request.fresh
-        accepted = holder is None or holder.credential == fresh.credential
-        accepted = accepted or (fresh.account, fresh.credential) in shelves.credentials
-        return steps.answer(taken, now, self._sealed(holder.id) if holder else (None, None), accepted=accepted)
+            shelves.start(taken.started, request.sealed_request)
+        return self._answer(taken, request, now)
+
+    def _answer(self, taken: claiming.ClaimSteps, request: ClaimRequest, now: float) -> Claim:
+        asked, credential = taken.asked, request.fresh.credential
+        accepted = asked is not None and (
+            asked.credential == credential or (asked.account, credential) in self._shelves.credentials
+        )
+        sealed = (None, None) if taken.holder is None else self._shelves.sealed(taken.holder.id)
+        return claiming.answer(taken, now, sealed, accepted=accepted)
+
+    def _check_started(self, taken: claiming.ClaimSteps) -> None:
+        if taken.started is not None and taken.started.operation.id in self._shelves.operations:
+            raise JournalUnavailable(f"the journal holds another operation of the id {taken.started.operation.id}")
 
     async def record(self, change: Change) -> Operation:
         shelves = self._opened()
@@ -78,16 +68,32 @@ class MemoryJournal:
         stored = shelves.operations.get(operation.id)
         if stored is None or stored.version != operation.version:
             raise steps.stale(operation.id, operation.version)
-        step = steps.recorded(change, stored.lease, now)
+        guard = operation.guard
+        guarded = shelves.guarded(guard.value) if guard is not None and steps.needs_paid_before(change) else ()
+        return self._record(change, steps.recorded(change, stored.lease, now, guarded), now)
+
+    def _record(self, change: Change, step: steps.Step, now: float) -> Operation:
+        shelves, operation = self._shelves, change.operation
         for name in steps.WHAT_IT_IS:
-            if getattr(operation, name) != getattr(stored, name):
+            if getattr(operation, name) != getattr(shelves.operations[operation.id], name):
                 raise ValueError(f"{operation.id}: a change cannot touch {name}, which says what the operation is")
-        self._write(step)
+        shelves.write(step)
         if change.sealed_response is not None:
             shelves.responses[operation.id] = change.sealed_response
         if change.accepted_credential:
-            shelves.credentials.add((operation.account, operation.credential))
+            shelves.accept((operation.account, operation.credential), change.sealed_credential, now)
         return step.operation
+
+    async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
+        shelves = self._opened()
+        now = self._time.now()
+        taken = claiming.fall_back_steps(change, request, now, shelves)
+        self._check_started(taken.second)
+        if taken.ended is not None:
+            self._record(change, taken.ended, now)
+        if taken.second.started is not None:
+            shelves.start(taken.second.started, request.sealed_request)
+        return taken.first, self._answer(taken.second, request, now)
 
     async def take_lease(
         self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
@@ -95,8 +101,28 @@ class MemoryJournal:
         stored = self._opened().operations.get(operation.id)
         step = steps.leased(stored, operation, token, lease_s, self._time.now(), source)
         if step is not None:
-            self._write(step)
+            self._shelves.write(step)
         return self._shelves.operations[operation.id]
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        shelves = self._opened()
+        now = self._time.now()
+        due = [
+            (operation.due_at, shelves.numbers[operation.id], operation)
+            for operation in shelves.operations.values()
+            if operation.due_at is not None
+            and operation.due_at <= now
+            and operation.lease is None
+            and operation.state in steps.MAY_BE_HELD
+            and operation.provider not in full
+        ]
+        oldest_first = (operation for _, _, operation in sorted(due))
+        taken = steps.taken(islice(oldest_first, limit), token, lease_s, now)
+        for step in taken:
+            shelves.write(step)
+        return tuple(step.operation for step in taken)
 
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
@@ -115,46 +141,42 @@ class MemoryJournal:
     async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
         shelves = self._opened()
         now = self._time.now()
-        over = (
-            operation
+        over = [
+            (operation.lease.until_at, shelves.numbers[operation.id], operation)
             for operation in shelves.operations.values()
             if operation.lease is not None
             and (
                 operation.lease.until_at <= now
-                or (all_of_earlier_holders and shelves.seq_of[operation.id] <= self._opened_at_seq)
+                or (all_of_earlier_holders and shelves.seqs_of[operation.id][-1] <= self._opened_at_seq)
             )
-        )
-        expired = steps.expired(islice(over, steps.EXPIRED_LEASES_MAX), now)
+        ]
+        oldest_first = (operation for _, _, operation in sorted(over))
+        expired = steps.expired(islice(oldest_first, steps.EXPIRED_LEASES_MAX), now)
         for step in expired:
-            self._write(step)
+            shelves.write(step)
         return tuple(step.operation for step in expired)
 
     async def read(self, operation_id: str) -> Operation | None:
         return self._opened().operations.get(operation_id)
 
     async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        self._opened()
-        return self._sealed(operation_id)
+        return self._opened().sealed(operation_id)
 
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
-        entries = (entry for changed, entry in self._opened().changes if changed == operation_id)
-        return tuple(islice(entries, steps.HISTORY_MAX))
+        shelves = self._opened()
+        seqs = shelves.seqs_of.get(operation_id, [])
+        return tuple(shelves.changes[seq][1] for seq in seqs[: steps.HISTORY_MAX])
 
     async def listing(self, listing: Listing) -> tuple[Operation, ...]:
         limit = max(1, min(listing.limit, steps.LISTING_MAX))
         return tuple(islice(self._listed(listing), limit))
 
     def _listed(self, listing: Listing) -> Iterator[Operation]:
-        for operation in sorted(self._opened().operations.values(), key=lambda operation: operation.id, reverse=True):
-            if (
-                (listing.provider is None or operation.provider == listing.provider)
-                and (listing.operation is None or operation.operation == listing.operation)
-                and (not listing.states or operation.state in listing.states)
-                and (listing.key is None or listing.key in {operation.client_key, operation.provider_key})
-                and (listing.reference is None or operation.reference == listing.reference)
-                and (not listing.incidents_only or operation.incident is not None)
-                and (listing.before is None or operation.id < listing.before)
-            ):
+        operations = self._opened().operations.values()
+        aliased = {alias.operation_id for alias in self._shelves.aliases.values() if alias.client_key == listing.key}
+        for operation in sorted(operations, key=lambda operation: operation.id, reverse=True):
+            by_key = operation.id in aliased or listing.key in {operation.client_key, operation.provider_key}
+            if (listing.key is None or by_key) and _is_listed(operation, listing):
                 yield operation
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
@@ -172,6 +194,67 @@ class MemoryJournal:
             )
             for group, operations in sorted(groups.items())
         )
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        shelves = self._opened()
+        kept = [pair for pair in shelves.sealed_credentials if pair[0] == account]
+        if not kept:
+            return None
+        newest = max(kept, key=lambda pair: (shelves.credentials[pair].at, pair))
+        return newest[1], shelves.sealed_credentials[newest]
+
+    async def keep_notice(self, notice: KeptNotice) -> bool:
+        shelves = self._opened()
+        event = (notice.provider, notice.account, notice.event_id)
+        if any((kept.provider, kept.account, kept.event_id) == event for kept in shelves.notices.values()):
+            return False
+        shelves.notice_number += 1
+        shelves.notices[shelves.notice_number] = replace(notice, number=shelves.notice_number)
+        return True
+
+    async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
+        now = self._time.now()
+        due = []
+        for notice in self._opened().notices.values():
+            times = [at for at in (notice.due_at, notice.relay_due_at) if at is not None and at <= now]
+            if times:
+                due.append((min(times), notice.number, notice))
+        return tuple(notice for _, _, notice in sorted(due)[:limit])
+
+    async def move_notice(self, notice: KeptNotice) -> None:
+        notices = self._opened().notices
+        kept = notices.get(notice.number)
+        if kept is not None:
+            notices[notice.number] = replace(
+                kept,
+                result=notice.result,
+                operation_id=notice.operation_id,
+                tries=notice.tries,
+                due_at=notice.due_at,
+                relay_due_at=notice.relay_due_at,
+            )
+
+    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
+        shelves = self._opened()
+        telling = (
+            OutcomeRow(seq, shelves.operations[operation_id], entry)
+            for seq, (operation_id, entry) in shelves.changes.items()
+            if seq > after and entry.told is not None
+        )
+        return tuple(islice(telling, limit))
+
+    async def cursor(self, name: str) -> int:
+        return self._opened().cursors.get(name, 0)
+
+    async def move_cursor(self, name: str, seq: int) -> None:
+        self._opened().cursors[name] = seq
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        shelves = self._opened()
+        now = self._time.now()
+        gone = shelves.retire(now - retention_s, limit, now)
+        forgotten = shelves.forget_old(buried_before=now - tombstone_s, received_before=now - retention_s, limit=limit)
+        return gone + forgotten
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         revisions = self._opened().revisions
@@ -199,24 +282,27 @@ class MemoryJournal:
     async def close(self) -> None:
         self._open = False
 
-    def _opened(self) -> _Shelves:
+    def _opened(self) -> Shelves:
         if not self._open:
             raise JournalUnavailable("the journal is closed")
         return self._shelves
 
-    def _disputed(self, key: str) -> Operation | None:
-        found = (operation for operation in self._shelves.operations.values() if operation.key == key)
-        disputed = [operation for operation in found if operation.incident is not None]
-        return max(disputed, key=lambda operation: operation.generation, default=None)
 
-    def _write(self, step: steps.Step) -> None:
-        shelves = self._shelves
-        operation = step.operation
-        shelves.operations[operation.id] = operation
-        if step.erase_request:
-            shelves.requests.pop(operation.id, None)
-        shelves.changes.append((operation.id, step.entry))
-        shelves.seq_of[operation.id] = len(shelves.changes)
-
-    def _sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        return self._shelves.requests.get(operation_id), self._shelves.responses.get(operation_id)
+def _is_listed(operation: Operation, listing: Listing) -> bool:
+    """Whether the operation is asked for, leaving its keys aside."""
+    subject = operation.guard.shown if operation.guard is not None else ""
+    asked_and_found = (
+        (listing.provider, {operation.provider}),
+        (listing.operation, {operation.operation}),
+        (listing.reference, {operation.reference}),
+        (listing.stamp, {operation.id, operation.stamp or None}),
+        (listing.guard, {guard_kept(operation)}),
+        (listing.subject, {subject or None}),
+        (listing.money, {operation.money}),
+    )
+    return (
+        all(asked is None or asked in found for asked, found in asked_and_found)
+        and (not listing.states or operation.state in listing.states)
+        and (not listing.incidents_only or operation.incident is not None)
+        and (listing.before is None or operation.id < listing.before)
+    )

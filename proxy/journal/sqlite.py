@@ -20,10 +20,12 @@ from pathlib import Path
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable
 from proxy.core.operation import HistoryEntry, Operation
-from proxy.journal.base import Change, DoubtCount, Listing, Revision
+from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
 from proxy.journal.sqlite_file import FileLock, make_file, unfit
 from proxy.journal.sqlite_lane import Lane
+from proxy.journal.sqlite_notices import Notices
 from proxy.journal.sqlite_reads import Reader
+from proxy.journal.sqlite_retirement import Retirement
 from proxy.journal.sqlite_writes import Writer
 from proxy.journal.steps import WallClock
 
@@ -42,6 +44,8 @@ class SqliteJournal:
     def __init__(self, writer: Writer, reader: Reader, *, call_timeout_s: float, waiting_max: int) -> None:
         self._writer = writer
         self._reader = reader
+        self._notices = Notices(writer)
+        self._retirement = Retirement(writer)
         self._writes = Lane(
             "journal-writer",
             writer,
@@ -90,6 +94,18 @@ class SqliteJournal:
         held: Operation = await self._writes.ask(self._writer.take_lease, asked, moot=True)
         return held
 
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        asked = (token, lease_s, limit, full)
+        taken: tuple[Operation, ...] = await self._writes.ask(self._writer.take_due, asked, moot=True)
+        return taken
+
+    async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
+        asked = (change, request)
+        both: tuple[Operation, Claim] = await self._writes.ask(self._writer.fall_back, asked, moot=True)
+        return both
+
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
     ) -> frozenset[str]:
@@ -120,6 +136,37 @@ class SqliteJournal:
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         counts: tuple[DoubtCount, ...] = await self._reads.ask(self._reader.doubt_counts, None)
         return counts
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        newest: tuple[str, bytes] | None = await self._reads.ask(self._reader.newest_credential, account)
+        return newest
+
+    async def keep_notice(self, notice: KeptNotice) -> bool:
+        is_new: bool = await self._writes.ask(self._notices.keep, notice)
+        return is_new
+
+    async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
+        due: tuple[KeptNotice, ...] = await self._writes.ask(self._notices.due, limit, moot=True)
+        return due
+
+    async def move_notice(self, notice: KeptNotice) -> None:
+        await self._writes.ask(self._notices.move, notice)
+
+    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
+        rows: tuple[OutcomeRow, ...] = await self._reads.ask(self._reader.outcomes, (after, limit))
+        return rows
+
+    async def cursor(self, name: str) -> int:
+        seq: int = await self._reads.ask(self._reader.cursor, name)
+        return seq
+
+    async def move_cursor(self, name: str, seq: int) -> None:
+        await self._writes.ask(self._writer.move_cursor, (name, seq))
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        asked = (retention_s, tombstone_s, limit)
+        retired: int = await self._writes.ask(self._retirement.retire, asked, moot=True)
+        return retired
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         await self._writes.ask(self._writer.keep_revision, (provider, revision, content))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from proxy.core.money import Money
 from proxy.core.operation import HistoryEntry, Operation, State
-from proxy.journal.base import DoubtCount, Listing, Revision
-from proxy.journal.encoding import COLUMNS, entry_of, operation_of
+from proxy.journal.base import DoubtCount, Listing, OutcomeRow, Revision
+from proxy.journal.encoding import READ_COLUMNS, entry_of, operation_of
 from proxy.journal.sqlite_file import open_for_reading, unavailable
 from proxy.journal.sqlite_lane import Call
 from proxy.journal.sqlite_schema import IN_DOUBT, LISTED_BY_STATE
@@ -17,11 +18,20 @@ from proxy.journal.steps import HISTORY_MAX, LISTING_MAX
 
 # Every name put into a statement here is a constant of ours; values are always bound
 
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM operations"
+_SELECT = f"SELECT {', '.join(READ_COLUMNS)} FROM operations"
 # Sums in two halves: SQLite's own sum of whole numbers fails where it no longer fits 64 bits.
 _DOUBT_COUNTS = f"""SELECT provider, operation, coalesce(currency, ''), state, count(*),
     sum(minor_units >> 32), sum(minor_units & 4294967295), min(created_at)
     FROM operations INDEXED BY in_doubt WHERE {IN_DOUBT} GROUP BY provider, operation, currency, state"""
+# The order in which changes were committed is that of their numbers: the one writer gives both.
+_OUTCOMES = f"""SELECT changes.seq, changes.at, changes.version, changes.entry,
+    {", ".join(f"operations.{column}" for column in READ_COLUMNS)}
+    FROM changes INDEXED BY telling CROSS JOIN operations ON operations.id = changes.operation_id
+    WHERE changes.told = 1 AND changes.seq > ? ORDER BY changes.seq LIMIT ?"""
+_NEWEST_CREDENTIAL = """SELECT credential, sealed FROM credentials WHERE account = ? AND sealed IS NOT NULL
+    ORDER BY accepted_at DESC, credential DESC LIMIT 1"""
+# An amount has no index, which every call would pay for: it is looked for among so many of the newest.
+_AMOUNTS_LOOKED_AT = 200_000
 
 
 class Reader:
@@ -87,6 +97,20 @@ class Reader:
             )
         )
 
+    def outcomes(self, asked: tuple[int, int]) -> tuple[OutcomeRow, ...]:
+        rows = self._connection.execute(_OUTCOMES, asked)
+        return tuple(
+            OutcomeRow(seq, operation_of(row), entry_of(at, version, entry)) for seq, at, version, entry, *row in rows
+        )
+
+    def cursor(self, name: str) -> int:
+        row = self._connection.execute("SELECT seq FROM cursors WHERE name = ?", (name,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        row = self._connection.execute(_NEWEST_CREDENTIAL, (account,)).fetchone()
+        return None if row is None else (row[0], row[1])
+
     def revision(self, named: tuple[str, str]) -> Revision | None:
         row = self._connection.execute(
             "SELECT provider, revision, content, kept_at FROM revisions WHERE provider = ? AND revision = ?", named
@@ -131,28 +155,45 @@ def queries_of(listing: Listing) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def _is_found_by_another_index(listing: Listing) -> bool:
-    return listing.key is not None or listing.reference is not None or listing.incidents_only
+    searched = (listing.key, listing.reference, listing.stamp, listing.guard, listing.subject)
+    return listing.incidents_only or any(value is not None for value in searched)
+
+
+_BY_KEY = """number IN (SELECT number FROM operations WHERE client_key = ?
+    UNION SELECT number FROM operations WHERE provider_key = ? AND provider_key <> client_key
+    UNION SELECT number FROM operations WHERE id IN (SELECT operation_id FROM aliases WHERE client_key = ?))"""
+_BY_STAMP = """number IN (SELECT number FROM operations WHERE id = ?
+    UNION SELECT number FROM operations WHERE stamp = ?)"""
 
 
 def _conditions(listing: Listing) -> tuple[list[str], tuple[Any, ...]]:
-    pairs: list[tuple[str, tuple[Any, ...]]] = []
-    if listing.key is not None:
-        found = (
-            "number IN (SELECT number FROM operations WHERE client_key = ? UNION "
-            "SELECT number FROM operations WHERE provider_key = ? AND provider_key <> client_key)"
-        )
-        pairs.append((found, (listing.key, listing.key)))
-    if listing.reference is not None:
-        pairs.append(("reference = ?", (listing.reference,)))
+    asked: list[tuple[str, str | None]] = [
+        (_BY_KEY, listing.key),
+        (_BY_STAMP, listing.stamp),
+        ("guard = ?", listing.guard),
+        ("subject = ?", listing.subject),
+        ("reference = ?", listing.reference),
+        ("provider = ?", listing.provider),
+        ("operation = ?", listing.operation),
+        ("id < ?", listing.before),
+    ]
+    pairs: list[tuple[str, tuple[Any, ...]]] = [
+        (condition, (value,) * condition.count("?")) for condition, value in asked if value is not None
+    ]
     if listing.incidents_only:
         pairs.append(("incident IS NOT NULL", ()))
-    if listing.provider is not None:
-        pairs.append(("provider = ?", (listing.provider,)))
-    if listing.operation is not None:
-        pairs.append(("operation = ?", (listing.operation,)))
-    if listing.before is not None:
-        pairs.append(("id < ?", (listing.before,)))
+    if listing.money is not None:
+        pairs.extend(_of_amount(listing, listing.money))
     return [condition for condition, _ in pairs], tuple(value for _, values in pairs for value in values)
+
+
+def _of_amount(listing: Listing, money: Money) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    yield "currency = ? AND minor_units = ?", (money.currency, money.minor_units)
+    if not _is_found_by_another_index(listing) and listing.before is None:
+        yield "number > (SELECT max(number) FROM operations) - ?", (_AMOUNTS_LOOKED_AT,)
+    elif not _is_found_by_another_index(listing):
+        newest = "number > (SELECT number FROM operations WHERE id <= ? ORDER BY id DESC LIMIT 1) - ?"
+        yield newest, (listing.before, _AMOUNTS_LOOKED_AT)
 
 
 def _query(index: str, conditions: list[str]) -> str:

@@ -83,8 +83,74 @@ _VERSION_1 = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
 )
 
+# What somebody may have to look at: not what has ended, or is being sent. In each provider's own order, so that one
+# that has all it can bear is passed over without reading what is due there.
+DUE = "due_at IS NOT NULL AND state IN ('unknown', 'requires_review', 'pending', 'requires_action')"
+NOTICE_DONE = "result <> 'waiting' AND relay_due_at IS NULL"
+
+_VERSION_2 = (
+    "ALTER TABLE operations ADD COLUMN guard TEXT",  # while the operation keeps it
+    "ALTER TABLE operations ADD COLUMN subject TEXT",  # the guard's intent or target in the clear
+    "ALTER TABLE operations ADD COLUMN stamp TEXT",  # where it is not the id
+    # What version 1 journalled is guarded too, as `core.guard.guard_kept` would.
+    """UPDATE operations SET
+        guard = CASE WHEN state IN ('prepared', 'sending', 'backoff', 'unknown', 'requires_review')
+            OR (json_extract(identity, '$.guard[0]') = 'intent' AND (state IN ('pending', 'requires_action')
+                OR (state = 'succeeded' AND json_extract(standing, '$.reading') IS NOT 'reversed')))
+            THEN json_extract(identity, '$.guard[1]') END,
+        subject = nullif(json_extract(identity, '$.guard[2]'), ''),
+        stamp = nullif(nullif(json_extract(identity, '$.stamp'), id), '')""",
+    "CREATE INDEX guards ON operations (guard) WHERE guard IS NOT NULL",
+    "CREATE INDEX by_subject ON operations (subject) WHERE subject IS NOT NULL",
+    "CREATE INDEX by_stamp ON operations (stamp) WHERE stamp IS NOT NULL",
+    "DROP INDEX due",
+    f"CREATE INDEX due ON operations (provider, due_at) WHERE {DUE}",
+    "ALTER TABLE changes ADD COLUMN told INTEGER",  # 1 where it tells something
+    "CREATE INDEX telling ON changes (seq) WHERE told = 1",
+    "ALTER TABLE credentials ADD COLUMN sealed BLOB",
+    """CREATE TABLE aliases (
+        key TEXT PRIMARY KEY,
+        client_key TEXT NOT NULL,
+        operation_id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX aliases_by_client_key ON aliases (client_key)",
+    "CREATE INDEX aliases_of_operation ON aliases (operation_id)",
+    """CREATE TABLE tombstones (
+        key TEXT PRIMARY KEY,
+        operation_id TEXT NOT NULL,
+        provider TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        client_key TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        reference TEXT,
+        ended_at REAL NOT NULL,
+        buried_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX tombstones_by_age ON tombstones (buried_at)",
+    """CREATE TABLE notices (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        provider TEXT NOT NULL,
+        account TEXT NOT NULL,
+        event_id TEXT NOT NULL,
+        received_at REAL NOT NULL,
+        result TEXT NOT NULL,
+        operation_id TEXT,
+        tries INTEGER NOT NULL,
+        due_at REAL,
+        relay_due_at REAL,
+        sealed BLOB NOT NULL,
+        UNIQUE (provider, account, event_id)
+    ) STRICT""",
+    "CREATE INDEX notices_due ON notices (due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX notices_to_relay ON notices (relay_due_at) WHERE relay_due_at IS NOT NULL",
+    f"CREATE INDEX notices_done ON notices (received_at) WHERE {NOTICE_DONE}",
+    "CREATE TABLE cursors (name TEXT PRIMARY KEY, seq INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+)
+
 # The statements that lead to version 1, 2, ...: append, never edit.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
 
 
 def bring_up_to_date(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:

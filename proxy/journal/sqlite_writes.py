@@ -13,48 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxy.core.claim import Claim, ClaimRequest, Verdict
+from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit, PaywitnessError
-from proxy.core.operation import Lease, Operation
-from proxy.journal import steps
+from proxy.core.operation import Operation
+from proxy.journal import claiming, steps
 from proxy.journal.base import Change
-from proxy.journal.encoding import COLUMNS, MOVING_COLUMNS, entry_text_of, fixed_row_of, moving_row_of, operation_of
 from proxy.journal.sqlite_file import FileLock, cut_log, open_for_writing, unavailable
 from proxy.journal.sqlite_lane import Call
+from proxy.journal.sqlite_shelf import SqliteShelf
 
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
-
-# Every name put into a statement here is a constant of ours; values are always bound
-
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM operations"
-_NEWEST_OF_KEY = f"{_SELECT} WHERE key = ? ORDER BY generation DESC LIMIT 1"
-_DISPUTED_OF_KEY = f"{_SELECT} WHERE key = ? AND incident IS NOT NULL ORDER BY generation DESC LIMIT 1"
-_BY_ID = f"{_SELECT} WHERE id = ?"
-_EXPIRED = f"{_SELECT} INDEXED BY leased WHERE lease_until_at <= ? ORDER BY lease_until_at LIMIT ?"
-# The change that made an operation what it is tells who holds it: us, or whoever had the journal before.
-_OF_EARLIER_HOLDERS = (
-    f"{_SELECT} INDEXED BY leased WHERE lease_until_at IS NOT NULL AND (lease_until_at <= ? OR ? >= "
-    "(SELECT seq FROM changes WHERE operation_id = operations.id AND changes.version = operations.version)) LIMIT ?"
-)
-_INSERT = (
-    f"INSERT INTO operations ({', '.join(COLUMNS)}, sealed_request) VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
-)
-_INSERT_CHANGE = "INSERT INTO changes (operation_id, version, at, entry) VALUES (?, ?, ?, ?)"
-
-
-def _update(*, erase_request: bool, keep_response: bool) -> str:
-    """Large values are named only where they change."""
-    assignments = [f"{column} = ?" for column in MOVING_COLUMNS]
-    if erase_request:
-        assignments.append("sealed_request = NULL")
-    if keep_response:
-        assignments.append("sealed_response = ?")
-    return f"UPDATE operations SET {', '.join(assignments)} WHERE id = ? AND version = ?"
-
-
-_UPDATES = {
-    (erase, keep): _update(erase_request=erase, keep_response=keep) for erase in (False, True) for keep in (False, True)
-}
+_KEEP_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
 
 
 class Writer:
@@ -64,24 +34,21 @@ class Writer:
         self._path = path
         self._lock = lock
         self._connection = open_for_writing(path)
-        self._cursor = self._connection.cursor()
+        self.cursor = self._connection.cursor()
+        self.shelf = SqliteShelf(self.cursor)
         self._inode = path.stat().st_ino
-        self._time = steps.JournalTime(clock, self._latest_at())
+        self.time = steps.JournalTime(clock, self._latest_at())
         # What stands at or before this change was held by whoever had the journal before us.
-        self._opened_at_seq = int(self._scalar("SELECT coalesce(max(seq), 0) FROM changes"))
-        self._known_credentials: set[tuple[str, str]] = set()
-        self._newly_known: list[tuple[str, str]] = []
+        self._opened_at_seq = int(self.shelf.scalar("SELECT coalesce(max(seq), 0) FROM changes"))
+        self._accepted: dict[tuple[str, str], steps.Accepted] = {}
+        self._newly_accepted: dict[tuple[str, str], steps.Accepted] = {}
         self._broken = False
         self.commits = 0
 
     def _latest_at(self) -> float:
-        changed_at = self._scalar("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
-        told_at = self._scalar("SELECT value FROM meta WHERE name = 'latest_at'")
+        changed_at = self.shelf.scalar("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
+        told_at = self.shelf.scalar("SELECT value FROM meta WHERE name = 'latest_at'")
         return max(float(changed_at or 0.0), float(told_at or 0.0))
-
-    def _scalar(self, query: str, *arguments: object) -> Any:
-        row = self._cursor.execute(query, arguments).fetchone()
-        return None if row is None else row[0]
 
     # The transaction.
 
@@ -102,7 +69,7 @@ class Writer:
         """All calls in one transaction; None where one failed half-way by its own fault, and nothing was written."""
         results: list[Any] = []
         try:
-            self._cursor.execute("BEGIN IMMEDIATE")
+            self.cursor.execute("BEGIN IMMEDIATE")
             for method, argument, future, moot in calls:
                 if moot and future.done():
                     results.append(None)
@@ -112,7 +79,7 @@ class Writer:
                 except PaywitnessError as error:
                     results.append(error)  # raised before it wrote anything
             computed()
-            self._cursor.execute("COMMIT")
+            self.cursor.execute("COMMIT")
         except sqlite3.OperationalError as error:  # the disk, not the call
             self._roll_back()
             return [unavailable(error) for _ in calls]
@@ -130,17 +97,17 @@ class Writer:
 
     def _committed(self) -> None:
         self.commits += 1
-        if self._newly_known:
-            if len(self._known_credentials) >= _KNOWN_CREDENTIALS_MAX:
-                self._known_credentials.clear()
-            self._known_credentials.update(self._newly_known)
-            self._newly_known.clear()
+        if self._newly_accepted:
+            if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
+                self._accepted.clear()
+            self._accepted.update(self._newly_accepted)
+            self._newly_accepted.clear()
 
     def _roll_back(self) -> None:
-        self._newly_known.clear()
+        self._newly_accepted.clear()
         try:
             if self._connection.in_transaction:
-                self._cursor.execute("ROLLBACK")
+                self.cursor.execute("ROLLBACK")
         except sqlite3.Error:
             self._connection.close()  # closing rolls back too
             self._broken = True
@@ -148,7 +115,8 @@ class Writer:
     def _connect_again(self) -> None:
         self._check_file()  # another file in its place would know no payment, and own every claim
         self._connection = open_for_writing(self._path)
-        self._cursor = self._connection.cursor()
+        self.cursor = self._connection.cursor()
+        self.shelf = SqliteShelf(self.cursor)
         self._broken = False
 
     def rest(self) -> None:
@@ -166,95 +134,107 @@ class Writer:
     # The steps.
 
     def claim(self, request: ClaimRequest) -> Claim:
-        now = self._time.now()
-        row = self._cursor.execute(_NEWEST_OF_KEY, (request.fresh.key,)).fetchone()
-        taken = steps.claim_steps(None if row is None else operation_of(row), request, now, self._disputed)
-        if taken.expired is not None:
-            self._write_over(taken.expired)
+        now = self.time.now()
+        taken = claiming.claim_steps(request, now, self.shelf)
+        self.shelf.write_all_over(taken.before)
+        if taken.alias is not None:
+            self.shelf.keep_alias(taken.alias)
         if taken.started is not None:
-            operation = taken.started.operation
-            self._cursor.execute(_INSERT, (*fixed_row_of(operation), *moving_row_of(operation), request.sealed_request))
-            self._tell(taken.started)
-            return Claim(Verdict.OWNED, operation, now)
+            self.shelf.start(taken.started, request.sealed_request)
         return self._answer(taken, request, now)
 
-    def _answer(self, taken: steps.ClaimSteps, request: ClaimRequest, now: float) -> Claim:
-        holder = taken.holder
-        if holder is None or taken.verdict not in {Verdict.REPLAY, Verdict.IN_DOUBT}:
-            return Claim(taken.verdict, holder, now)
-        sealed = self._cursor.execute(
-            "SELECT sealed_request, sealed_response FROM operations WHERE id = ?", (holder.id,)
-        ).fetchone()
-        fresh = request.fresh
-        accepted = holder.credential == fresh.credential or self._knows(fresh.account, fresh.credential)
-        return steps.answer(taken, now, sealed, accepted=accepted)
+    def _answer(self, taken: claiming.ClaimSteps, request: ClaimRequest, now: float) -> Claim:
+        asked, credential = taken.asked, request.fresh.credential
+        if taken.holder is None or asked is None or not claiming.needs_sealed(taken):
+            return claiming.answer(taken, now, (None, None), accepted=True)
+        accepted = asked.credential == credential or self._accepted_before((asked.account, credential)) is not None
+        return claiming.answer(taken, now, self.shelf.sealed(taken.holder.id), accepted=accepted)
 
     def record(self, change: Change) -> Operation:
-        now = self._time.now()
-        stored_lease = self._lease_at(change.operation) if steps.needs_stored_lease(change) else None
-        step = steps.recorded(change, stored_lease, now)
-        self._write_over(step, change.sealed_response)
+        now = self.time.now()
+        stored_lease = self.shelf.lease_at(change.operation) if steps.needs_stored_lease(change) else None
+        guard = change.operation.guard
+        paid = self.shelf.paid(guard.value) if guard is not None and steps.needs_paid_before(change) else ()
+        return self._record(change, steps.recorded(change, stored_lease, now, paid), now)
+
+    def _record(self, change: Change, step: steps.Step, now: float) -> Operation:
+        self.shelf.write_over(step, change.sealed_response)
         if change.accepted_credential:
-            self._accept(step.operation.account, step.operation.credential, now)
+            self._accept((step.operation.account, step.operation.credential), change.sealed_credential, now)
         return step.operation
+
+    def fall_back(self, asked: tuple[Change, ClaimRequest]) -> tuple[Operation, Claim]:
+        change, request = asked
+        now = self.time.now()
+        taken = claiming.fall_back_steps(change, request, now, self.shelf)
+        if taken.ended is not None:
+            self._record(change, taken.ended, now)
+        if taken.second.started is not None:
+            self.shelf.start(taken.second.started, request.sealed_request)
+        return taken.first, self._answer(taken.second, request, now)
 
     def take_lease(self, asked: tuple[Operation, str, float, str]) -> Operation:
         operation, token, lease_s, source = asked
-        stored = self._by_id(operation.id)
-        step = steps.leased(stored, operation, token, lease_s, self._time.now(), source)
+        stored = self.shelf.by_id(operation.id)
+        step = steps.leased(stored, operation, token, lease_s, self.time.now(), source)
         if step is None and stored is not None:
             return stored
         if step is None:
             raise steps.stale(operation.id, operation.version)
-        self._write_over(step)
+        self.shelf.write_over(step)
         return step.operation
+
+    def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
+        token, lease_s, limit, full = asked
+        now = self.time.now()
+        return self.shelf.write_all_over(steps.taken(self.shelf.due(now, limit, full), token, lease_s, now))
 
     def renew(self, asked: tuple[tuple[str, ...], Mapping[str, str], float]) -> frozenset[str]:
         operation_ids, token_of, lease_s = asked
-        now = self._time.now()
+        now = self.time.now()
         renewed = set()
         for operation_id in operation_ids:
-            lease = steps.renewed(self._lease_of(operation_id), token_of.get(operation_id), lease_s, now)
+            lease = steps.renewed(self.shelf.lease_of(operation_id), token_of.get(operation_id), lease_s, now)
             if lease is None:
                 continue
-            self._cursor.execute(
-                "UPDATE operations SET lease_until_at = ? WHERE id = ?", (lease.until_at, operation_id)
-            )
+            self.cursor.execute("UPDATE operations SET lease_until_at = ? WHERE id = ?", (lease.until_at, operation_id))
             renewed.add(operation_id)
         return frozenset(renewed)
 
     def expire_leases(self, all_of_earlier_holders: bool) -> tuple[Operation, ...]:
-        now = self._time.now()
+        now = self.time.now()
         if all_of_earlier_holders:
-            self._cursor.execute(_OF_EARLIER_HOLDERS, (now, self._opened_at_seq, steps.EXPIRED_LEASES_MAX))
+            over = self.shelf.of_earlier_holders(now, self._opened_at_seq)
         else:
-            self._cursor.execute(_EXPIRED, (now, steps.EXPIRED_LEASES_MAX))
-        expired = steps.expired(map(operation_of, self._cursor.fetchall()), now)
-        for step in expired:
-            self._write_over(step)
-        return tuple(step.operation for step in expired)
+            over = self.shelf.expired(now)
+        return self.shelf.write_all_over(steps.expired(over, now))
 
     def keep_revision(self, asked: tuple[str, str, str]) -> None:
         provider, revision, content = asked
-        latest = self._scalar("SELECT revision FROM revisions WHERE provider = ? ORDER BY seq DESC LIMIT 1", provider)
+        latest = self.shelf.scalar(
+            "SELECT revision FROM revisions WHERE provider = ? ORDER BY seq DESC LIMIT 1", provider
+        )
         if latest == revision:
             return
-        self._cursor.execute(  # one that comes back after another is the latest again
+        self.cursor.execute(  # one that comes back after another is the latest again
             "INSERT OR REPLACE INTO revisions (provider, revision, content, kept_at) VALUES (?, ?, ?, ?)",
-            (provider, revision, content, self._time.now()),
+            (provider, revision, content, self.time.now()),
         )
 
     def check_identity(self, check_value: str) -> None:
-        kept = self._scalar("SELECT value FROM meta WHERE name = 'identity_check'")
+        kept = self.shelf.scalar("SELECT value FROM meta WHERE name = 'identity_check'")
         if kept is None:
-            self._cursor.execute("INSERT INTO meta VALUES ('identity_check', ?)", (check_value,))
+            self.cursor.execute("INSERT INTO meta VALUES ('identity_check', ?)", (check_value,))
         elif kept != check_value:
             raise JournalUnfit(steps.OTHER_IDENTITY)
+
+    def move_cursor(self, asked: tuple[str, int]) -> None:
+        self.cursor.execute("INSERT OR REPLACE INTO cursors (name, seq) VALUES (?, ?)", asked)
 
     def keep_time(self, _: None) -> None:
         """A small real write, which health asks for; and a restart goes on from the time it holds."""
         self._check_file()  # what is written to a file without a name is lost at the next start
-        self._cursor.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self._time.now(),))
+        self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self.time.now(),))
 
     # What the steps are made of.
 
@@ -266,51 +246,16 @@ class Writer:
         if not there:
             raise JournalUnavailable(f"the journal {self._path} was moved or deleted while it was open")
 
-    def _by_id(self, operation_id: str) -> Operation | None:
-        row = self._cursor.execute(_BY_ID, (operation_id,)).fetchone()
-        return None if row is None else operation_of(row)
+    def _accepted_before(self, pair: tuple[str, str]) -> steps.Accepted | None:
+        accepted = self._newly_accepted.get(pair) or self._accepted.get(pair)
+        if accepted is None:
+            query = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WHERE account = ? AND credential = ?"
+            row = self.cursor.execute(query, pair).fetchone()
+            accepted = None if row is None else steps.Accepted(row[0], bool(row[1]))
+        return accepted
 
-    def _disputed(self, key: str) -> Operation | None:
-        row = self._cursor.execute(_DISPUTED_OF_KEY, (key,)).fetchone()
-        return None if row is None else operation_of(row)
-
-    def _lease_of(self, operation_id: str) -> Lease | None:
-        row = self._cursor.execute(
-            "SELECT lease_token, lease_until_at FROM operations WHERE id = ?", (operation_id,)
-        ).fetchone()
-        return None if row is None or row[0] is None else Lease(*row)
-
-    def _lease_at(self, operation: Operation) -> Lease | None:
-        """The lease that is held at exactly this version, else StaleWrite."""
-        version = self._scalar("SELECT version FROM operations WHERE id = ?", operation.id)
-        if version != operation.version:
-            raise steps.stale(operation.id, operation.version)
-        return self._lease_of(operation.id)
-
-    def _write_over(self, step: steps.Step, sealed_response: bytes | None = None) -> None:
-        """Write the step over the version before it, or raise StaleWrite and have written nothing."""
-        operation = step.operation
-        row = moving_row_of(operation)
-        if sealed_response is not None:
-            row += (sealed_response,)
-        update = _UPDATES[step.erase_request, sealed_response is not None]
-        if self._cursor.execute(update, (*row, operation.id, operation.version - 1)).rowcount != 1:
-            raise steps.stale(operation.id, operation.version - 1)
-        self._tell(step)
-
-    def _tell(self, step: steps.Step) -> None:
-        entry = step.entry
-        self._cursor.execute(_INSERT_CHANGE, (step.operation.id, entry.version, entry.at, entry_text_of(entry)))
-
-    def _knows(self, account: str, credential: str) -> bool:
-        if (account, credential) in self._known_credentials:
-            return True
-        query = "SELECT 1 FROM credentials WHERE account = ? AND credential = ?"
-        return self._scalar(query, account, credential) is not None
-
-    def _accept(self, account: str, credential: str, now: float) -> None:
-        pair = (account, credential)
-        if pair in self._known_credentials:
-            return
-        self._cursor.execute("INSERT OR IGNORE INTO credentials VALUES (?, ?, ?)", (*pair, now))
-        self._newly_known.append(pair)
+    def _accept(self, pair: tuple[str, str], sealed: bytes | None, now: float) -> None:
+        accepted = steps.accepted_again(self._accepted_before(pair), sealed, now)
+        if accepted is not None:
+            self.cursor.execute(_KEEP_CREDENTIAL, (*pair, now, sealed))
+            self._newly_accepted[pair] = accepted

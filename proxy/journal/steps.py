@@ -1,5 +1,5 @@
-"""The steps of a journal, pure: what a claim, a record or an expired lease makes of an operation, and how its history
-tells it. Every store runs these between its read and its write, so that stores cannot disagree.
+"""The steps of a journal, pure: what a record or an expired lease makes of an operation, and how its history tells it.
+Every store runs these, and those of `claiming`, between its read and its write, so that stores cannot disagree.
 
 Nothing here reads a clock or a store: `now` and the stored operation are handed in.
 """
@@ -7,21 +7,25 @@ Nothing here reads a clock or a store: `now` and the stored operation are handed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from proxy.core.claim import Claim, ClaimRequest, Judgement, Verdict, drop_lease, judge
+from proxy.core.claim import drop_lease
 from proxy.core.errors import IllegalTransition, StaleWrite
-from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import HistoryEntry, Lease, Operation, State
+from proxy.core.guard import contradicts_second_success
+from proxy.core.lifecycle import Event, IncidentKind
+from proxy.core.operation import GuardKind, HistoryEntry, Lease, Operation, State, Told, Word
+from proxy.core.outside import told_by
 from proxy.journal.base import Change
 
 _log = logging.getLogger("paywitness.journal")
 
+GUARDED_MAX = 50  # operations looked at under one guard: a paid intent has one, an argued one a few
 EXPIRED_LEASES_MAX = 1_000  # acted upon in one call: a start after a crash must not hold up the first claims for long
 HISTORY_MAX = 1_000  # entries told of one operation
 LISTING_MAX = 500  # operations listed in one call
+ACCEPTED_AGAIN_AFTER_S = 60.0  # saves a write with every success; which of two in use is newest hardly matters
 
 OTHER_IDENTITY = (
     "the journal was written under another identity secret: start with that one (PAYWITNESS_IDENTITY_SECRET), or give "
@@ -58,77 +62,19 @@ class Step:
     erase_request: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSteps:
-    """What a claim comes to. `expired` and `started` are to be written, in this order, before it is answered."""
-
-    verdict: Verdict
-    holder: Operation | None  # of the key, as it stands after the steps
-    expired: Step | None = None
-    started: Step | None = None
-
-
-def claim_steps(
-    existing: Operation | None, request: ClaimRequest, now: float, disputed: Callable[[str], Operation | None]
-) -> ClaimSteps:
-    """Judge the claim over the newest operation under its key, and say what is to be written. `disputed` finds one
-    under the key whose incident is open, of any generation; it is asked only before a further one would start."""
-    judgement = judge(existing, request, now)
-    expired = None
-    if existing is not None and judgement.existing is not None and judgement.existing is not existing:
-        expired = _after_lease(existing, judgement.existing, now)
-    if judgement.start_generation is None:
-        return ClaimSteps(judgement.verdict, expired.operation if expired else judgement.existing, expired)
-    if existing is not None and (earlier := disputed(existing.key)) is not None:
-        # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
-        return ClaimSteps(Verdict.REPLAY, earlier, expired)
-    started = _started(request, judgement, now)
-    return ClaimSteps(judgement.verdict, started.operation, expired, started)
-
-
-def _started(request: ClaimRequest, judgement: Judgement, now: float) -> Step:
-    generation = judgement.start_generation or 1
-    operation = advance(request.fresh, Event.SEND_RECORDED).changed(
-        generation=generation,
-        provider_key=judgement.provider_key,
-        stamp=judgement.stamp,
-        version=1,
-        created_at=now,
-        updated_at=now,
-        first_sent_at=now,
-        lease=Lease(request.token, now + request.lease_s),
-    )
-    note = ""
-    if judgement.existing is not None:
-        note = f"generation {generation} of key; earlier operation {judgement.existing.id}"
-    return Step(operation, _entry(operation, "caller", (Event.SEND_RECORDED.value,), note))
-
-
-def answer(steps: ClaimSteps, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
-    """The claim's answer. `sealed` is the holder's request and response; `accepted` counts where one is used."""
-    request, response = sealed
-    return Claim(
-        steps.verdict,
-        steps.holder,
-        now,
-        sealed_request=request if steps.verdict is Verdict.IN_DOUBT else None,
-        sealed_response=response if steps.verdict is Verdict.REPLAY else None,
-        credential_accepted=accepted or steps.verdict not in {Verdict.REPLAY, Verdict.IN_DOUBT},
-    )
-
-
 def expired(operations: Iterable[Operation], now: float) -> list[Step]:
     """The operations after their holders are gone. One that cannot be acted upon does not keep the others waiting."""
     acted_upon = []
     for operation in operations:
         try:
-            acted_upon.append(_after_lease(operation, drop_lease(operation), now))
+            acted_upon.append(after_lease(operation, drop_lease(operation), now))
         except IllegalTransition as error:
             _log.error("the lease of operation %s is over, and it cannot be acted upon: %s", operation.id, error)
     return acted_upon
 
 
-def _after_lease(before: Operation, dropped: Operation, now: float) -> Step:
+def after_lease(before: Operation, dropped: Operation, now: float) -> Step:
+    """The operation after its holder is gone: `dropped`, with what follows from it."""
     advanced = dropped.state is not before.state or dropped.attempt_under_way is not before.attempt_under_way
     events = (Event.LEASE_EXPIRED.value,) if advanced else ()
     due_at = dropped.due_at
@@ -141,13 +87,32 @@ def _after_lease(before: Operation, dropped: Operation, now: float) -> Step:
         updated_at=now,
         ended_at=before.ended_at or (now if dropped.state.ended else None),
         due_at=due_at,
+        # Its holder checked, before a byte, that the lease would outlast the writing: none can leave from here on.
+        quiet_at=now if before.attempt_under_way else dropped.quiet_at,
     )
-    return Step(operation, _entry(operation, "recovery", events, "lease expired"), operation.state.ended)
+    entry = entry_of(operation, "recovery", events, "lease expired")
+    return Step(operation, replace(entry, told=told_by(before, operation)), operation.state.ended)
 
 
-def recorded(change: Change, stored_lease: Lease | None, now: float) -> Step:
-    """The change as it is to be written. `stored_lease` is what the journal holds, where `needs_stored_lease`."""
+def needs_paid_before(change: Change) -> bool:
+    """Whether the change makes a paying success of an intent: then another one before it is an incident."""
     operation = change.operation
+    guard = operation.guard
+    first_time = operation.state is State.SUCCEEDED and operation.ended_at is None
+    return first_time and guard is not None and guard.kind is GuardKind.INTENT and operation.kind.pays
+
+
+def recorded(change: Change, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()) -> Step:
+    """The change as it is to be written. `stored_lease` is what the journal holds, where `needs_stored_lease`;
+    `guarded` what stands under the same guard, where `needs_paid_before`."""
+    operation = change.operation
+    told, note = change.told, change.note
+    twin = next((first for first in guarded if contradicts_second_success(first, operation)), None)
+    if twin is not None and operation.incident is None:
+        operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
+        words = (*(told.words if told is not None else ()), Word.INCIDENT_OPENED)
+        told = Told(words, operation.outcome, operation.reading, operation.reference, operation.incident)
+        note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     lease = _lease_after(change, stored_lease, now)
     if lease is None and _is_being_sent(operation):
         # No lease could ever expire, so nobody would ever act upon it.
@@ -169,7 +134,10 @@ def recorded(change: Change, stored_lease: Lease | None, now: float) -> Step:
         change.action,
         change.because,
         change.delay_s,
-        change.note,
+        note,
+        change.finding,
+        told,
+        change.actor,
     )
     return Step(after, entry, change.erase_request or after.state.ended)
 
@@ -178,7 +146,7 @@ def recorded(change: Change, stored_lease: Lease | None, now: float) -> Step:
 WHAT_IT_IS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
-    *("stamp", "created_at", "money", "guard"),
+    *("stamp", "created_at", "money", "guard", "distinct", "fallback_of"),
 )
 
 
@@ -217,10 +185,20 @@ def leased(
         return None
     if stored.version != asked.version:
         raise stale(asked.id, asked.version)
-    if stored.lease is not None or not stored.state.in_doubt:
-        raise StaleWrite(f"{stored.id} is held, or not in doubt: {stored.state}")
+    if stored.lease is not None or stored.state not in MAY_BE_HELD:
+        raise StaleWrite(f"{stored.id} is held, or nothing is to be done for it: {stored.state}")
     operation = stored.changed(version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
-    return Step(operation, _entry(operation, source, (), "lease taken"))
+    return Step(operation, entry_of(operation, source, (), "lease taken"))
+
+
+def taken(due: Iterable[Operation], token: str, lease_s: float, now: float) -> list[Step]:
+    """Operations that are due and that nobody holds, held by whoever took them."""
+    steps = (leased(operation, operation, token, lease_s, now, "resolver") for operation in due)
+    return [step for step in steps if step is not None]
+
+
+# What somebody may hold to ask or to re-send: all that is open and not being sent by its first holder.
+MAY_BE_HELD = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.REQUIRES_ACTION})
 
 
 def renewed(stored: Lease | None, token: str | None, lease_s: float, now: float) -> Lease | None:
@@ -230,11 +208,26 @@ def renewed(stored: Lease | None, token: str | None, lease_s: float, now: float)
     return Lease(stored.token, max(stored.until_at, now + lease_s))
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """When the provider accepted a credential for an account, as far as it is written, and whether it is kept."""
+
+    at: float
+    sealed: bool
+
+
+def accepted_again(before: Accepted | None, sealed: bytes | None, now: float) -> Accepted | None:
+    """What is to be written when a credential is accepted (again); None: what is written will do."""
+    if before is not None and (before.sealed or sealed is None) and now - before.at < ACCEPTED_AGAIN_AFTER_S:
+        return None
+    return Accepted(now, sealed is not None or (before is not None and before.sealed))
+
+
 def stale(operation_id: str, version: int) -> StaleWrite:
     return StaleWrite(f"{operation_id} is no longer at version {version}")
 
 
-def _entry(operation: Operation, source: str, events: tuple[str, ...], note: str) -> HistoryEntry:
+def entry_of(operation: Operation, source: str, events: tuple[str, ...], note: str) -> HistoryEntry:
     return HistoryEntry(
         operation.updated_at,
         operation.version,

@@ -17,6 +17,7 @@ from proxy.core.errors import PolicyError
 from proxy.core.policy import Policy, Provider, Route
 from proxy.policy.compile import Compiled, compile_file
 from proxy.policy.document import FILE_BYTES_MAX, read_document
+from proxy.policy.fallbacks import fallback_problems
 from proxy.policy.marks import Problems
 from proxy.policy.shipped import resolve_extends
 
@@ -167,10 +168,9 @@ def load_contents(contents: Mapping[str, bytes], directory: str) -> PolicyBook:
 
 
 def across_files(files: list[Compiled], *, complete: bool) -> list[str]:
-    """What files contradict each other in: names, hosts and ports given twice, fallbacks to nobody."""
+    """What files contradict each other in: names, hosts and ports given twice, fallbacks that do not fit."""
     problems = []
     seen: dict[tuple[str, str], str] = {}
-    names = {found.provider.name for found in files}
     for found in files:
         provider = found.provider
         key_names = {policy.names[0] for policy in provider.policies}
@@ -183,7 +183,6 @@ def across_files(files: list[Compiled], *, complete: bool) -> list[str]:
                 problems.append(
                     f"{found.mark}: {what}: found {value!r}, which {first} has already, allowed: one file each"
                 )
-        for target in found.fallbacks:
-            if complete and target not in names:
-                problems.append(f"{found.mark}: fallback: found {target!r}, allowed: a provider of this directory")
-    return problems
+    providers = {found.provider.name: found.provider for found in files}
+    fallbacks = {found.provider.name: found.fallbacks for found in files}
+    return [*problems, *fallback_problems(fallbacks, providers, complete=complete)]

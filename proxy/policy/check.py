@@ -74,10 +74,10 @@ def _fallbacks_elsewhere(files: list[Compiled]) -> list[str]:
     """A fallback to a provider that is not among the files checked: an error only when a whole directory is loaded."""
     names = {found.provider.name for found in files}
     return [
-        f"  warning: {found.mark}: fallback: {target!r} is not among the files checked"
+        f"  warning: {entry.mark}: {entry.path}: '{entry.fallback.to}' is not among the files checked"
         for found in files
-        for target in found.fallbacks
-        if target not in names
+        for entry in found.fallbacks
+        if entry.fallback.to not in names
     ]
 
 

@@ -11,9 +11,11 @@ from proxy.core.body import Encoding
 from proxy.core.contract import Place, PlaceKind
 from proxy.core.policy import Policy, Provider, Route, Timeouts, Unmatched
 from proxy.policy.contracts import key_place_or_none, read_key_rules
+from proxy.policy.credentials import read_credentials
 from proxy.policy.document import MapNode, canonical_text, json_value
+from proxy.policy.fallbacks import FallbackEntry, check_fallbacks, covers, read_fallbacks
 from proxy.policy.identity import identity_of
-from proxy.policy.later import read_budget, read_circuit, read_credentials, read_fallback, read_webhook
+from proxy.policy.later import read_budget, read_circuit
 from proxy.policy.marks import Mark, Problems
 from proxy.policy.operations import Shared, read_operation
 from proxy.policy.pacing import read_retry, read_timeouts
@@ -21,6 +23,7 @@ from proxy.policy.rows import read_answers, read_rows, read_tables
 from proxy.policy.scalars import body_path, host, listen, name, one_of, place, provider_name, upstream, word_of
 from proxy.policy.schema import FILE, IDEMPOTENCY, OPERATION, TIMEOUTS
 from proxy.policy.section import Layers, Section
+from proxy.policy.webhooks import IN_FORCE, read_webhook, scheme_of
 
 # RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
 _PROBLEM_MEMBERS = frozenset(
@@ -36,7 +39,7 @@ class Compiled:
 
     provider: Provider
     warnings: tuple[str, ...]
-    fallbacks: tuple[str, ...]
+    fallbacks: tuple[FallbackEntry, ...]
     mark: Mark
 
 
@@ -56,11 +59,13 @@ def compile_file(document: MapNode, source: str, problems: Problems) -> Compiled
         file.add("operations", "found no operation, allowed: at least one")
     _check_names(file, policies)
     _check_routes(file, policies)
-    fallbacks = _read_later(file, shared, policies)
+    check_fallbacks(file, shared.fallbacks, policies)
+    read_budget(file)
+    read_circuit(file)
     provider = _provider(file, shared, policies, content, source)
     if problems.count:
         return None
-    return Compiled(provider, problems.warnings, fallbacks, document.mark)
+    return Compiled(provider, problems.warnings, shared.fallbacks, document.mark)
 
 
 def _read_shared(file: Section, revision: str) -> Shared:
@@ -83,6 +88,9 @@ def _read_shared(file: Section, revision: str) -> Shared:
         answers=answers,
         classify=classify,
         rows_are_whole=rows_are_whole,
+        credentials=read_credentials(file),
+        fallbacks=read_fallbacks(file, own_name=own_name),
+        hears_events=scheme_of(file) in IN_FORCE,
         observe=file.read_or("mode", word_of("enforce", "observe"), "enforce") == "observe",
     )
 
@@ -92,6 +100,7 @@ def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], conte
     accepted = file.read("identity_change", word_of("accepted")) is not None
     if accepted:
         file.warn("identity_change", "accepts that keys change their meaning; take it out once the file is in force")
+    stamped = any(policy.stamp is not None for policy in policies)
     return Provider(
         name=shared.name,
         upstream=shared.upstream,
@@ -106,6 +115,9 @@ def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], conte
         problem=json_value(problem) if problem is not None else None,
         identity=identity_of(shared.key_name, shared.merchant, policies),
         identity_change_accepted=accepted,
+        notices=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
+        account=shared.account,
+        key_name=shared.key_name,
         not_in_force=_not_in_force(file, shared),
     )
 
@@ -200,25 +212,6 @@ def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
     return any(covers(route, path) for route in earlier.routes)
 
 
-def covers(general: Route, special: Route) -> bool:
-    """Whether every call that matches the special route matches the general one."""
-    return (
-        general.method == special.method
-        and len(general.segments) == len(special.segments)
-        and all(a.startswith("{") or a == b for a, b in zip(general.segments, special.segments, strict=True))
-    )
-
-
-def _read_later(file: Section, shared: Shared, policies: tuple[Policy, ...]) -> tuple[str, ...]:
-    read_budget(file)
-    read_circuit(file)
-    read_credentials(file)
-    stamped = any(policy.stamp is not None for policy in policies)
-    read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies)
-    can_be_asked = any(policy.contract.can_be_asked for policy in policies)
-    return read_fallback(file, own_name=shared.name, can_be_asked=can_be_asked)
-
-
 def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
     """What the file asks for and gets only later, in the order of the schema."""
     given = set(file.later)
@@ -231,4 +224,7 @@ def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
         names.append("mode: observe")
     if shared.encoding is Encoding.XML:
         names.append("body: xml")
+    scheme = scheme_of(file)
+    if scheme is not None and scheme not in IN_FORCE:
+        names.append(f"webhook: {scheme}")
     return tuple(names)

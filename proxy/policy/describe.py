@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from proxy.core.backoff import RetryRule
 from proxy.core.contract import ErrorsUnderKey, ProviderContract
+from proxy.core.inquiry import Inquiry
+from proxy.core.notice import NoticeRules
 from proxy.core.policy import Policy, Provider
 from proxy.policy.scalars import duration_text
+from proxy.policy.templates import template_text
 
 _AFTER = {
     ErrorsUnderKey.REPLAYED: "re-sent after a lost answer, asked about after a 5xx",
@@ -21,7 +24,16 @@ def describe_provider(provider: Provider) -> tuple[str, ...]:
     lines = [f"{provider.name} -> {provider.upstream}{hosts}, revision {provider.revision}"]
     for policy in provider.policies:
         lines += (f"  {line}" for line in describe_policy(policy))
+    if provider.notices is not None:
+        lines.append(f"  {_describe_notices(provider.notices)}")
     return tuple(lines)
+
+
+def _describe_notices(rules: NoticeRules) -> str:
+    variables = sorted({name for names in rules.secrets.values() for name in names})
+    found = ", ".join(dict.fromkeys(str(finder) for finder, _ in rules.find))
+    relay = f", told again to {rules.relay}" if rules.relay is not None else ""
+    return f"webhook: {rules.scheme}, secrets in {', '.join(variables) or 'no variable'}, found by {found}{relay}"
 
 
 def describe_policy(policy: Policy) -> tuple[str, ...]:
@@ -32,7 +44,46 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     if policy.kind.moves_money:
         lines.append(f"  contract: {describe_contract(policy.contract)}")
     lines.append(f"  {_describe_tries(policy)}")
+    if policy.kind.moves_money:
+        lines.append(f"  in doubt: {describe_doubt(policy)}")
+    if policy.fallbacks:
+        lines.append(f"  {_describe_fallbacks(policy)}")
     return tuple(lines)
+
+
+def describe_doubt(policy: Policy) -> str:
+    """How doubt of the operation is resolved once its caller has left, step by step."""
+    contract, resolve = policy.contract, policy.resolve
+    steps = []
+    if policy.inquiries:
+        steps.append("asked by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
+    if contract.webhook_expected:
+        steps.append("told by a webhook")
+    resends = contract.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
+    if contract.dedupes and resends and resolve.resend_for_s > 0:
+        steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} where that is safe")
+    if policy.inquiries or contract.webhook_expected:
+        steps.append(f"looked at after {', '.join(duration_text(step) for step in resolve.schedule_s)}")
+    if policy.inquiries:
+        steps.append(f"absent only after {duration_text(resolve.settle_s)} of silence and the misses above")
+    if policy.cancel is not None and policy.cancel.when_schedule_ran_out:
+        steps.append("then cancelled")
+    return "; ".join([*steps, "then a person's" if steps else "a person's at once"])
+
+
+def _describe_inquiry(inquiry: Inquiry) -> str:
+    query = "&".join(f"{name}={template_text(value)}" for name, value in inquiry.query)
+    misses = "1 miss" if inquiry.misses == 1 else f"{inquiry.misses} misses"
+    lag = f" over {duration_text(inquiry.lag_s)}" if inquiry.lag_s > 0 else ""
+    return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag})"
+
+
+def _describe_fallbacks(policy: Policy) -> str:
+    told = []
+    for fallback in policy.fallbacks:
+        after = f" after {fallback.after} tries" if fallback.after is not None else ""
+        told.append(f"{fallback.to} when {' or '.join(sorted(fallback.when))}{after}")
+    return f"fallback: {', else '.join(told)}"
 
 
 def describe_contract(contract: ProviderContract) -> str:

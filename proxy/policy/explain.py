@@ -9,7 +9,7 @@ from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
 from proxy.core.policy import Policy
 from proxy.core.reading import DEFAULT_EFFECTS, Classification, Effect, Reading
-from proxy.policy.describe import describe_contract
+from proxy.policy.describe import describe_contract, describe_doubt
 
 _LOST = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.UNKNOWN_OUTCOME})
 
@@ -110,4 +110,5 @@ def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decisi
         f"  decision: {decision.action}: {_MEANING[decision.action]}",
         f"  because:  {decision.because}",
         f"  contract: {describe_contract(policy.contract)}",
+        *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
     )

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from proxy.core.classify import Row
 from proxy.core.contract import Place
+from proxy.core.inquiry import Cancel, Inquiry
+from proxy.core.template import Template
 from proxy.policy.document import MapNode, Node, TextNode
+from proxy.policy.expressions import expression
 from proxy.policy.marks import did_you_mean, listed, shown
 from proxy.policy.rows import Tables, read_rows
 from proxy.policy.scalars import duration, text, whole, word_of
 from proxy.policy.schema import ASK, CANCEL
 from proxy.policy.section import Section, entries_of, read_text
-from proxy.policy.templates import Template, expression_template, request_template, template
+from proxy.policy.templates import (
+    expression_template,
+    names_it_alone,
+    names_the_operation,
+    request_template,
+    template,
+)
 
 _DAY_S = 86400.0
+_LAG_S = 5.0
+_MISSES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a placeholder can be filled from, for one operation."""
+    """What a placeholder can be filled from, for one operation, and what an answer can be held against."""
 
     parameters: frozenset[str]  # in every match
-    answers: Collection[str]
+    answers: Mapping[str, tuple[Row, ...]]
     has_amount: bool
     has_currency: bool
     has_reference: bool
     send_as: Place | None
     stamp: Place | None
+    fits_amount: bool
 
 
 def check_answer_name(section: Section, key: str, answers: Collection[str]) -> str | None:
@@ -40,70 +53,118 @@ def check_answer_name(section: Section, key: str, answers: Collection[str]) -> s
     return None
 
 
-def read_inquiries(operation: Section, known: Known) -> int:
-    """How many ways there are to ask about the operation, each checked."""
+def read_inquiries(operation: Section, known: Known) -> tuple[Inquiry, ...]:
+    """The ways to ask about the operation, in the order to try them."""
     sections = operation.children("ask", ASK)
-    for section in sections:
-        _read_inquiry(section, known)
-    return len(sections)
+    read = (_read_inquiry(f"ask[{index}]", section, known) for index, section in enumerate(sections))
+    return tuple(inquiry for inquiry in read if inquiry is not None)
 
 
-def _read_inquiry(section: Section, known: Known) -> None:
+def _read_inquiry(name: str, section: Section, known: Known) -> Inquiry | None:
     before = section.problems.count
-    used = []
     request = section.read("request", request_template(known.parameters, "GET"))
-    used += _used(section, "request", request, known)
+    query = _read_query(section, known)
+    at = section.read("at", expression_template(known.parameters))
+    answer = check_answer_name(section, "answer", known.answers)
+    used = [value for _, value in query]
+    used += _used(section, "request", request.path if request is not None else None, known)
+    used += _used(section, "at", at.template if at is not None else None, known)
+    needs_reference = _read_needs(section, known)
+    more = section.read("more", expression)
+    lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), _LAG_S)
+    misses = section.read_or("misses", whole(1, 10), _MISSES)
+    if section.problems.count > before or request is None or answer is None:
+        return None
+    _check_naming(section, used, known)
+    return Inquiry(
+        name=name,
+        path=request.path,
+        answers=known.answers[answer],
+        method=request.method,
+        needs_reference=needs_reference,
+        query=query,
+        at=at,
+        more=more,
+        lag_s=lag_s,
+        misses=misses,
+    )
+
+
+def _read_query(section: Section, known: Known) -> tuple[tuple[str, Template], ...]:
+    found = []
     for entry in section.entries("query"):
         value = read_text(entry.node, entry.path, "a value", template(known.parameters), section.problems)
         if value is not None:
-            used.append(value)
+            found.append((entry.name, value))
             _check_available(section, value, known, entry.node, entry.path)
-    at = section.read("at", expression_template(known.parameters))
-    used += _used(section, "at", at, known)
-    check_answer_name(section, "answer", known.answers)
-    section.read("lag", duration(0, 7 * _DAY_S))
-    section.read("misses", whole(1, 10))
-    _check_needs(section, known)
-    if section.problems.count == before and not any(value.names_the_operation for value in used):
+    return tuple(found)
+
+
+def _check_naming(section: Section, used: list[Template], known: Known) -> None:
+    """An inquiry must name the operation; what it names with others must be told from them by its amount."""
+    if not any(names_the_operation(value) for value in used):
         section.problems.add(
             section.mark,
             section.path,
             "found an inquiry that cannot name the operation, allowed: at least one of {reference}, {provider_key}, "
             "{client_key}, {operation_id}, {path:...}, {body:...} in 'request', 'query' or 'at'",
         )
+        return
+    lists = section.has("query") or section.has("at")
+    if lists and not any(names_it_alone(value) for value in used) and not known.fits_amount:
+        section.problems.warn(
+            section.mark,
+            section.path,
+            "looks for what other operations may share, and no 'fits.amount' tells them apart: another payment of the "
+            "same order could be taken for this one; look for {operation_id}, {provider_key} or {reference}",
+        )
 
 
-def read_cancel(operation: Section, known: Known, tables: Tables) -> None:
+def read_cancel(operation: Section, known: Known, tables: Tables) -> Cancel | None:
     section = operation.child("cancel", CANCEL)
     if section is None:
-        return
+        return None
     before = section.problems.count
     request = section.read("request", request_template(known.parameters, "POST", "PUT", "PATCH", "DELETE"))
-    used = _used(section, "request", request, known)
-    body = section.node("body")
-    if body is not None:
-        used += _read_body(section, body, section.at("body"), known)
+    used = _used(section, "request", request.path if request is not None else None, known)
+    node = section.node("body")
+    body = _read_body(section, node, section.at("body"), (), known) if node is not None else []
     rows = read_rows(section, "read", tables)
-    _check_needs(section, known)
-    if section.problems.count > before:
-        return
-    if not any(value.names_the_operation for value in used):
+    needs_reference = _read_needs(section, known)
+    when = section.read_or("when", word_of("operator", "schedule_ran_out"), "operator")
+    if section.problems.count > before or request is None:
+        return None
+    if not any(names_the_operation(value) for value in (*used, *(value for _, value in body))):
         section.add("request", "found a cancel that cannot name the operation, allowed: a placeholder that does")
     if not any(row.reading in {"cancelled", "pending"} for row in rows):
         section.add("read", "found no row that reads 'cancelled' (or 'pending'): it could never close the operation")
+    return Cancel(
+        method=request.method,
+        path=request.path,
+        read=rows,
+        needs_reference=needs_reference,
+        body=tuple(body),
+        when_schedule_ran_out=when == "schedule_ran_out",
+    )
 
 
-def _read_body(section: Section, node: Node, path: str, known: Known) -> list[Template]:
+def _read_body(
+    section: Section, node: Node, path: str, place: tuple[str, ...], known: Known
+) -> list[tuple[tuple[str, ...], Template]]:
+    """Where in the body each text stands."""
     if isinstance(node, MapNode):
-        return [used for entry in entries_of(node, path) for used in _read_body(section, entry.node, entry.path, known)]
-    if not isinstance(node, TextNode):
-        section.problems.add(node.mark, path, "found a list, allowed: a mapping of texts with placeholders")
+        found = []
+        for entry in entries_of(node, path):
+            found += _read_body(section, entry.node, entry.path, (*place, entry.name), known)
+        return found
+    if not isinstance(node, TextNode) or not place:
+        section.problems.add(node.mark, path, "found no mapping, allowed: a mapping of texts with placeholders")
         return []
     value = read_text(node, path, "text with placeholders", template(known.parameters), section.problems)
     if value is None:
         return []
     _check_available(section, value, known, node, path)
-    return [value]
+    return [(place, value)]
 
 
 def _used(section: Section, key: str, value: Template | None, known: Known) -> list[Template]:
@@ -123,10 +184,10 @@ def _check_available(section: Section, value: Template, known: Known, node: Node
         "provider_key": "" if known.send_as else "'idempotency.send_as': without it the provider never saw the key",
         "operation_id": "" if known.stamp else "'stamp': without it the provider never saw the id",
     }
-    for head, _ in value.placeholders:
-        lack = lacks.get(head, "")
+    for blank in value.blanks:
+        lack = lacks.get(blank.head, "")
         if lack:
-            section.problems.add(node.mark, path, f"found {{{head}}}, which needs {lack}")
+            section.problems.add(node.mark, path, f"found {{{blank.head}}}, which needs {lack}")
 
 
 def _lack_of_reference(section: Section, known: Known) -> str:
@@ -139,6 +200,8 @@ def _lack_of_reference(section: Section, known: Known) -> str:
     return ""
 
 
-def _check_needs(section: Section, known: Known) -> None:
-    if section.read("needs", word_of("reference")) is not None and not known.has_reference:
+def _read_needs(section: Section, known: Known) -> bool:
+    needed = section.read("needs", word_of("reference")) is not None
+    if needed and not known.has_reference:
         section.add("needs", "found 'reference', which needs 'reference' in the operation: where the answer shows it")
+    return needed

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.core.body import Encoding
 from proxy.core.classify import ClassifyRules, Fit, Row
 from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
 from proxy.core.money import Unit
-from proxy.core.policy import AfterSuccess, AmountPlace, Policy, Route
+from proxy.core.operation import Again
+from proxy.core.policy import AmountPlace, Credentials, Policy, Route
+from proxy.core.template import Template
 from proxy.policy.contracts import NO_PLACE, KeyRules, key_place_or_none, read_key_rules
-from proxy.policy.document import json_value
+from proxy.policy.document import MapNode, json_value
 from proxy.policy.expressions import JmesPath, expression, form_expression
+from proxy.policy.fallbacks import FallbackEntry, can_fall_back
 from proxy.policy.inquiries import Known, check_answer_name, read_cancel, read_inquiries
 from proxy.policy.marks import listed
 from proxy.policy.pacing import read_resolve, read_retry, read_timeouts
@@ -29,6 +32,7 @@ from proxy.policy.scalars import (
 )
 from proxy.policy.schema import AMOUNT, FITS, IDEMPOTENCY, OPERATION, RESOLVE, TIMEOUTS
 from proxy.policy.section import Entry, Layers, Section, message, section_of
+from proxy.policy.templates import link_template
 
 # Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
 _HEADERS_NOT_FORCED = frozenset(
@@ -53,6 +57,9 @@ class Shared:
     answers: dict[str, tuple[Row, ...]]
     classify: tuple[Row, ...]
     rows_are_whole: bool  # False where a row could not be read: what the others leave out proves nothing
+    credentials: Credentials | None
+    fallbacks: tuple[FallbackEntry, ...]
+    hears_events: bool  # there is a webhook whose signatures can be checked
     observe: bool
 
 
@@ -70,11 +77,10 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
     stamp = _read_stamp(section, shared)
     known = _known(section, shared, routes, keys, stamp)
     timeouts = read_timeouts(_layers(section, shared, "timeouts"))
-    contract = _contract(section, shared, keys, ways_to_ask=read_inquiries(section, known))
-    read_cancel(section, known, shared.tables)
+    inquiries = read_inquiries(section, known)
+    contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
     retry_default, retry = read_retry(section, shared.file)
     over_body: Reader[JmesPath] = form_expression if shared.encoding is Encoding.FORM else expression
-    section.read("as_response", expression)
     problem = shared.file.node("problem")
     policy = Policy(
         provider=shared.name,
@@ -99,7 +105,8 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
         intent=section.read("intent", expression),
         target=section.read("target", place(PlaceKind.PATH, PlaceKind.BODY, PlaceKind.HEADER)),
         merchant=shared.merchant,
-        after_success=section.read_or("after_success", one_of(AfterSuccess), AfterSuccess.FLAG),
+        after_success=section.read_or("after_success", one_of(Again), Again.FLAG),
+        during_action=section.read_or("during_action", one_of(Again), Again.FLAG),
         timeouts=timeouts,
         retry=retry,
         retry_default=retry_default,
@@ -107,8 +114,15 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
         problem=json_value(problem) if problem is not None else None,
         give_up_headers=_read_headers(section, shared, "give_up_headers"),
         headers=_read_headers(section, shared, "headers"),
+        inquiries=inquiries,
+        cancel=read_cancel(section, known, shared.tables),
+        as_response=section.read("as_response", expression),
+        dashboard=_read_dashboard(section, shared, known),
+        credentials=shared.credentials,
         observe=shared.observe,
     )
+    if can_fall_back(policy):
+        policy = replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
     _check_path_places(section, shared, policy, known.parameters)
     if problems.count == before:
         _check_success(section, shared, policy)
@@ -134,6 +148,12 @@ def _read_stamp(section: Section, shared: Shared) -> Place | None:
     return None if found is NO_PLACE else found
 
 
+def _read_dashboard(section: Section, shared: Shared, known: Known) -> Template | None:
+    """The operation's own link, else the provider's. What it cannot fill in for an operation makes no link there."""
+    own = section.read("dashboard", link_template(known.parameters))
+    return own or shared.file.read("dashboard", link_template(frozenset()))
+
+
 def _known(section: Section, shared: Shared, routes: tuple[Route, ...], keys: KeyRules, stamp: Place | None) -> Known:
     parameters = [parameters_of(found) for found in routes]
     return Known(
@@ -144,10 +164,16 @@ def _known(section: Section, shared: Shared, routes: tuple[Route, ...], keys: Ke
         has_reference=section.has("reference"),
         send_as=keys.send_as,
         stamp=stamp,
+        fits_amount=_gives_fit(section, "amount"),
     )
 
 
-def _contract(section: Section, shared: Shared, keys: KeyRules, *, ways_to_ask: int) -> ProviderContract:
+def _gives_fit(section: Section, key: str) -> bool:
+    node = section.node("fits")
+    return isinstance(node, MapNode) and key in node.entries
+
+
+def _contract(section: Section, shared: Shared, keys: KeyRules, *, can_be_asked: bool) -> ProviderContract:
     told_by_no_event = section.read("webhook", word_of("none")) is not None
     return ProviderContract(
         send_as=keys.send_as,
@@ -155,8 +181,8 @@ def _contract(section: Section, shared: Shared, keys: KeyRules, *, ways_to_ask: 
         errors_under_key=keys.errors_under_key,
         max_length=keys.max_length,
         key_space_is_account=keys.key_space_is_account,
-        can_be_asked=ways_to_ask > 0,
-        webhook_expected=shared.file.has("webhook") and not told_by_no_event,
+        can_be_asked=can_be_asked,
+        webhook_expected=shared.hears_events and not told_by_no_event,
         assumed=keys.assumed,
     )
 

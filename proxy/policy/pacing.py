@@ -125,4 +125,5 @@ def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts,
         layers.add("schedule", "found steps that do not rise, allowed: each longer than the one before")
     if len(schedule) > _SCHEDULE_STEPS_MAX:
         layers.add("schedule", f"found {len(schedule)} steps, allowed: at most {_SCHEDULE_STEPS_MAX}")
-    return Resolve(settle_s, resend_for_s, schedule or default.schedule_s)
+    action_expires_s = layers.read_or("action_expires", duration(60, 30 * _DAY_S), default.action_expires_s)
+    return Resolve(settle_s, resend_for_s, schedule or default.schedule_s, action_expires_s)

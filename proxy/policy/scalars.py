@@ -240,7 +240,7 @@ def environment(value: str) -> str:
     """The name of an environment variable. A literal is refused without being shown: it may be the secret itself."""
     if not _ENVIRONMENT.match(value):
         raise Wrong("env:NAME, an environment variable; secrets do not belong in a policy file", secret=True)
-    return value
+    return value.removeprefix("env:")
 
 
 def status_codes(value: str) -> frozenset[int]:

@@ -58,8 +58,9 @@ FILE = Block(
         "resolve": "a mapping: how doubt is resolved",
         "webhook": "a mapping: how the provider's events are read",
         "fallback": "a list of other providers",
+        "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
     },
-    later=frozenset({"merchant", "listen", "credentials", "budget", "circuit", "resolve", "webhook", "fallback"}),
+    later=frozenset({"listen", "budget", "circuit"}),
     required=("provider", "upstream", "operations"),
 )
 
@@ -77,6 +78,7 @@ OPERATION = Block(
         "reference": f"{_EXPRESSION} over the answer",
         "fits": "a mapping: where the answer shows amount, currency and our stamp",
         "after_success": "block, flag or allow",
+        "during_action": "block, flag or allow",
         "answer": "the name of an object under 'answers'",
         "as_response": f"{_EXPRESSION} over what an inquiry showed",
         "cancel": "a mapping: request, read",
@@ -90,8 +92,8 @@ OPERATION = Block(
         "retry": "a mapping: what differs from the provider's",
         "resolve": "a mapping: what differs from the provider's",
         "webhook": "none: no event tells of this operation",
+        "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
     },
-    later=frozenset({"intent", "target", "after_success", "as_response", "cancel", "ask", "resolve"}),
     required=("kind", "match"),
 )
 
@@ -131,7 +133,15 @@ RETRY_RULE = Block(
         "cap": _DURATION,
     },
 )
-RESOLVE = Block("resolve", {"settle": _DURATION, "resend_for": _DURATION, "schedule": "a list of durations, rising"})
+RESOLVE = Block(
+    "resolve",
+    {
+        "settle": _DURATION,
+        "resend_for": _DURATION,
+        "schedule": "a list of durations, rising",
+        "action_expires": _DURATION,
+    },
+)
 ROW = Block(
     "row",
     {
@@ -153,6 +163,7 @@ ASK = Block(
         "request": "a method and a path such as GET /v1/charges/{reference}",
         "query": "a mapping from a parameter's name to its value",
         "at": f"{_EXPRESSION}: where the object stands in what comes back",
+        "more": f"{_EXPRESSION} that is true when the answer is one page of several",
         "answer": "the name of an object under 'answers'",
         "lag": _DURATION,
         "misses": "a whole number from 1 to 10",
@@ -166,6 +177,7 @@ CANCEL = Block(
         "request": "a method and a path such as POST /v1/charges/{reference}/void",
         "body": "a mapping: the body to send",
         "read": "a list of rows that read its answer",
+        "when": "operator or schedule_ran_out",
     },
     required=("request", "read"),
 )
@@ -208,7 +220,8 @@ WEBHOOK = Block(
     "webhook",
     {
         "scheme": "the name of a signature scheme, or {name: {its options}}",
-        "secrets": "a list of env:NAME",
+        "secrets": "a list of env:NAME, or such a list for each account",
+        "account": f"{_EXPRESSION} that gives the account an event is about",
         "tolerance": _DURATION,
         "events": f"{_EXPRESSION} that gives the events of a delivery",
         "event_id": f"{_EXPRESSION}, or a list of them",
@@ -218,10 +231,19 @@ WEBHOOK = Block(
         "answer_by": f"{_EXPRESSION} that gives the name of the object",
         "read": "a list of rows that read the event",
         "reply": "text to answer with",
+        "relay": "the service's own webhook address, such as http://127.0.0.1:8080/webhooks",
     },
     required=("scheme", "event_id", "find"),
 )
-FALLBACK = Block("fallback", {"to": "the name of another provider", "when": "a list"}, required=("to", "when"))
+FALLBACK = Block(
+    "fallback",
+    {
+        "to": "the name of another provider",
+        "when": "a list of not_sent, rate_limited, circuit_open, absent",
+        "after": "a whole number from 1 to 10",
+    },
+    required=("to", "when"),
+)
 
 BLOCKS = (
     FILE,

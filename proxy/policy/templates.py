@@ -1,14 +1,18 @@
-"""Templates: texts with placeholders that are filled from an operation, such as `GET /v1/charges/{reference}`.
+"""Reading of templates: texts with placeholders, filled from an operation, such as `GET /v1/charges/{reference}`.
 
-Only read and checked here; whoever sends an inquiry fills them in, encoded for their place.
+What they become is `core.template.Template`; whoever sends an inquiry fills it in, encoded for its place. An expression
+that carries placeholders is compiled anew for each operation: the values stand in it as texts in single quotes, and one
+that could end such a text makes the whole expression unavailable.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
-from proxy.policy.expressions import expression
+from proxy.core.template import Blank, Template, Values
+from proxy.policy.expressions import JmesPath, expression
 from proxy.policy.marks import did_you_mean, listed
 from proxy.policy.scalars import Reader, Wrong, header_name
 
@@ -16,69 +20,165 @@ WORDS = ("provider_key", "client_key", "operation_id", "reference", "amount", "c
 _ALLOWED = listed([*(f"{{{word}}}" for word in WORDS), "{header:Name}", "{path:name}", "{body:JMESPath}"])
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN = re.compile(r"\{(" + "|".join(WORDS) + r"|(?:header|path|body):[^{}]+)\}")
+_MEANT = re.compile(r"\{([A-Za-z_]+(?::[^{}]*)?)\}")  # inside quotes: what nobody writes but as a placeholder
 # What can tell one operation from all others; an amount, a currency or a header cannot.
 _NAMING = frozenset({"provider_key", "client_key", "operation_id", "reference", "path", "body"})
+# What no other operation has: another payment of the same order has the same order number.
+_UNIQUE = frozenset({"provider_key", "operation_id", "reference"})
+_COMPILED_MAX = 256  # one for each operation that is being asked about, give or take
+
+
+def names_the_operation(found: Template) -> bool:
+    return any(blank.head in _NAMING for blank in found.blanks)
+
+
+def names_it_alone(found: Template) -> bool:
+    """Whether what it names can be no other operation."""
+    return any(blank.head in _UNIQUE for blank in found.blanks)
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A text and the placeholders in it: ("reference", ""), ("path", "charge"), ("body", "metadata.order_id")."""
+class RequestTemplate:
+    """`GET /v1/charges/{reference}`: the method, and the path as a template."""
 
-    text: str
-    placeholders: tuple[tuple[str, str], ...]
+    method: str
+    path: Template
 
-    @property
-    def names_the_operation(self) -> bool:
-        return any(head in _NAMING for head, _ in self.placeholders)
+
+@dataclass(frozen=True, slots=True)
+class ExpressionTemplate:
+    """An expression, filled from an operation where it has placeholders. Called, it gives the compiled expression, or
+    None where it cannot be had for this operation."""
+
+    template: Template
+    fixed: JmesPath | None  # where nothing is to be filled in
+
+    def __call__(self, values: Values) -> JmesPath | None:
+        if self.fixed is not None:
+            return self.fixed
+        if not all(_can_be_quoted(values.of(blank)) for blank in self.template.blanks):
+            return None
+        text = self.template.filled(values, _in_quotes)
+        return _compiled(text) if text is not None else None
+
+
+def _can_be_quoted(value: str | None) -> bool:
+    """A backslash could take the closing quote away; line breaks and half characters have no place in an expression."""
+    return value is not None and "\\" not in value and value.isprintable()
+
+
+def _in_quotes(value: str) -> str:
+    return value.replace("'", "\\'")
+
+
+@lru_cache(maxsize=_COMPILED_MAX)
+def _compiled(text: str) -> JmesPath | None:
+    try:
+        return expression(text)
+    except Wrong:
+        return None  # a value so long that the expression is over its bound
 
 
 def template(parameters: frozenset[str]) -> Reader[Template]:
     """A text in which every brace belongs to a known placeholder; `parameters` are those of the operation's paths."""
 
     def read(text: str) -> Template:
-        placeholders = tuple(_placeholder(found, parameters) for found in _PLACEHOLDER.findall(text))
-        rest = _PLACEHOLDER.sub("", text)
-        if "{" in rest or "}" in rest:
+        parts = _parts(text, _PLACEHOLDER, parameters)
+        if any("{" in part or "}" in part for part in parts if isinstance(part, str)):
             raise Wrong(says=f"found a brace without its partner; placeholders are {_ALLOWED}")
-        return Template(text, placeholders)
+        return Template(parts)
 
     return read
 
 
-def request_template(parameters: frozenset[str], *methods: str) -> Reader[Template]:
-    """A method and a path with placeholders."""
+def link_template(parameters: frozenset[str]) -> Reader[Template]:
+    """A link to a page of the provider's, for people."""
     filled = template(parameters)
 
     def read(text: str) -> Template:
-        method, _, path = text.partition(" ")
-        if method not in methods or not path.startswith("/") or "?" in path or " " in path:
-            raise Wrong(f"{' or '.join(methods)} and a path such as /v1/charges/{{reference}}, its query under 'query'")
+        begins = text.startswith(("https://", "http://")) and not text.partition("://")[2].startswith(("/", "{"))
+        if not begins or not text.isascii() or not text.isprintable() or " " in text:
+            raise Wrong("a link such as https://dashboard.example.com/payments/{reference}")
         return filled(text)
 
     return read
 
 
-def expression_template(parameters: frozenset[str]) -> Reader[Template]:
-    """A JMESPath expression that may carry known placeholders; any other brace is JMESPath's own."""
+def request_template(parameters: frozenset[str], *methods: str) -> Reader[RequestTemplate]:
+    """A method and a path with placeholders."""
+    filled = template(parameters)
 
-    def read(text: str) -> Template:
-        placeholders = tuple(_placeholder(found, parameters) for found in _KNOWN.findall(text))
-        expression(_KNOWN.sub("x", text))
-        return Template(text, placeholders)
+    def read(text: str) -> RequestTemplate:
+        method, _, path = text.partition(" ")
+        if method not in methods or not path.startswith("/") or "?" in path or " " in path:
+            raise Wrong(f"{' or '.join(methods)} and a path such as /v1/charges/{{reference}}, its query under 'query'")
+        return RequestTemplate(method, filled(path))
 
     return read
 
 
-def _placeholder(found: str, parameters: frozenset[str]) -> tuple[str, str]:
+def expression_template(parameters: frozenset[str]) -> Reader[ExpressionTemplate]:
+    """A JMESPath expression with known placeholders inside single quotes, if any; other braces are JMESPath's own."""
+
+    def read(text: str) -> ExpressionTemplate:
+        found = Template(_parts(text, _KNOWN, parameters))
+        _check_quotes(found, parameters)
+        compiled = expression(_KNOWN.sub("x", text))
+        return ExpressionTemplate(found, None if found.blanks else compiled)
+
+    return read
+
+
+def _check_quotes(found: Template, parameters: frozenset[str]) -> None:
+    """Every placeholder inside a text in single quotes, where a value can be nothing but a text."""
+    quote, escaped = "", False
+    for part in found.parts:
+        if isinstance(part, Blank):
+            if quote != "'" or escaped:
+                allowed = "allowed: inside a text, as in data[?metadata.id == '{operation_id}']"
+                raise Wrong(says=f"found the placeholder {_written(part)} outside of single quotes, {allowed}")
+            continue
+        inside = ""
+        for sign in part:
+            if escaped:
+                escaped = False
+            elif sign == "\\" and quote:
+                escaped = True
+            elif quote == sign:
+                quote = ""
+            elif not quote and sign in "'\"`":
+                quote = sign
+            inside += sign if quote == "'" else " "
+        for meant in _MEANT.findall(inside):
+            _blank(meant, parameters)  # raises: those that are known were taken out above
+
+
+def template_text(found: Template) -> str:
+    """The template as it was written."""
+    return "".join(part if isinstance(part, str) else _written(part) for part in found.parts)
+
+
+def _written(blank: Blank) -> str:
+    return f"{{{blank.head}:{blank.name}}}" if blank.name else f"{{{blank.head}}}"
+
+
+def _parts(text: str, pattern: re.Pattern[str], parameters: frozenset[str]) -> tuple[str | Blank, ...]:
+    """The text cut at its placeholders."""
+    pieces = pattern.split(text)
+    parts = [_blank(piece, parameters) if index % 2 else piece for index, piece in enumerate(pieces)]
+    return tuple(part for part in parts if part != "")
+
+
+def _blank(found: str, parameters: frozenset[str]) -> Blank:
     head, colon, rest = found.partition(":")
     if not colon and head in WORDS:
-        return head, ""
+        return Blank(head)
     if colon and head == "path" and rest in parameters:
-        return head, rest
+        return Blank(head, rest)
     if colon and head == "header":
-        return head, header_name(rest)
+        return Blank(head, header_name(rest))
     if colon and head == "body":
-        return head, expression(rest).text
+        return Blank(head, rest, expression(rest))
     if head == "path" and colon:
         known = f"it is not in every 'match' of the operation{did_you_mean(rest, parameters)}"
         raise Wrong(says=f"found the placeholder {{{found}}}: {known}")

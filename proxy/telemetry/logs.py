@@ -19,13 +19,20 @@ from proxy.telemetry.records import (
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
+    FellBack,
     IncidentOpened,
+    InquiryFinished,
     JournalCalled,
+    NoticeReceived,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
+    ScheduleRanOut,
 )
 
 _FOREIGN_NAME_MAX = 64
+# What a webhook that changes nothing comes to: as many as there are payments.
+_QUIET_NOTICES = frozenset({"accepted", "duplicate", "nothing_new"})
 _OWN_ANSWERS = frozenset({EvidenceKind.RESPONSE, EvidenceKind.REPLAY})
 
 
@@ -116,6 +123,41 @@ class Logs:
 
     def incident_opened(self, record: IncidentOpened) -> None:
         self._write(logging.ERROR, "incident_opened", {**_end_of(record.operation), "kind": record.kind})
+
+    def inquiry_finished(self, record: InquiryFinished) -> None:
+        finding = record.finding
+        fields = {
+            "source": finding.source,
+            "found": finding.found,
+            "status_code": finding.status_code,
+            "reading": finding.classification.reading if finding.classification is not None else None,
+            "detail": finding.detail or None,
+            "state": record.operation.state,
+            "hedged": record.hedged or None,
+            "duration_ms": _milliseconds(record.duration_s),
+        }
+        self._write(logging.INFO, "inquiry_finished", {**_of(record.operation), **fields})
+
+    def notice_received(self, record: NoticeReceived) -> None:
+        # The name may be anything that a stranger wrote into a path.
+        provider = record.provider[:_FOREIGN_NAME_MAX] if record.provider is not None else None
+        level = logging.DEBUG if record.result in _QUIET_NOTICES else logging.INFO
+        self._write(level, "notice_received", {"provider": provider, "result": record.result})
+
+    def fell_back(self, record: FellBack) -> None:
+        fields = {"from_provider": record.from_provider, "to_provider": record.to_provider, "reason": record.reason}
+        self._write(logging.INFO, "fell_back", {"operation_id": record.operation_id, **fields})
+
+    def schedule_ran_out(self, record: ScheduleRanOut) -> None:
+        fields = {"looks": record.operation.looks, "state": record.operation.state}
+        self._write(
+            logging.WARNING, "schedule_ran_out", {**_of(record.operation), **_money(record.operation), **fields}
+        )
+
+    def outbox_delivered(self, record: OutboxDelivered) -> None:
+        level = logging.WARNING if record.failed else logging.DEBUG
+        name = "outbox_delivery_failed" if record.failed else "outbox_delivered"
+        self._write(level, name, {"count": record.count, "lag": record.lag})
 
     def journal_called(self, record: JournalCalled) -> None:
         level = logging.WARNING if record.failed else logging.DEBUG

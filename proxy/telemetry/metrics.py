@@ -12,10 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.metrics_core import Metric
 
 from proxy.core.decide import Action
+from proxy.core.events import IncidentKind
 from proxy.core.operation import Operation, Outcome
 from proxy.core.reading import Reading
 from proxy.telemetry.doubt import DoubtCounted, DoubtGauges
 from proxy.telemetry.names import BoundedWords, KnownNames
+from proxy.telemetry.queue import Queued, QueueGauges
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
@@ -23,10 +25,15 @@ from proxy.telemetry.records import (
     CallRefused,
     DoubtClosed,
     DoubtOpened,
+    FellBack,
     IncidentOpened,
+    InquiryFinished,
     JournalCalled,
+    NoticeReceived,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
+    ScheduleRanOut,
 )
 
 # A provider answers in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
@@ -37,6 +44,8 @@ _JOURNAL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0, 259200.0, 604800.0)
 
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+# The customer was charged although somebody had been told otherwise, or twice.
+_LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
 _OPERATION = ("provider", "operation")
 
 
@@ -49,10 +58,44 @@ class Registry(CollectorRegistry):
             yield family
 
 
+class _FoundOutFamilies:
+    """Those about what goes on after the caller has left: asked, told, tried elsewhere, passed on."""
+
+    def __init__(self, registry: Registry) -> None:
+        def counter(name: str, meaning: str, labels: Iterable[str]) -> Counter:
+            return Counter(name, meaning, labels, registry=registry)
+
+        self.late_successes = counter(
+            "payment_duplicate_late_success_total",
+            "Successes that came after a failure was told, or beside another success of the intent.",
+            _OPERATION,
+        )
+        self.inquiries = counter(
+            "payment_status_inquiry_total", "Inquiries, by what came of them.", ("provider", "outcome")
+        )
+        self.exhausted = counter(
+            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", _OPERATION
+        )
+        self.notices = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
+        self.fallbacks = counter(
+            "payment_fallback_total",
+            "Operations without effect that were started again at another provider.",
+            ("from_provider", "to_provider", "reason"),
+        )
+        self.outbox = counter(
+            "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
+        )
+        self.outbox_pending = Gauge(
+            "paywitness_outbox_pending", "Changes that wait to be delivered to the sink.", registry=registry
+        )
+
+
 class _Families:
     """Every family, registered."""
 
     def __init__(self, registry: Registry) -> None:
+        self.found_out = _FoundOutFamilies(registry)
+
         def counter(name: str, meaning: str, labels: Iterable[str]) -> Counter:
             return Counter(name, meaning, labels, registry=registry)
 
@@ -113,7 +156,10 @@ class _Families:
 class _Series:
     """The series of one provider's operation, held once they are asked for."""
 
-    __slots__ = ("_attempts", "_ended", "_families", "_labels", "_retries", "calls", "unknown", "upstream")
+    __slots__ = (
+        *("_attempts", "_ended", "_families", "_labels", "_retries"),
+        *("calls", "exhausted", "late_successes", "unknown", "upstream"),
+    )
 
     def __init__(self, families: _Families, labels: tuple[str, str]) -> None:
         self._families = families
@@ -124,6 +170,8 @@ class _Series:
         self.calls = families.calls.labels(*labels)
         self.upstream = families.upstream.labels(*labels)
         self.unknown = families.unknown.labels(*labels)
+        self.exhausted = families.found_out.exhausted.labels(*labels)
+        self.late_successes = families.found_out.late_successes.labels(*labels)
 
     def attempts(self, reading: Reading) -> Counter:
         found = self._attempts.get(reading)
@@ -155,12 +203,17 @@ class Metrics:
         self._families.build.info({"version": version})
         self._doubt = DoubtGauges(self._names, now)
         self.registry.register(self._doubt)
+        self._queue = QueueGauges(self._names, now)
+        self.registry.register(self._queue)
         self._series: dict[tuple[str, str], _Series] = {}
         self._journal: dict[str, Histogram] = {}
         self._rules = BoundedWords()
         self._reasons = BoundedWords()
         self._incident_kinds = BoundedWords()
         self._journal_calls = BoundedWords()
+        self._found = BoundedWords()
+        self._notice_results = BoundedWords()
+        self._fallback_reasons = BoundedWords()
 
     def learn(self, names: Mapping[str, Iterable[str]]) -> None:
         """Let a book's names become labels: provider -> operations."""
@@ -169,6 +222,10 @@ class Metrics:
     def show_doubt(self, counts: Iterable[DoubtCounted], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
         """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
         self._doubt.show(counts, reviews)
+
+    def show_queue(self, rows: Iterable[Queued]) -> None:
+        """Show what is scheduled to be tried or looked at again, as it was counted just now."""
+        self._queue.show(rows)
 
     @property
     def doubt_counts(self) -> tuple[DoubtCounted, ...]:
@@ -209,6 +266,30 @@ class Metrics:
     def incident_opened(self, record: IncidentOpened) -> None:
         provider = self._names.provider(record.operation.provider)
         self._families.incidents.labels(provider, self._incident_kinds.label(record.kind)).inc()
+        if record.kind in _LATE_SUCCESSES:
+            self._of_operation(record.operation).late_successes.inc()
+
+    def inquiry_finished(self, record: InquiryFinished) -> None:
+        provider = self._names.provider(record.operation.provider)
+        self._families.found_out.inquiries.labels(provider, self._found.label(record.finding.found)).inc()
+
+    def notice_received(self, record: NoticeReceived) -> None:
+        provider = self._names.provider(record.provider)
+        self._families.found_out.notices.labels(provider, self._notice_results.label(record.result)).inc()
+
+    def fell_back(self, record: FellBack) -> None:
+        routes = (self._names.provider(record.from_provider), self._names.provider(record.to_provider))
+        self._families.found_out.fallbacks.labels(*routes, self._fallback_reasons.label(record.reason)).inc()
+
+    def schedule_ran_out(self, record: ScheduleRanOut) -> None:
+        self._of_operation(record.operation).exhausted.inc()
+
+    def outbox_delivered(self, record: OutboxDelivered) -> None:
+        if record.failed:
+            self._families.found_out.outbox.labels("failed").inc()
+        else:
+            self._families.found_out.outbox.labels("delivered").inc(record.count)
+        self._families.found_out.outbox_pending.set(record.lag)
 
     def journal_called(self, record: JournalCalled) -> None:
         duration = self._journal.get(record.call)

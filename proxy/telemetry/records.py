@@ -3,7 +3,8 @@
 Who tells what: the engine tells `AttemptFinished` after each attempt's record is durable, and the `changes` of every
 write that it or the resolver made; the edge tells `CallAnswered` once for each call, and `CallRefused` or
 `CallForwarded` where that is what became of it; whoever calls the journal tells `JournalCalled`; the watch over the
-policy files tells `PolicyReloaded`.
+policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
+applies webhooks `NoticeReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import StrEnum
 
 from proxy.core.decide import Decision
 from proxy.core.lifecycle import Event
-from proxy.core.operation import AttemptSummary, Operation, Outcome
+from proxy.core.operation import AttemptSummary, Finding, Operation, Outcome
 from proxy.core.reading import Effect
 from proxy.core.reply import Problem
 
@@ -119,6 +120,50 @@ class IncidentOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class InquiryFinished:
+    """The provider was asked what became of an operation. `operation` is as it now stands."""
+
+    operation: Operation
+    finding: Finding
+    duration_s: float
+    hedged: bool = False  # asked while an attempt was still awaited
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeReceived:
+    """A webhook came, or what it told was applied. `result` is a name from our code; `provider` may be anything."""
+
+    provider: str | None
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """An operation without effect was ended, and another one started at another provider in its place."""
+
+    from_provider: str
+    to_provider: str
+    reason: str  # a name from our code
+    operation_id: str  # the one that ended
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRanOut:
+    """Every look of the schedule was taken and the doubt stands: a person is asked."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxDelivered:
+    """A delivery of outcomes to the sink came back. `lag`: how many changes now wait to be delivered."""
+
+    count: int
+    failed: bool
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class JournalCalled:
     """A call to the journal came back or failed. `call` is the method's name."""
 
@@ -146,6 +191,11 @@ Record = (
     | DoubtOpened
     | DoubtClosed
     | IncidentOpened
+    | InquiryFinished
+    | NoticeReceived
+    | FellBack
+    | ScheduleRanOut
+    | OutboxDelivered
     | JournalCalled
     | PolicyReloaded
 )

@@ -15,11 +15,16 @@ from proxy.telemetry.records import (
     CallRefused,
     DoubtClosed,
     DoubtOpened,
+    FellBack,
     IncidentOpened,
+    InquiryFinished,
     JournalCalled,
+    NoticeReceived,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
     Record,
+    ScheduleRanOut,
 )
 
 _log = logging.getLogger("paywitness.telemetry")
@@ -42,6 +47,11 @@ class Telemetry:
             DoubtOpened: (metrics.doubt_opened, logs.doubt_opened),
             DoubtClosed: (metrics.doubt_closed, logs.doubt_closed),
             IncidentOpened: (metrics.incident_opened, logs.incident_opened),
+            InquiryFinished: (metrics.inquiry_finished, logs.inquiry_finished),
+            NoticeReceived: (metrics.notice_received, logs.notice_received),
+            FellBack: (metrics.fell_back, logs.fell_back),
+            ScheduleRanOut: (metrics.schedule_ran_out, logs.schedule_ran_out),
+            OutboxDelivered: (metrics.outbox_delivered, logs.outbox_delivered),
             JournalCalled: (metrics.journal_called, logs.journal_called),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }

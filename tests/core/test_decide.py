@@ -47,7 +47,9 @@ HINDRANCES: dict[str, dict[str, Any]] = {
     "another upstream": {"same_upstream": False},
     "bytes gone": {"bytes_at_hand": False},
     "caller left": {"caller_waiting": False},
+    "asked in vain": {"asked": True},
 }
+HARMLESS = {"nothing", "caller left", "asked in vain"}
 READINGS_IN_DOUBT = (
     Reading.NETWORK_READ_TIMEOUT,
     Reading.ISSUER_SOFT_DECLINE,
@@ -83,8 +85,8 @@ def contexts_in_doubt() -> Iterator[Context]:
 def contexts_without_doubt() -> Iterator[Context]:
     """Waiting with no effect possible."""
     asked = replace(WAITING.contract, can_be_asked=True, webhook_expected=True)
-    choices = product(Reading, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH)
-    for reading, tries, left_s, background, caller, elsewhere, guarded in choices:
+    choices = product(Reading, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH)
+    for reading, tries, left_s, background, caller, elsewhere, guarded, enough in choices:
         yield replace(
             WAITING,
             contract=asked,
@@ -95,6 +97,7 @@ def contexts_without_doubt() -> Iterator[Context]:
             caller_waiting=caller,
             fallback_to=elsewhere,
             guarded=guarded,
+            enough_tries_here=enough,
         )
 
 
@@ -217,7 +220,7 @@ def test_in_doubt_nothing_is_ended_and_nothing_is_paid_elsewhere() -> None:
 def test_in_doubt_what_can_be_asked_is_asked_before_anything_waits() -> None:
     for context, decision in decided_in_doubt():
         if decision.action in {Action.WAIT_FOR_WEBHOOK, Action.SCHEDULE_RETRY, Action.SEND_TO_REVIEW}:
-            assert not context.contract.can_be_asked
+            assert not context.contract.can_be_asked or (context.asked and decision.action is Action.SCHEDULE_RETRY)
         if decision.action is Action.SEND_TO_REVIEW:
             assert not context.contract.webhook_expected
 
@@ -227,7 +230,7 @@ def test_in_the_background_it_is_asked_first_and_sent_only_while_the_order_is_wa
         if context.background:
             assert decision.action is not Action.RETRY_SAME_OPERATION
             if decision.action is Action.SCHEDULE_RETRY:
-                assert not context.contract.can_be_asked
+                assert not context.contract.can_be_asked or context.asked
                 assert context.first_send_age_s + context.delay_s < context.resend_for_s
 
 
@@ -243,7 +246,7 @@ def test_a_cancel_is_sent_once_and_only_where_it_is_wanted() -> None:
         assert (decision.action is Action.CANCEL) == (context.cancel_wanted and not context.cancel_sent)
 
 
-@pytest.mark.parametrize("hindrance", [name for name in HINDRANCES if name not in {"nothing", "caller left"}])
+@pytest.mark.parametrize("hindrance", [name for name in HINDRANCES if name not in HARMLESS])
 def test_each_condition_of_a_re_send_is_needed(hindrance: str) -> None:
     assert decide(PLAIN).action is Action.RETRY_SAME_OPERATION
     assert decide(replace(PLAIN, **HINDRANCES[hindrance])).action is not Action.RETRY_SAME_OPERATION
@@ -308,6 +311,14 @@ def test_the_same_route_is_tried_before_another() -> None:
     elsewhere = replace(WAITING, fallback_to="acme_eu", guarded=True)
     assert decide(elsewhere).because == "no_effect_try_again"
     assert decide(replace(elsewhere, tries=3)).because == "no_effect_pay_elsewhere"
+    assert decide(replace(elsewhere, enough_tries_here=True)).because == "no_effect_enough_tries_here"
+
+
+def test_in_the_background_a_miss_allows_the_same_key_while_the_order_is_wanted() -> None:
+    asked = replace(PLAIN, contract=contract(window_s=WINDOW_S, can_be_asked=True), background=True)
+    assert decide(asked).because == "in_doubt_ask"
+    assert decide(replace(asked, asked=True)).because == "in_doubt_same_key_later"
+    assert decide(replace(asked, asked=True, first_send_age_s=61.0)).because == "in_doubt_ask_again"
 
 
 def test_why_nothing_more_is_tried_is_told_apart() -> None:
@@ -322,7 +333,13 @@ def test_why_nothing_more_is_tried_is_told_apart() -> None:
 
 def test_what_has_ended_or_stands_is_never_sent_again() -> None:
     for _, decision in decided_standing():
-        assert decision.action not in SENDS | {Action.FALLBACK_NEW_ATTEMPT, Action.CANCEL}
+        assert decision.action not in SENDS | {Action.FALLBACK_NEW_ATTEMPT}
+
+
+def test_only_what_is_in_doubt_is_cancelled() -> None:
+    for context, decision in decided_standing():
+        wanted = context.cancel_wanted and context.state is State.REQUIRES_REVIEW
+        assert (decision.action is Action.CANCEL) == wanted
 
 
 def test_only_a_wait_has_a_delay() -> None:

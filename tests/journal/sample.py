@@ -10,7 +10,8 @@ from proxy.core.claim import ClaimRequest
 from proxy.core.contract import Kind
 from proxy.core.lifecycle import Event, advance
 from proxy.core.money import Money
-from proxy.core.operation import AttemptSummary, Lease, Operation, State
+from proxy.core.operation import Again, AttemptSummary, Guard, GuardKind, Lease, Operation, State
+from proxy.core.outside import told_by
 from proxy.core.reading import Classification, Effect, Reading
 from proxy.journal.base import Change, Journal
 
@@ -72,6 +73,14 @@ def asking(
 ) -> ClaimRequest:
     fresh = prepared(key, **changes)
     return ClaimRequest(fresh, token or f"token-of-{fresh.id}", permitted, LEASE_S, sealed_request, key_stem=STEM)
+
+
+def intent(value: str = "intent-1", *, after_success: Again = Again.FLAG, during_action: Again = Again.FLAG) -> Guard:
+    return Guard(GuardKind.INTENT, value, f"order of {value}", after_success, during_action)
+
+
+TARGET = Guard(GuardKind.TARGET, "target-1", "ch_1")
+FINGERPRINT = Guard(GuardKind.FINGERPRINT, "fingerprint-guard-1")
 
 
 async def owned(journal: Journal, key: str = "key-1", **changes: Any) -> Operation:
@@ -146,6 +155,53 @@ def waiting(operation: Operation, **changes: Any) -> Change:
 def resending(operation: Operation, token: str) -> Change:
     after = replace(advance(operation, Event.RESEND_RECORDED), lease=Lease(token, 0.0))
     return Change(after, (Event.RESEND_RECORDED,), source="resolver", lease_s=LEASE_S)
+
+
+def reversing(operation: Operation) -> Change:
+    """A success that was given back."""
+    after = replace(advance(operation, Event.WEBHOOK_TOLD_REVERSAL), reading=Reading.REVERSED)
+    return Change(after, (Event.WEBHOOK_TOLD_REVERSAL,), source="webhook", told=told_by(operation, after))
+
+
+def acting(operation: Operation) -> Change:
+    """The customer is asked to act."""
+    after = replace(
+        advance(operation, Event.ACTION_SEEN, operation.attempts),
+        lease=None,
+        reading=Reading.REQUIRES_ACTION,
+        effect=Effect.NONE,
+    )
+    return Change(after, (Event.ACTION_SEEN,), sealed_response=b"sealed action")
+
+
+def pending(operation: Operation, **changes: Any) -> Change:
+    after = replace(
+        advance(operation, Event.PENDING_SEEN, operation.attempts),
+        lease=None,
+        reading=Reading.PENDING,
+        effect=Effect.DONE,
+        **changes,
+    )
+    return Change(after, (Event.PENDING_SEEN,), sealed_response=b"sealed pending")
+
+
+def unheard(change: Change) -> Change:
+    """The same, except that its answer reached nobody."""
+    return replace(change, operation=replace(change.operation, unheard=True))
+
+
+def telling(operation: Operation, change: Change) -> Change:
+    """The change of the operation, with what it tells the rest of the company."""
+    return replace(change, told=told_by(operation, change.operation))
+
+
+def falling_back(operation: Operation, key: str = "fallback", **changes: Any) -> tuple[Change, ClaimRequest]:
+    """The first ends without effect, and the second stands for it at another provider."""
+    changes = {"provider": "acme_eu", "account": "account-eu", "credential": "credential-eu", **changes}
+    request = asking(key, fallback_of=operation.id, guard=operation.guard, **changes)
+    ended = declining(operation, released=True)
+    after = replace(ended.operation, fallback_to=request.fresh.id, reading=Reading.NETWORK_CONNECT_FAILURE)
+    return replace(ended, operation=after), request
 
 
 def touching(operation: Operation, note: str = "touched") -> Change:

@@ -9,10 +9,22 @@ import pytest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
 from proxy.core.lifecycle import Event, advance
 from proxy.core.money import Money
-from proxy.core.operation import Operation, State
+from proxy.core.operation import Guard, Operation, State
 from proxy.journal.base import Change, DoubtCount, Journal, Listing, Revision
 from tests.journal.conftest import Store
-from tests.journal.sample import DOUBTS, HandClock, asking, declining, doubting, owned, succeeding, waiting
+from tests.journal.sample import (
+    DOUBTS,
+    FINGERPRINT,
+    TARGET,
+    HandClock,
+    asking,
+    declining,
+    doubting,
+    intent,
+    owned,
+    succeeding,
+    waiting,
+)
 
 
 def ids(operations: tuple[Operation, ...]) -> list[str]:
@@ -80,6 +92,51 @@ class TestListing:
         succeeded = kept["succeeded"]
         assert await journal.listing(Listing(reference=succeeded.reference)) == (succeeded,)
         assert await journal.listing(Listing(reference="ch_unknown")) == ()
+
+    async def test_by_stamp(self, journal: Journal) -> None:
+        """Our id in the provider's object: an operation's own, or the one that a kept provider key kept."""
+        first = await journal.record(declining(await owned(journal), released=True))
+        second = await owned(journal)
+        assert second.stamp == first.id
+        assert ids(await journal.listing(Listing(stamp=first.id))) == [second.id, first.id]
+        assert ids(await journal.listing(Listing(stamp=second.id))) == [second.id]
+        assert await journal.listing(Listing(stamp="")) == ()
+
+    async def test_by_guard_those_that_keep_it(self, journal: Journal) -> None:
+        await journal.record(declining(await owned(journal, "key-1", guard=intent())))
+        paid = await journal.record(succeeding(await owned(journal, "key-2", guard=intent())))
+        sending = await owned(journal, "key-3", guard=intent())
+        await owned(journal, "key-4", guard=intent("another"))
+        assert await journal.listing(Listing(guard="intent-1")) == (sending, paid)
+        assert await journal.listing(Listing(guard="intent-1", states=frozenset({State.SENDING}))) == (sending,)
+
+    async def test_by_subject_all_of_them(self, journal: Journal) -> None:
+        first = await journal.record(declining(await owned(journal, "key-1", guard=intent())))
+        second = await owned(journal, "key-2", guard=intent())
+        await owned(journal, "key-3", guard=FINGERPRINT)
+        await owned(journal, "key-4")
+        assert await journal.listing(Listing(subject="order of intent-1")) == (second, first)
+        assert await journal.listing(Listing(subject="")) == ()
+
+    async def test_by_money_to_the_minor_unit(self, journal: Journal) -> None:
+        first = await owned(journal, "key-1", money=Money(100, "EUR"))
+        await owned(journal, "key-2", money=Money(101, "EUR"))
+        await owned(journal, "key-3", money=Money(100, "USD"))
+        await owned(journal, "key-4", money=None)
+        last = await owned(journal, "key-5", money=Money(100, "EUR"))
+        assert await journal.listing(Listing(money=Money(100, "EUR"))) == (last, first)
+        assert await journal.listing(Listing(money=Money(100, "EUR"), before=last.id)) == (first,)
+        assert await journal.listing(Listing(money=Money(100, "EUR"), before=first.id)) == ()
+        assert await journal.listing(Listing(money=Money(100, "EUR"), key="client-key-5")) == (last,)
+        sending = frozenset({State.SENDING})
+        assert await journal.listing(Listing(money=Money(100, "EUR"), states=sending, limit=1)) == (last,)
+
+    @pytest.mark.parametrize("guard", [intent(), TARGET])
+    async def test_by_a_key_that_was_given_or_refused_it(self, journal: Journal, guard: Guard) -> None:
+        first = await owned(journal, "key-1", guard=guard)
+        await journal.claim(asking("key-2", guard=guard))
+        assert await journal.listing(Listing(key="client-key-2")) == (first,)
+        assert await journal.listing(Listing(key="client-key-2", states=DOUBTS)) == ()
 
     async def test_page_by_page(self, journal: Journal, kept: dict[str, Operation]) -> None:
         everything = await journal.listing(Listing())

@@ -9,8 +9,9 @@ import pytest
 
 from proxy.core.errors import IllegalTransition, StaleWrite
 from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Guard, GuardKind, HistoryEntry, Lease, Operation, State
-from proxy.core.reading import Reading
+from proxy.core.operation import Finding, Found, Guard, GuardKind, HistoryEntry, Lease, Operation, State, Word
+from proxy.core.outside import told_by
+from proxy.core.reading import Classification, Reading
 from proxy.journal.base import Change, Journal
 from tests.journal.sample import (
     LEASE_S,
@@ -82,6 +83,14 @@ async def test_every_field_that_stands_for_something_is_kept(journal: Journal) -
         cancel_sent=True,
         revision="revision-2",
         lease=None,
+        cancel_wanted=True,
+        quiet_at=1_700_000_100.5,
+        looks=3,
+        misses=2,
+        first_miss_at=1_700_000_200.5,
+        unheard=True,
+        taken="taken",
+        fallback_to="op_other",
     )
     kept = await journal.record(Change(after, (Event.ANSWER_LOST,)))
     assert kept == replace(after, version=2, updated_at=kept.updated_at)
@@ -114,6 +123,19 @@ async def test_the_history_tells_every_change_in_order(journal: Journal, clock: 
         note="a note",
     )
     assert (third.version, third.source, third.state, third.doubt) == (3, "webhook", State.SUCCEEDED, frozenset())
+
+
+async def test_the_history_tells_what_was_found_and_by_whom(journal: Journal) -> None:
+    doubted = await journal.record(doubting(await owned(journal)))
+    finding = Finding("ask[0]", Found.HIT, 200, Classification.of(Reading.SUCCEEDED, "answers.charge[0]"), "page 1")
+    change = replace(
+        succeeding(doubted), finding=finding, actor="ada", told=told_by(doubted, succeeding(doubted).operation)
+    )
+    await journal.record(change)
+    entry = (await journal.history(doubted.id))[-1]
+    assert (entry.finding, entry.actor, entry.told) == (finding, "ada", change.told)
+    assert entry.told is not None
+    assert entry.told.words == (Word.RESOLVED, Word.ENDED)
 
 
 async def test_the_history_of_nothing_is_empty(journal: Journal) -> None:

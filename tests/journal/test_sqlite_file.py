@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -14,7 +15,9 @@ import pytest
 
 from proxy.core.claim import Verdict
 from proxy.core.errors import JournalUnavailable, JournalUnfit
-from proxy.journal import sqlite_schema
+from proxy.core.money import Money
+from proxy.core.operation import Guard, GuardKind
+from proxy.journal import sqlite_notices, sqlite_reads, sqlite_retirement, sqlite_schema, sqlite_shelf
 from proxy.journal.base import Listing
 from proxy.journal.sqlite import SqliteJournal
 from proxy.journal.sqlite_reads import queries_of
@@ -159,7 +162,7 @@ class TestUnfit:
         await (await SqliteJournal.open(path, clock=clock)).close()
         _alter(path, "PRAGMA user_version = 7")
         with pytest.raises(
-            JournalUnfit, match=r"written by a newer paywitness \(its version 7, this one knows up to 1"
+            JournalUnfit, match=r"written by a newer paywitness \(its version 7, this one knows up to 2"
         ):
             await SqliteJournal.open(path, clock=clock)
 
@@ -213,9 +216,35 @@ class TestMigrations:
         connection = sqlite3.connect(path, isolation_level=None)
         newer = (*sqlite_schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT",))
         sqlite_schema.bring_up_to_date(connection, newer)
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT count(*), count(colour) FROM operations").fetchone() == (30, 0)
         connection.close()
+
+    async def test_a_file_of_the_first_version_is_guarded_after_it_is_opened(
+        self, path: Path, clock: HandClock
+    ) -> None:
+        guard = Guard(GuardKind.INTENT, "intent", "order-7")
+        states = {"op_1": "unknown", "op_2": "failed", "op_3": "succeeded", "op_4": "sending"}
+        _first_version(path, states, guard)
+        journal = await SqliteJournal.open(path, clock=clock)
+        assert [operation.id for operation in await journal.listing(Listing(subject="order-7"))] == sorted(
+            states, reverse=True
+        )
+        kept = await journal.listing(Listing(guard="intent"))
+        assert [operation.id for operation in kept] == ["op_4", "op_3", "op_1"]
+        assert [operation.id for operation in await journal.listing(Listing(stamp="op_0"))] == sorted(
+            states, reverse=True
+        )
+        assert {operation.guard for operation in kept} == {guard}
+        claim = await journal.claim(asking("another", guard=guard, fingerprint="another"))
+        assert (claim.verdict, claim.operation) == (Verdict.GUARDED, kept[-1])
+        claim = await journal.claim(asking("key of op_1"))
+        assert claim.verdict is Verdict.IN_DOUBT
+        assert claim.operation is not None
+        assert (await journal.record(succeeding(claim.operation))).incident == "duplicate_success"
+        assert [row.operation.id for row in await journal.outcomes(0, limit=10)] == ["op_1"]  # the earlier told nothing
+        assert [entry.note for entry in await journal.history("op_1")] == ["by hand", "op_3 paid the same intent"]
+        await journal.close()
 
     async def test_a_migration_that_fails_leaves_the_file_as_it_was(self, path: Path, clock: HandClock) -> None:
         await _filled(path, clock)
@@ -229,6 +258,39 @@ class TestMigrations:
         await journal.close()
 
 
+def _first_version(path: Path, states: dict[str, str], guard: Guard) -> None:
+    """A file as the first version left it: rows by hand, for it knew none of today's fields."""
+    left_behind(path, b"")
+    connection = sqlite3.connect(path, isolation_level=None)
+    sqlite_schema.bring_up_to_date(connection, sqlite_schema.MIGRATIONS[:1])
+    identity = {
+        "kind": "authorization",
+        "account": "account-1",
+        "key_source": "generated",
+        "names_purchase": False,
+        "fingerprint": "fingerprint-1",
+        "ignore": [],
+        "request_hash": "hash",
+        "credential": "credential-1",
+        "upstream": "http://127.0.0.1:8702",
+        "stamp": "op_0",
+        "guard": [guard.kind, guard.value, guard.shown],
+    }
+    for operation_id, state in states.items():
+        standing = {"revision": "r1", "attempts": 1, **({"doubt": [1]} if state == "unknown" else {})}
+        connection.execute(
+            "INSERT INTO operations (id, key, generation, provider, operation, client_key, created_at, identity, "
+            "state, version, updated_at, standing) "
+            "VALUES (?, ?, 1, 'acme', 'authorization', 'client', 1.0, ?, ?, 1, 1.0, ?)",
+            (operation_id, f"key of {operation_id}", json.dumps(identity), state, json.dumps(standing)),
+        )
+        entry = json.dumps({"source": "caller", "events": [], "state": state, "note": "by hand"})
+        connection.execute(
+            "INSERT INTO changes (operation_id, version, at, entry) VALUES (?, 1, 1.0, ?)", (operation_id, entry)
+        )
+    connection.close()
+
+
 class TestQueryPlans:
     """What is asked for often, or of a full journal, follows an index."""
 
@@ -240,6 +302,12 @@ class TestQueryPlans:
             (Listing(key="x", states=DOUBTS), "by_client_key"),
             (Listing(reference="x"), "by_reference"),
             (Listing(reference="x", provider="acme"), "by_reference"),
+            (Listing(key="x"), "aliases_by_client_key"),
+            (Listing(stamp="x"), "by_stamp"),
+            (Listing(guard="x"), "guards"),
+            (Listing(guard="x", states=DOUBTS), "guards"),
+            (Listing(subject="x"), "by_subject"),
+            (Listing(subject="x", states=DOUBTS, money=Money(1, "EUR")), "by_subject"),
             (Listing(incidents_only=True), "incidents"),
             (Listing(incidents_only=True, before="x"), "incidents"),
             (Listing(states=DOUBTS), "by_state"),
@@ -254,3 +322,29 @@ class TestQueryPlans:
             assert any(index in step for step in plan), plan
             assert not any(step == "SCAN operations" for step in plan), plan
         connection.close()
+
+    @pytest.mark.parametrize(
+        ("query", "arguments", "indexes"),
+        [
+            (sqlite_shelf._GUARDED, 2, {"guards"}),
+            (sqlite_shelf._NEXT_PROVIDER_DUE, 1, {"due"}),
+            (sqlite_shelf._DUE_OF_PROVIDER, 3, {"due"}),
+            (sqlite_reads._OUTCOMES, 2, {"telling", "sqlite_autoindex_operations_1"}),
+            (sqlite_notices._DUE, 2, {"notices_due"}),
+            (sqlite_notices._TO_RELAY, 2, {"notices_to_relay"}),
+            (sqlite_notices._WAKE, 2, {"notices_waiting"}),
+            (sqlite_retirement._WALK, 3, {"INTEGER PRIMARY KEY"}),
+            (sqlite_retirement._LAST_SEQ, 1, {"sqlite_autoindex_changes_1"}),
+            (sqlite_retirement._FORGET_TOMBSTONES, 2, {"tombstones_by_age"}),
+            (sqlite_retirement._FORGET_NOTICES, 2, {"notices_done"}),
+        ],
+    )
+    async def test_look_ups(self, path: Path, clock: HandClock, query: str, arguments: int, indexes: set[str]) -> None:
+        await _filled(path, clock)
+        connection = sqlite3.connect(path)
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", (1,) * arguments)]
+        connection.close()
+        assert all(any(index in step for step in plan) for index in indexes), plan
+        scans = [step for step in plan if step.startswith("SCAN") and "USING" not in step]
+        assert not scans, plan
+        assert not any("TEMP B-TREE FOR ORDER BY" in step for step in plan), plan

@@ -111,8 +111,57 @@ CASES: tuple[tuple[str, str, str], ...] = (
     (
         "a webhook that looks for nothing known",
         "resolve: {",
-        "webhook: {scheme: stripe, event_id: id, find: [{referense: id}], answer: payment}\nresolve: {",
+        "webhook: {scheme: stripe, secrets: [env:S], event_id: i, find: [{referense: i}], answer: payment}\nresolve: {",
     ),
+    (
+        "a webhook without secrets",
+        "resolve: {",
+        "webhook: {scheme: stripe, event_id: id, find: [{reference: id}], answer: payment}\nresolve: {",
+    ),
+    (
+        "a secret of a webhook in the file",
+        "resolve: {",
+        "webhook: {scheme: stripe, secrets: {a: [whsec]}, event_id: i, find: [{intent: i}], answer: payment}\n"
+        "resolve: {",
+    ),
+    (
+        "an option that a scheme does not have",
+        "resolve: {",
+        "webhook: {scheme: {hmac_sha256: {heder: X}}, secrets: [env:S], event_id: id, find: [{intent: i}], "
+        "answer: payment}\nresolve: {",
+    ),
+    (
+        "an unsigned time",
+        "resolve: {",
+        'webhook: {scheme: {hmac_sha256: {signed: "{body}"}}, secrets: [env:S], event_id: id, find: [{intent: i}], '
+        "answer: payment}\nresolve: {",
+    ),
+    (
+        "a webhook that says nothing",
+        "resolve: {",
+        "webhook: {scheme: stripe, secrets: [env:S], event_id: id, find: [{reference: id}]}\nresolve: {",
+    ),
+    (
+        "a relay that is no address",
+        "resolve: {",
+        "webhook: {scheme: stripe, secrets: [env:S], event_id: id, find: [{reference: id}], answer: payment, "
+        "relay: shop}\nresolve: {",
+    ),
+    ("a fallback without an intent", "resolve: {", "fallback: [{to: other, when: [not_sent]}]\nresolve: {"),
+    ("a fallback for no reason", "resolve: {", "fallback: [{to: other, when: [timeout], after: 0}]\nresolve: {"),
+    ("a dashboard without an address", "resolve: {", "dashboard: bank.test\nresolve: {"),
+    (
+        "a placeholder in an expression without quotes",
+        'payments/{reference}", answer: payment}',
+        'payments/{reference}", at: "data[?id == {reference}]", answer: payment}',
+    ),
+    (
+        "a cancel that nobody gives",
+        "    reference: id\n",
+        "    reference: id\n    cancel:\n      request: POST /x/{reference}\n      when: never\n"
+        "      read: [{status: 200, as: cancelled}]\n",
+    ),
+    ("another payment at will", "    reference: id\n", "    reference: id\n    during_action: never\n"),
     ("a percentage without its sign", "resolve: {", "circuit: {open_at: {bad: 85}}\nresolve: {"),
     ("a header that cannot be forced", "resolve: {", "headers: {Authorization: x}\nresolve: {"),
     ("an unknown shipped policy", "provider: bank", "extends: paywitness:strip\nprovider: bank"),

@@ -168,13 +168,6 @@ def test_two_providers_cannot_share_a_name_in_keys_or_a_port(tmp_path):
     assert [problem.split(": ")[1] for problem in problems_in(tmp_path)] == ["provider", "listen"]
 
 
-def test_a_fallback_needs_its_provider(tmp_path):
-    write(tmp_path, a="fallback: [{to: other, when: [not_sent]}]\n" + MINIMAL)
-    assert problems_in(tmp_path) == ["a.yaml:1:1: fallback: found 'other', allowed: a provider of this directory"]
-    write(tmp_path, b="hosts: [b.test]\n" + changed("provider: bank", "provider: other"))
-    assert set(load_directory(tmp_path).providers) == {"bank", "other"}
-
-
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(PolicyError) as caught:
         load_file(tmp_path / "gone.yaml")

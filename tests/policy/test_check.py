@@ -24,8 +24,56 @@ def test_a_good_file_is_described(tmp_path):
         "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
         "re-sent after a lost answer, asked about after a 5xx; can be asked",
         "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
-        "  not in force yet: resolve, ask",
+        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s); re-sent for 2m where that is safe; "
+        "looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; absent only after 10m of silence and the misses above; "
+        "then a person's",
     )
+
+
+def test_it_is_told_how_doubt_is_resolved(tmp_path):
+    def told(text: str) -> list[str]:
+        lines = [line.strip() for line in check([written(tmp_path, text)]).lines]
+        return [line for line in lines if line.startswith(("in doubt", "webhook", "fallback", "not in force"))]
+
+    ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
+    alone = changed(ask, "", changed("errors_under_key: replayed", "errors_under_key: not_stored"))
+    assert told(alone) == ["in doubt: a person's at once"]
+    rules = "scheme: hmac_sha256, secrets: [env:S], event_id: id, find: [{reference: id}], answer: payment"
+    assert told(f"webhook: {{{rules}, relay: http://shop.test/hook}}\n" + alone) == [
+        "in doubt: told by a webhook; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; then a person's",
+        "webhook: hmac_sha256, secrets in S, found by reference, told again to http://shop.test/hook",
+    ]
+    cancel = "    cancel: {request: 'POST /v1/{provider_key}/void', read: [{status: 200, as: cancelled}], "
+    giving_up = changed(
+        "    kind: sale\n", f"    kind: sale\n    intent: order\n{cancel}when: schedule_ran_out}}\n", alone
+    )
+    budget = "budget: {per_intent: 1}\nfallback: [{to: other, when: [not_sent], after: 2}]\n"
+    assert told(budget + giving_up) == [
+        "in doubt: then cancelled; then a person's",
+        "fallback: other when not_sent after 2 tries",
+        "not in force yet: budget",
+    ]
+
+
+def test_a_scheme_that_is_not_in_force_is_warned_about(tmp_path):
+    rules = "scheme: {adyen: {keys: [env:K]}}, event_id: id, find: [{reference: id}], answer: payment"
+    lines = check([written(tmp_path, f"webhook: {{{rules}}}\n" + MINIMAL)]).lines
+    assert any("webhook.scheme: 'adyen' is not in force yet: its deliveries would be refused" in line for line in lines)
+    assert lines[-1] == "  not in force yet: webhook: adyen"
+
+
+def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):
+    def warnings(text: str) -> list[str]:
+        return [line for line in check([written(tmp_path, text)]).lines if "warning" in line]
+
+    shared = 'ask: [{request: GET /v1/payments, query: {order: "{body:order}"}, at: data, answer: payment}]'
+    ask = 'ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}'
+    text = changed(ask, shared)
+    (warning,) = warnings(text)
+    assert "operations.pay.ask[0]: looks for what other operations may share" in warning
+    assert not warnings(changed("{body:order}", "{provider_key}", text))
+    fits = "    reference: id\n    fits: {amount: amount, unit: minor}\n"
+    assert not warnings(changed("    reference: id\n", fits, text))
 
 
 def test_contracts_are_told_in_what_they_permit(tmp_path):
@@ -67,9 +115,10 @@ def test_contradictions_between_files_fail_a_check(tmp_path):
 
 
 def test_a_fallback_elsewhere_is_only_a_warning(tmp_path):
-    report = check([written(tmp_path, "fallback: [{to: other, when: [not_sent]}]\n" + MINIMAL)])
+    text = changed("    kind: sale\n", "    kind: sale\n    intent: order\n")
+    report = check([written(tmp_path, "fallback: [{to: other, when: [not_sent]}]\n" + text)])
     assert report.ok
-    assert report.lines[-1].endswith("fallback: 'other' is not among the files checked")
+    assert report.lines[-1].endswith("fallback[0].to: 'other' is not among the files checked")
 
 
 def test_paths_that_lead_nowhere_are_lines_too(tmp_path):

@@ -11,7 +11,8 @@ from proxy.core.contract import ErrorsUnderKey, Kind
 from proxy.core.reading import Reading
 from proxy.policy.schema import BLOCKS, FILE, OPERATION
 from proxy.policy.templates import WORDS
-from tests.policy.texts import load
+from proxy.policy.webhooks import IN_FORCE, SCHEMES
+from tests.policy.texts import changed, load
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
@@ -39,6 +40,28 @@ def test_keys_that_act_later_say_so_and_the_others_do_not(block):
 def test_words_with_a_meaning_are_explained():
     for word in [*Reading, *Kind, *ErrorsUnderKey, *(f"{{{word}}}" for word in WORDS)]:
         assert f"`{word}`" in DOCUMENT, word
+
+
+FULL = "stamp: body:metadata.paywitness\n" + changed("    kind: sale\n", "    kind: sale\n    intent: order\n")
+
+
+@pytest.mark.parametrize("block", ["ask", "cancel", "webhook", "credentials", "merchant"])
+def test_the_example_of_a_block_loads(block):
+    (example,) = re.findall(rf"```yaml\n({block}:.*?)```", DOCUMENT, re.DOTALL)
+    if block in OPERATION.keys and block not in FILE.keys:
+        text = "".join(f"    {line}\n" for line in example.splitlines())
+        ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
+        load(changed("    reference: id\n", "    reference: id\n" + text, changed(ask, "", FULL)))
+    else:
+        load(example + FULL)
+
+
+def test_the_schemes_are_listed():
+    for name, options in IN_FORCE.items():
+        row = re.search(rf"^\|[^|]*`{name}`[^|]*\|.*$", section("webhook"), re.MULTILINE)
+        assert row is not None
+        assert all(f"`{option}`" in row.group(0) for option in options), name
+    assert all(f"`{name}`" in section("webhook") for name in SCHEMES)
 
 
 def test_the_worked_example_loads():

@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.body import Encoding, decode
+from proxy.core.template import Values
 from proxy.policy.expressions import expression, form_expression
 from proxy.policy.scalars import Wrong
-from proxy.policy.templates import expression_template, request_template, template
+from proxy.policy.templates import (
+    expression_template,
+    link_template,
+    names_it_alone,
+    names_the_operation,
+    request_template,
+    template,
+    template_text,
+)
+from tests.policy.texts import an_operation
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -93,12 +103,13 @@ def test_a_form_is_compared_with_texts():
 
 def test_a_template_knows_its_placeholders():
     found = template(frozenset({"charge"}))("{reference} {path:charge} {header:X-Id} {body:metadata.order_id}")
-    assert found.placeholders == (
+    assert [(blank.head, blank.name) for blank in found.blanks] == [
         ("reference", ""),
         ("path", "charge"),
         ("header", "X-Id"),
         ("body", "metadata.order_id"),
-    )
+    ]
+    assert template_text(found) == "{reference} {path:charge} {header:X-Id} {body:metadata.order_id}"
 
 
 @pytest.mark.parametrize(
@@ -121,14 +132,79 @@ def test_a_placeholder_that_cannot_be_filled_is_refused(text, said):
 
 def test_only_what_tells_operations_apart_names_one():
     read = template(NOTHING)
-    assert read("{reference}").names_the_operation
-    assert read("{body:order}").names_the_operation
-    assert not read("{amount} {currency} {header:X-Id}").names_the_operation
+    assert names_the_operation(read("{reference}"))
+    assert names_the_operation(read("{body:order}"))
+    assert not names_the_operation(read("{amount} {currency} {header:X-Id}"))
+    assert names_it_alone(read("{operation_id}"))
+    assert not names_it_alone(read("{body:order} {client_key} {amount}"))
 
 
 def test_an_expression_may_carry_placeholders_beside_braces_of_its_own():
     found = expression_template(NOTHING)("data[?m.id == '{operation_id}'] | [0].{a: b}")
-    assert found.placeholders == (("operation_id", ""),)
+    assert [blank.head for blank in found.template.blanks] == ["operation_id"]
+
+
+def values(**changes: object) -> Values:
+    return Values(an_operation(**changes), {}, {"order": {"number": 7, "name": "O'Hara"}})
+
+
+def looked_up(text: str, tree: object, **changes: object) -> object:
+    found = expression_template(NOTHING)(text)(values(**changes))
+    return None if found is None else found(tree)
+
+
+def test_an_expression_without_placeholders_is_compiled_once():
+    found = expression_template(NOTHING)("data[0]")
+    assert found(values()) is found(values(id="op_2"))
+
+
+def test_a_value_stands_in_an_expression_as_a_text():
+    tree = {"data": [{"id": "op_1", "n": "7"}, {"id": "op_2", "n": "O'Hara"}]}
+    assert looked_up("data[?id == '{operation_id}'] | [0].n", tree) == "7"
+    assert looked_up("data[?n == '{body:order.number}'] | [0].id", tree) == "op_1"
+    assert looked_up("data[?n == '{body:order.name}'] | [0].id", tree) == "op_2"
+    assert looked_up("data[?id == 'op_{body:order.number}']", tree) == []
+
+
+@pytest.mark.parametrize("reference", ["a' || 'a'=='a", "'] | [0] | @ || '", "x'", "''", "`1`", '"', "{reference}"])
+def test_a_value_never_becomes_a_part_of_the_expression(reference):
+    tree = {"data": [{"id": "another"}, {"id": reference}]}
+    assert looked_up("data[?id == '{reference}']", tree, reference=reference) == [{"id": reference}]
+
+
+@pytest.mark.parametrize("reference", [None, "a\\", "\\'", "a\nb", "\ud800", "x" * 1000])
+def test_a_value_that_cannot_stand_in_quotes_makes_the_expression_unavailable(reference):
+    found = expression_template(NOTHING)("data[?id == '{reference}']")
+    assert found(values(reference=reference)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data[?id == {reference}]",
+        'data[?id == "{reference}"]',
+        "data[?id == `{reference}`]",
+        "data[?id == 'a'].{body:b}",
+        "data[?a == 'it\\'s'] | {reference}",
+        "data[?id == '\\{reference}']",
+    ],
+)
+def test_a_placeholder_outside_of_single_quotes_is_refused(text):
+    with pytest.raises(Wrong) as caught:
+        expression_template(NOTHING)(text)
+    assert "outside of single quotes, allowed: inside a text" in caught.value.says
+
+
+def test_a_misspelt_placeholder_in_an_expression_is_no_text():
+    with pytest.raises(Wrong) as caught:
+        expression_template(NOTHING)("data[?id == '{refrence}']")
+    assert "did you mean 'reference'?" in caught.value.says
+
+
+@pytest.mark.parametrize("text", ["dashboard.test/{reference}", "https:///x", "https://{reference}/x", "https://a b/x"])
+def test_a_link_begins_with_an_address(text):
+    with pytest.raises(Wrong):
+        link_template(NOTHING)(text)
 
 
 def test_a_request_carries_no_query():

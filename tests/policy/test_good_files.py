@@ -10,10 +10,12 @@ from proxy.core.backoff import Jitter, RetryRule
 from proxy.core.body import Encoding
 from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
 from proxy.core.money import Unit
-from proxy.core.policy import AfterSuccess, Resolve, Timeouts, Unmatched
+from proxy.core.operation import Again
+from proxy.core.policy import Credentials, Fallback, FallbackCause, OAuth2, Resolve, Timeouts, Unmatched
 from proxy.core.reading import Effect, Reading
+from proxy.core.template import Values, in_path
 from tests.policy.bad_files import problems_of
-from tests.policy.texts import MINIMAL, changed, load, operation
+from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
 
 DESIGN_EXAMPLE = Path(__file__).with_name("design_example.yaml").read_text()
 # The example names an object that it does not write out.
@@ -31,7 +33,7 @@ def test_the_smallest_file_has_careful_defaults():
     assert policy.take_from == (Place(PlaceKind.HEADER, "Idempotency-Key"),)
     assert policy.names == ("bank", "pay")
     assert policy.stamp is None
-    assert policy.after_success is AfterSuccess.FLAG
+    assert policy.after_success is Again.FLAG
     assert policy.timeouts == Timeouts()
     assert policy.contract.key_space_is_account
     assert not policy.contract.webhook_expected
@@ -57,31 +59,29 @@ def test_the_example_of_the_design_loads():
     assert policy.stamp == Place(PlaceKind.BODY, "metadata.paywitness")
     assert policy.never_store == ("card.cvc",)
     assert policy.ignore == ("client_time",)
-    assert policy.after_success is AfterSuccess.BLOCK
+    assert policy.after_success is Again.BLOCK
     assert policy.amount is not None
     assert policy.amount.unit is Unit.MINOR
     assert policy.retry_rule(Reading.RATE_LIMITED) == RetryRule(5, Jitter.FULL, 1.0, 20.0)
     assert policy.retry_rule(Reading.NETWORK_CONNECT_FAILURE) == RetryRule(3, Jitter.FULL, 0.1, 5.0)
     assert policy.problem == {"error": {"type": "api_error", "message": "{detail}"}}
     assert operation(provider, "refund").contract.window_s == 3600
+    assert policy.merchant == "shop"
+    assert (str(policy.intent), str(policy.as_response)) == ("metadata.order_id", "@")
+    assert policy.during_action is Again.FLAG
+    assert [inquiry.name for inquiry in policy.inquiries] == ["ask[0]", "ask[1]"]
+    assert policy.cancel is not None
+    assert policy.credentials == Credentials(headers=(("Authorization", "ACME_KEY"),))
+    causes = frozenset({FallbackCause.NOT_SENT, FallbackCause.CIRCUIT_OPEN})
+    assert policy.fallbacks == (Fallback("acme_eu", causes),)
+    assert operation(provider, "refund").fallbacks == ()
+    assert provider.notices is not None
+    assert provider.key_name == "acme"
+    assert provider.account == policy.account
 
 
 def test_what_is_not_in_force_yet_is_named():
-    assert load(WITH_REFUND).not_in_force == (
-        "merchant",
-        "credentials",
-        "budget",
-        "circuit",
-        "resolve",
-        "webhook",
-        "fallback",
-        "intent",
-        "target",
-        "after_success",
-        "as_response",
-        "cancel",
-        "ask",
-    )
+    assert load(WITH_REFUND).not_in_force == ("budget", "circuit")
 
 
 def test_of_the_example_as_printed_only_the_missing_object_is_told():
@@ -161,6 +161,8 @@ def test_timeouts_and_resolution_merge_key_by_key():
     policy = operation(load(changed("    kind: sale\n", own)), "pay")
     assert policy.timeouts == Timeouts(first_byte_s=20.0)
     assert policy.resolve == Resolve(settle_s=3600.0)
+    text = changed("resend_for: 2m}", "resend_for: 2m, action_expires: 2h}")
+    assert operation(load(text), "pay").resolve.action_expires_s == 7200.0
 
 
 def test_a_background_re_send_never_outlives_a_short_window():
@@ -184,11 +186,37 @@ def test_rows_keep_their_names_conditions_and_effects():
 
 
 def test_an_operation_may_say_that_no_event_tells_of_it():
-    webhook = "webhook: {scheme: stripe, event_id: id, find: [{reference: id}], answer: payment}\nresolve: {"
+    rules = "scheme: stripe, secrets: [env:S], event_id: id, find: [{reference: id}], answer: payment"
+    webhook = f"webhook: {{{rules}}}\nresolve: {{"
     text = changed("resolve: {", webhook)
     assert operation(load(text), "pay").contract.webhook_expected
     text = changed("    kind: sale\n", "    kind: sale\n    webhook: none\n", text)
     assert not operation(load(text), "pay").contract.webhook_expected
+
+
+def test_another_payment_while_the_customer_must_act_is_the_policys_choice():
+    text = changed("    kind: sale\n", "    kind: sale\n    intent: order\n    during_action: block\n")
+    assert operation(load(text), "pay").during_action is Again.BLOCK
+
+
+def test_credentials_are_names_of_variables():
+    oauth2 = "{token: POST /v1/token, client_id: env:ID, client_secret: env:SECRET, scope: pay}"
+    policy = operation(load(f"credentials: {{header: {{X-Key: env:KEY}}, oauth2: {oauth2}}}\n" + MINIMAL), "pay")
+    assert policy.credentials == Credentials((("X-Key", "KEY"),), OAuth2("POST", "/v1/token", "ID", "SECRET", "pay"))
+
+
+def test_an_operations_own_link_comes_before_its_providers():
+    text = 'dashboard: "https://bank.test/p/{reference}"\n' + MINIMAL
+    values = Values(an_operation(reference="p/1"), {})
+
+    def link(text: str) -> str | None:
+        found = operation(load(text), "pay").dashboard
+        return found.filled(values, in_path) if found is not None else None
+
+    assert link(MINIMAL) is None
+    assert link(text) == "https://bank.test/p/p%2F1"
+    own = '    kind: sale\n    dashboard: "https://bank.test/own?key={client_key}"\n'
+    assert link(changed("    kind: sale\n", own, text)) == "https://bank.test/own?key=client-1"
 
 
 def test_an_operation_may_refuse_the_stamp():

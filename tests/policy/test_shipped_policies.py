@@ -70,6 +70,10 @@ INVALID = "invalid_request_error"
         ),
         ("sale", 200, {"status": "failed", "failure_code": "what"}, "failed", "none", "answers.charge[3]"),
         ("sale", 200, {"status": "voided"}, "cancelled", "none", "answers.charge[4]"),
+        ("sale", 200, {"status": "reversed"}, "reversed", "done", "answers.charge[5]"),
+        ("payout", 200, {"status": "paid"}, "succeeded", "done", "answers.payout[0]"),
+        ("payout", 200, {"status": "pending"}, "pending", "done", "answers.payout[1]"),
+        ("payout", 200, {"status": "failed"}, "failed", "none", "answers.payout[2]"),
         ("sale", 200, {"status": "new_word"}, "unknown_outcome", "possible", "unrecognised_2xx"),
         ("sale", 200, {}, "unknown_outcome", "possible", "unrecognised_2xx"),
         ("sale", 200, b"", "unknown_outcome", "possible", "unreadable_2xx"),
@@ -141,6 +145,7 @@ def test_acmes_answer_over_another_amount_is_doubt():
         ("POST", "/v1/charges/ch_1/capture", {}, "capture", {"charge": "ch_1"}),
         ("POST", "/v1/charges/ch_1/void", {}, "void", {"charge": "ch_1"}),
         ("POST", "/v1/charges/ch_1/refunds", {}, "refund", {"charge": "ch_1"}),
+        ("POST", "/v1/payouts", {"amount": 1}, "payout", {}),
     ],
 )
 def test_acmes_calls_are_recognised(method, path, body, name, parameters):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from proxy.core.contract import Kind
+from proxy.core.operation import Operation
 from proxy.core.policy import Policy, Provider
 from proxy.policy.book import load_content
 
@@ -48,6 +50,32 @@ def changed(old: str, new: str, text: str = MINIMAL) -> str:
 
 def load(text: str, source: str = "bank.yaml") -> Provider:
     return load_content(text.encode(), source)
+
+
+def an_operation(**changes: object) -> Operation:
+    """One that was sent, and whose answer nobody has seen."""
+    sent = Operation(
+        id="op_1",
+        key="k",
+        generation=1,
+        provider="bank",
+        operation="pay",
+        kind=Kind.SALE,
+        account="a",
+        client_key="client-1",
+        key_source="header:Idempotency-Key",
+        names_purchase=False,
+        provider_key="provider-1",
+        fingerprint="f",
+        ignore=(),
+        request_hash="",
+        credential="",
+        revision="r",
+        upstream="http://127.0.0.1:9000",
+        created_at=0.0,
+        updated_at=0.0,
+    )
+    return sent.changed(**changes)
 
 
 def operation(provider: Provider, name: str) -> Policy:

@@ -8,7 +8,8 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from proxy.core.decide import Action
-from proxy.core.operation import Outcome, State
+from proxy.core.operation import Finding, Found, Outcome, State
+from proxy.telemetry.queue import QueueRow
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
@@ -17,10 +18,15 @@ from proxy.telemetry.records import (
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
+    FellBack,
     IncidentOpened,
+    InquiryFinished,
     JournalCalled,
+    NoticeReceived,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
+    ScheduleRanOut,
 )
 from tests.telemetry.conftest import Told
 from tests.telemetry.test_metrics import counted
@@ -55,6 +61,12 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(DoubtClosed(operation(), EvidenceKind.INQUIRY, 1.0))
     told.tell(IncidentOpened(operation(), "success_after_failure"))
     told.tell(JournalCalled("claim", 0.1, failed=True))
+    told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", Found.MISSED), 0.1))
+    told.tell(NoticeReceived("acme", "accepted"))
+    told.tell(FellBack("acme", "other", "not_sent", "op_1"))
+    told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
+    told.tell(OutboxDelivered(3, failed=False, lag=0))
+    told.metrics.show_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)])
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}
 

@@ -6,12 +6,13 @@ import pytest
 from prometheus_client import generate_latest
 
 from proxy.core.decide import Action
-from proxy.core.operation import Outcome, State
+from proxy.core.operation import Finding, Found, Outcome, State
 from proxy.core.reading import Reading
 from proxy.core.reply import Problem
 from proxy.journal.base import DoubtCount
 from proxy.telemetry.doubt import reviews_by_reason
 from proxy.telemetry.names import KnownNames
+from proxy.telemetry.queue import QueueRow
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
@@ -20,10 +21,15 @@ from proxy.telemetry.records import (
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
+    FellBack,
     IncidentOpened,
+    InquiryFinished,
     JournalCalled,
+    NoticeReceived,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
+    ScheduleRanOut,
 )
 from tests.telemetry.conftest import Told
 from tests.telemetry.worth import CREATED_AT, attempt, decision, operation
@@ -79,6 +85,57 @@ def test_incidents_refusals_and_forwarded_calls_are_counted(told: Told) -> None:
     assert told.value("payment_incidents_total", provider="acme", kind="success_after_failure") == 1
     assert told.value("payment_refusals_total", provider="acme", reason="key-required") == 1
     assert told.value("payment_unmatched_calls_total", provider="acme") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"),
+    [("duplicate_success", 1), ("success_after_failure", 1), ("another_amount", 0), ("failure_after_success", 0)],
+)
+def test_a_duplicate_or_late_success_is_counted_by_operation(told: Told, kind: str, counted: int) -> None:
+    told.tell(IncidentOpened(operation(incident=kind), kind))
+    assert (told.value("payment_duplicate_late_success_total", **ACME) or 0) == counted
+
+
+def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> None:
+    doubtful = operation(State.UNKNOWN)
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    for found in (Found.MISSED, Found.MISSED, Found.HIT):
+        told.tell(InquiryFinished(doubtful, Finding("ask[0]", found, 200), 0.2))
+    told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
+    assert told.value("payment_status_inquiry_total", provider="acme", outcome="missed") == 2
+    assert told.value("payment_status_inquiry_total", provider="acme", outcome="hit") == 1
+    assert told.value("payment_schedule_exhausted_total", **ACME) == 1
+
+
+def test_webhooks_and_fallbacks_are_counted_and_strangers_names_folded(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": (), "acme_eu": ()}))
+    told.tell(NoticeReceived("acme", "accepted"))
+    told.tell(NoticeReceived("made-up", "unknown_provider"))
+    told.tell(FellBack("acme", "acme_eu", "not_sent", "op_1"))
+    assert told.value("payment_webhooks_total", provider="acme", result="accepted") == 1
+    assert told.value("payment_webhooks_total", provider="other", result="unknown_provider") == 1
+    routes = {"from_provider": "acme", "to_provider": "acme_eu"}
+    assert told.value("payment_fallback_total", **routes, reason="not_sent") == 1
+
+
+def test_the_outbox_shows_what_waits_and_what_failed(told: Told) -> None:
+    told.tell(OutboxDelivered(20, failed=True, lag=20))
+    assert told.value("paywitness_outbox_pending") == 20
+    told.tell(OutboxDelivered(20, failed=False, lag=0))
+    assert told.value("paywitness_outbox_pending") == 0
+    assert told.value("paywitness_outbox_deliveries_total", result="delivered") == 20
+    assert told.value("paywitness_outbox_deliveries_total", result="failed") == 1
+
+
+def test_the_queue_is_shown_as_counted_ages_and_empties_to_zero(told: Told) -> None:
+    assert told.value("payment_retry_queue_depth", **ACME) is None
+    told.metrics.show_queue([QueueRow("acme", "authorization", 3, 40.0)])
+    told.now += 5
+    assert told.value("payment_retry_queue_depth", **ACME) == 3
+    assert told.value("payment_retry_queue_oldest_age_seconds", **ACME) == 45
+    told.metrics.show_queue([])
+    assert told.value("payment_retry_queue_depth", **ACME) == 0
+    assert told.value("payment_retry_queue_oldest_age_seconds", **ACME) == 0
 
 
 def test_journal_calls_are_measured_and_their_errors_counted(told: Told) -> None:

@@ -1,0 +1,80 @@
+"""Guards: what keeps two operations off the same money, whatever keys they came under.
+
+SDKs and job runners mint a fresh key for every try, so a key alone does not recognise a retry. The guard does: an
+operation holds it while it is open, doubt included and for ever; a paid intent as its policy said; and an end with
+effect whose answer reached nobody, for a day, until the next equal call takes that answer.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from proxy.core.operation import Again, GuardKind, Operation, State
+from proxy.core.reading import Reading
+
+TAKEN_WITHIN_S = 86_400.0  # a job that tries again after more than a day is a new order
+
+_OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
+
+
+class Hold(StrEnum):
+    """Why an operation holds its guard."""
+
+    OPEN = "open"
+    UNHEARD = "unheard"  # it ended with effect, and its answer reached nobody
+    PAID = "paid"  # the intent is paid, and its policy blocks another payment
+
+
+def guard_kept(operation: Operation) -> str | None:
+    """The guard under which a journal must find the operation; None once it can hold nothing and contradict nothing."""
+    guard = operation.guard
+    if guard is None:
+        return None
+    if operation.state in _OPEN or operation.unheard:
+        return guard.value
+    if guard.kind is not GuardKind.INTENT:
+        return None
+    if operation.state in {State.PENDING, State.REQUIRES_ACTION}:
+        return guard.value
+    paid = operation.state is State.SUCCEEDED and operation.reading is not Reading.REVERSED
+    return guard.value if paid and guard.after_success is not Again.ALLOW else None
+
+
+def hold_of(operation: Operation, now: float) -> Hold | None:
+    """Whether the operation keeps another one off, and why."""
+    guard = operation.guard
+    if guard is None:
+        return None
+    if operation.state in _OPEN:
+        return Hold.OPEN
+    if guard.kind is GuardKind.INTENT:
+        if operation.state is State.PENDING:
+            return Hold.OPEN
+        if operation.state is State.REQUIRES_ACTION and guard.during_action is Again.BLOCK:
+            return Hold.OPEN
+        if is_paid(operation) and guard.after_success is Again.BLOCK:
+            return Hold.PAID
+    ended_at = operation.ended_at if operation.ended_at is not None else operation.updated_at
+    if operation.unheard and now - ended_at < TAKEN_WITHIN_S:
+        return Hold.UNHEARD
+    return None
+
+
+def is_paid(operation: Operation) -> bool:
+    """Whether it stands as a payment that was made and not given back."""
+    return operation.state is State.SUCCEEDED and operation.reading is not Reading.REVERSED
+
+
+def contradicts_second_success(first: Operation, second: Operation) -> bool:
+    """Whether a success of the second is a duplicate of the first's, of one intent."""
+    guard = second.guard
+    return (
+        guard is not None
+        and guard.kind is GuardKind.INTENT
+        and guard.after_success is not Again.ALLOW
+        and not second.distinct
+        and first.id != second.id
+        and first.kind.pays
+        and second.kind.pays
+        and is_paid(first)
+    )

@@ -1,0 +1,202 @@
+"""Inquiries: asking the provider what became of an operation, and what its answer is worth. Pure.
+
+- A hit counts only if it fits: the amount, the currency and the stamp that were asked for.
+- "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
+  and nothing on page one of many is not absent.
+- **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
+  last byte could have left. Elapsed time alone proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from proxy.core.body import Tree, decode_json, decompressed
+from proxy.core.classify import Asked, ClassifyRules, Expression, Row, evaluate, fits, reference_in, truthy
+from proxy.core.errors import BodyError
+from proxy.core.evidence import Evidence, Response
+from proxy.core.operation import Finding, Found, Operation
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
+from proxy.core.template import Template, Values, in_path, in_query
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """One way to ask. `at` finds the object in what comes back; it may be filled from the operation."""
+
+    name: str  # ask[0]
+    path: Template
+    answers: tuple[Row, ...]
+    method: str = "GET"
+    needs_reference: bool = False
+    query: tuple[tuple[str, Template], ...] = ()
+    at: Callable[[Values], Expression | None] | None = None  # None: the whole answer is the object
+    more: Expression | None = None  # true of an answer that is one page of several
+    lag_s: float = 5.0  # how far the look-up may be behind
+    misses: int = 3
+
+    def target(self, values: Values) -> str | None:
+        """The request's path and query, or None where this operation cannot be asked about in this way."""
+        if self.needs_reference and values.operation.reference is None:
+            return None
+        path = self.path.filled(values, in_path)
+        if path is None or (self.at is not None and self.at(values) is None):
+            return None
+        pairs = []
+        for name, template in self.query:
+            value = template.filled(values)
+            if value is None:
+                return None
+            pairs.append(f"{in_query(name)}={in_query(value)}")
+        return f"{path}?{'&'.join(pairs)}" if pairs else path
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """How an operation in doubt is given up at the provider, and what shows that it was."""
+
+    method: str
+    path: Template
+    read: tuple[Row, ...]
+    needs_reference: bool = False
+    body: tuple[tuple[tuple[str, ...], Template], ...] = ()  # where in the body, what
+    when_schedule_ran_out: bool = False  # else only an operator's
+
+    def target(self, values: Values) -> str | None:
+        if self.needs_reference and values.operation.reference is None:
+            return None
+        return self.path.filled(values, in_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an inquiry came to: what is kept of it, and the object itself where it was a hit."""
+
+    finding: Finding
+    shown: Tree = None
+
+
+def read_inquiry(inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, asked: Asked, values: Values) -> Seen:
+    """What this answer to an inquiry says of the operation."""
+    response = evidence.response
+    if response is None:
+        fault = str(evidence.fault) if evidence.fault is not None else "no answer"
+        return _seen(inquiry, Found.FAILED, None, fault)
+    tree, readable = tree_of(response)
+    status = response.status_code
+    if status == 404 and (readable or not response.body):
+        return _seen(inquiry, Found.MISSED, status, "not found")
+    if not 200 <= status < 300 or not readable:
+        return _seen(inquiry, Found.FAILED, status, "no answer that says anything")
+    shown = tree
+    if inquiry.at is not None:
+        place = inquiry.at(values)
+        if place is None:  # nobody looked, so nothing was missed
+            return _seen(inquiry, Found.FAILED, status, "what to look for is not known any more")
+        shown = evaluate(place, tree)
+    if isinstance(shown, list):
+        if len(shown) > 1:
+            return _seen(inquiry, Found.FAILED, status, "several were found")
+        shown = shown[0] if shown else None
+    if shown is None or shown in ({}, ""):
+        if inquiry.more is not None and truthy(inquiry.more, tree):
+            return _seen(inquiry, Found.FAILED, status, "not on this page, and there are more")
+        return _seen(inquiry, Found.MISSED, status, "nothing found")
+    return read_object(inquiry.name, inquiry.answers, rules, asked, response, shown)
+
+
+def read_object(
+    source: str,
+    rows: tuple[Row, ...],
+    rules: ClassifyRules,
+    asked: Asked,
+    response: Response,
+    shown: Tree,
+    *,
+    event: Tree = None,
+    event_rows: tuple[Row, ...] = (),
+) -> Seen:
+    """What the provider's own object, found by an inquiry or told by an event, says of the operation. `event_rows` come
+    first, and test the event that the object came in; what must fit, and its name, is told by the object alone."""
+    status = response.status_code
+    for row, tested in (*((row, event) for row in event_rows), *((row, shown) for row in rows)):
+        reading = row.read(response, tested)
+        if reading is None:
+            continue
+        found = Classification.of(reading, row.name, effect=row.effect)
+        if reading is Reading.ABSENT:
+            return Seen(Finding(source, Found.MISSED, status, None, f"{row.name} reads it as absent"))
+        if reading not in _TELLING or found.effect is Effect.POSSIBLE:
+            return Seen(Finding(source, Found.FAILED, status, found, f"{row.name} reads it as {reading}"))
+        if not fits(rules.fit, shown, asked):
+            found = Classification.of(Reading.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+            return Seen(Finding(source, Found.NOT_OURS, status, found, "another amount, currency or stamp"))
+        found = replace(found, reference=reference_in(rules, shown))
+        return Seen(Finding(source, Found.HIT, status, found), shown)
+    return Seen(Finding(source, Found.FAILED, status, None, "no row reads it"))
+
+
+# What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
+_TELLING = DENIALS | {Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.REVERSED}
+
+
+def tree_of(response: Response) -> tuple[Tree, bool]:
+    try:
+        return decode_json(decompressed(response.body, response.header("Content-Encoding"))), True
+    except BodyError:
+        return None, False
+
+
+def _seen(inquiry: Inquiry, found: Found, status_code: int | None, detail: str) -> Seen:
+    return Seen(Finding(inquiry.name, found, status_code, None, detail))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What it takes to believe that an operation is absent: the strictest of the ways that were asked."""
+
+    misses: int
+    lag_s: float
+    settle_s: float
+
+    @classmethod
+    def of(cls, asked: tuple[Inquiry, ...], settle_s: float) -> Proof:
+        return cls(max(one.misses for one in asked), max(one.lag_s for one in asked), settle_s)
+
+
+def settled_at(operation: Operation, settle_s: float) -> float:
+    """From when on nothing of the operation can still arrive."""
+    quiet_at = operation.quiet_at if operation.quiet_at is not None else operation.updated_at
+    return quiet_at + settle_s
+
+
+def is_settled(operation: Operation, settle_s: float, now: float) -> bool:
+    return not operation.attempt_under_way and now >= settled_at(operation, settle_s)
+
+
+def after_miss(operation: Operation, proof: Proof, now: float) -> tuple[Operation, bool]:
+    """The operation after a miss, and whether it is now known to be absent. A miss before all has settled counts
+    nothing."""
+    if not is_settled(operation, proof.settle_s, now):
+        return operation, False
+    first_at = operation.first_miss_at if operation.first_miss_at is not None else now
+    after = operation.changed(misses=operation.misses + 1, first_miss_at=first_at)
+    return after, after.misses >= proof.misses and now - first_at >= proof.lag_s
+
+
+def next_look_at(
+    operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float, *, proof: Proof | None = None
+) -> float | None:
+    """When to look again after a look; None where the schedule has run out. `jitter` is a factor around 1. `proof` is
+    given after a miss: once all has settled, the misses that prove absence follow each other by the lag, whatever the
+    schedule says, and use none of it up."""
+    by_schedule = now + schedule_s[operation.looks] * jitter if operation.looks < len(schedule_s) else None
+    if proof is None:
+        return by_schedule
+    ready_at = settled_at(operation, proof.settle_s)
+    if now < ready_at:
+        soonest = ready_at + proof.lag_s * abs(jitter - 1.0)
+    else:
+        soonest = now + max(proof.lag_s, 0.05) * max(1.0, jitter) / max(1, proof.misses - 1)
+    return soonest if by_schedule is None else min(by_schedule, soonest)

@@ -1,0 +1,90 @@
+"""Notices: what a provider tells us unasked, by a webhook. How one is read, and which operation it can be about. Pure.
+
+Checking the signature belongs to `schemes`, keeping and applying to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proxy.core.body import Tree
+from proxy.core.classify import Expression, Row, evaluate
+
+EVENT_ID_LENGTH_MAX = 255
+EVENTS_MAX = 500  # of one delivery
+
+
+class Finder(StrEnum):
+    """By what a notice names its operation, where it does."""
+
+    OPERATION_ID = "operation_id"
+    PROVIDER_KEY = "provider_key"
+    CLIENT_KEY = "client_key"
+    REFERENCE = "reference"
+    INTENT = "intent"
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRules:
+    """One provider's `webhook` block."""
+
+    scheme: str
+    options: Mapping[str, str]
+    secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
+    event_id: tuple[Expression, ...]  # joined where there are several
+    find: tuple[tuple[Finder, Expression], ...]  # over the event, in the order to try them
+    tolerance_s: float = 300.0
+    events: Expression | None = None  # the events of a delivery; None: it is one
+    at: Expression | None = None  # the object in the event; None: the event itself
+    answers: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)  # by object name
+    answer: str | None = None
+    answer_by: Expression | None = None
+    read: tuple[Row, ...] = ()  # over the event itself, before the object's rows
+    account: Expression | None = None  # where an event names the account it is about
+    reply: str = ""  # what the provider wants to hear
+    relay: str | None = None  # the service's own webhook address: told again, at least once
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One event of a delivery, as far as it can be told without knowing its operation."""
+
+    event_id: str
+    event: Tree
+    names: tuple[tuple[Finder, str], ...]
+    account: str | None  # what the event itself says
+
+
+def notices_in(rules: NoticeRules, tree: Tree) -> tuple[Notice, ...]:
+    """The events of a delivery that can be named. An event without an id cannot be told from its own repetition."""
+    found = evaluate(rules.events, tree) if rules.events is not None else [tree]
+    events = found if isinstance(found, list) else [found]
+    notices = []
+    for event in events[:EVENTS_MAX]:
+        parts = [text_of(evaluate(part, event)) for part in rules.event_id]
+        if not parts or any(part is None for part in parts):
+            continue
+        event_id = ":".join(part for part in parts if part is not None)
+        if len(event_id) > EVENT_ID_LENGTH_MAX:
+            continue
+        named = ((finder, text_of(evaluate(place, event))) for finder, place in rules.find)
+        names = tuple((finder, value) for finder, value in named if value is not None)
+        account = text_of(evaluate(rules.account, event)) if rules.account is not None else None
+        notices.append(Notice(event_id, event, names, account))
+    return tuple(notices)
+
+
+def object_and_rows(rules: NoticeRules, event: Tree) -> tuple[Tree, tuple[Row, ...]]:
+    """The provider's object in an event, and the rows that read it."""
+    shown = evaluate(rules.at, event) if rules.at is not None else event
+    name = text_of(evaluate(rules.answer_by, event)) if rules.answer_by is not None else rules.answer
+    return shown, rules.answers.get(name, ()) if name is not None else ()
+
+
+def text_of(value: Tree) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value)
+    return text if 0 < len(text) <= EVENT_ID_LENGTH_MAX and text.isprintable() else None

@@ -1,0 +1,138 @@
+"""Evidence from outside our own attempts: what an inquiry, an event, a cancel or a person makes of an operation.
+
+The counterpart of `lifecycle.conclude`. It never raises for what it is told: evidence that cannot be applied now, while
+an attempt is under way or may still arrive, is **postponed**, and applied again when that is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from proxy.core.contract import ErrorsUnderKey, ProviderContract
+from proxy.core.events import ACTIONS, OUTSIDE_DENIALS, REVERSALS, SUCCESSES, Event
+from proxy.core.lifecycle import TABLE, advance, contradiction
+from proxy.core.operation import Operation, State, Told, Word
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
+
+
+class Source(StrEnum):
+    INQUIRY = "inquiry"
+    WEBHOOK = "webhook"
+    CANCEL = "cancel"
+    OPERATOR = "operator"
+
+
+_EVENTS: dict[Source, dict[str, Event]] = {
+    Source.INQUIRY: {
+        "success": Event.INQUIRY_FOUND_SUCCESS,
+        "pending": Event.INQUIRY_FOUND_PENDING,
+        "action": Event.INQUIRY_FOUND_ACTION,
+        "denial": Event.INQUIRY_FOUND_DENIAL,
+        "reversal": Event.INQUIRY_FOUND_REVERSAL,
+        "absent": Event.INQUIRY_CONFIRMED_ABSENT,
+    },
+    Source.WEBHOOK: {
+        "success": Event.WEBHOOK_TOLD_SUCCESS,
+        "pending": Event.WEBHOOK_TOLD_PENDING,
+        "action": Event.WEBHOOK_TOLD_ACTION,
+        "denial": Event.WEBHOOK_TOLD_DENIAL,
+        "reversal": Event.WEBHOOK_TOLD_REVERSAL,
+    },
+    Source.CANCEL: {
+        "denial": Event.CANCEL_SHOWN,
+        "success": Event.INQUIRY_FOUND_SUCCESS,
+        "reversal": Event.INQUIRY_FOUND_REVERSAL,
+    },
+    Source.OPERATOR: {"success": Event.OPERATOR_FOUND_SUCCESS, "denial": Event.OPERATOR_FOUND_FAILURE},
+}
+
+
+def event_of(source: Source, reading: Reading) -> Event | None:
+    """Which event of the lifecycle a reading from this source is; None where it says nothing."""
+    words = {
+        Reading.SUCCEEDED: "success",
+        Reading.PENDING: "pending",
+        Reading.REQUIRES_ACTION: "action",
+        Reading.REVERSED: "reversal",
+        Reading.ABSENT: "absent",
+    }
+    word = words.get(reading, "denial" if reading in DENIALS else "")
+    return _EVENTS[source].get(word)
+
+
+def conclude_outside(
+    operation: Operation, source: Source, classification: Classification, contract: ProviderContract, *, settled: bool
+) -> tuple[Operation, Event | None]:
+    """The operation after this evidence, and the event that it was; None: it changes nothing now. `settled`: nothing
+    of the operation can still arrive."""
+    paid = operation.state in {State.SUCCEEDED, State.PENDING}
+    if classification.rule == DOES_NOT_FIT:
+        incident = contradiction(operation, classification) if paid else None
+        return operation.changed(incident=operation.incident or incident), None
+    if operation.state is State.SUCCEEDED and classification.reading is Reading.CANCELLED:
+        # What was paid and then voided was given back: it is not that it never was.
+        classification = replace(classification, reading=Reading.REVERSED, effect=Effect.DONE)
+    event = event_of(source, classification.reading)
+    if event is None or _postponed(operation, event, contract, settled=settled):
+        return operation, None
+    after = advance(operation, event)
+    shown = classification.reference
+    reversal = event in REVERSALS
+    speaks = not operation.state.ended or (reversal and operation.state is State.SUCCEEDED)
+    if event is Event.INQUIRY_CONFIRMED_ABSENT and operation.effect is Effect.NONE and operation.reading in DENIALS:
+        speaks = False  # one attempt was executed and told no; that the others never arrived does not undo it
+    newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
+    return (
+        after.changed(
+            reading=classification.reading if speaks else after.reading,
+            effect=classification.effect if speaks else after.effect,
+            reference=(shown or after.reference) if newer else (after.reference or shown),
+            incident=after.incident or (contradiction(operation, classification) if paid else None),
+        ),
+        event,
+    )
+
+
+def _postponed(operation: Operation, event: Event, contract: ProviderContract, *, settled: bool) -> bool:
+    """Whether the event must wait: for the attempt that is under way, or for those that may still arrive."""
+    if event not in TABLE[operation.state]:
+        return True
+    ending = event not in SUCCESSES
+    if ending and operation.attempt_under_way and not operation.state.ended:
+        return True
+    # One execution was denied. Where answers are not stored, another attempt may be executed after it.
+    several = len(operation.doubt) > 1 and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    denies = event in {*OUTSIDE_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
+    return denies and several and not settled and not operation.state.ended
+
+
+def is_postponed(operation: Operation, source: Source, reading: Reading, contract: ProviderContract) -> bool:
+    """Whether this evidence should be kept and applied again later, as opposed to saying nothing at all."""
+    event = event_of(source, reading)
+    return event is not None and _postponed(operation, event, contract, settled=False)
+
+
+def told_by(before: Operation | None, after: Operation) -> Told | None:
+    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    words: list[Word] = []
+    was_in_doubt = before is not None and before.state.in_doubt
+    if after.state.in_doubt and not was_in_doubt:
+        words.append(Word.DOUBT_OPENED)
+    if after.state is State.REQUIRES_REVIEW and (before is None or before.state is not State.REQUIRES_REVIEW):
+        words.append(Word.REVIEW_OPENED)
+    if was_in_doubt and not after.state.in_doubt:
+        words.append(Word.RESOLVED)
+    if after.state.ended and (before is None or not before.state.ended):
+        words.append(Word.ENDED)
+    given_back = before is not None and before.reading is Reading.REVERSED
+    if after.state is State.SUCCEEDED and after.reading is Reading.REVERSED and not given_back:
+        words.append(Word.REVERSED)
+    incident = before.incident if before is not None else None
+    if after.incident is not None and incident is None:
+        words.append(Word.INCIDENT_OPENED)
+    if after.incident is None and incident is not None:
+        words.append(Word.INCIDENT_CLOSED)
+    if not words:
+        return None
+    return Told(tuple(words), after.outcome, after.reading, after.reference, after.incident)

@@ -1,0 +1,128 @@
+"""Guards: which operations keep another one off, for how long, and what becomes of its key. Every state that can be."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from proxy.core.claim import AliasKind, judge_guard
+from proxy.core.contract import Kind
+from proxy.core.guard import TAKEN_WITHIN_S, Hold, contradicts_second_success, guard_kept, hold_of
+from proxy.core.operation import Again, Guard, GuardKind, Operation, State
+from proxy.core.reading import Reading
+from tests.core.making import operation
+
+NOW = 10_000.0
+OPEN = {State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW}
+
+
+def guarded(kind: GuardKind = GuardKind.INTENT, **changes: Any) -> Operation:
+    again = {name: changes.pop(name) for name in ("after_success", "during_action") if name in changes}
+    guard = Guard(kind, "g" * 32, "order-1", **again)
+    plain = {"id": "op_first", "key": "first" * 12, "guard": guard, "ended_at": NOW - 10.0}
+    return operation(**{**plain, **changes})
+
+
+def fresh(**changes: Any) -> Operation:
+    return guarded(**{"id": "op_second", "key": "second" * 10, "ended_at": None, **changes})
+
+
+@pytest.mark.parametrize(("state", "kind"), list(product(State, GuardKind)))
+def test_what_is_open_holds_its_guard_and_doubt_never_ages_out_of_it(state: State, kind: GuardKind) -> None:
+    holder = guarded(kind, state=state, updated_at=0.0)
+    pending = kind is GuardKind.INTENT and state is State.PENDING
+    held = hold_of(holder, NOW + 365 * 86_400)
+    assert (held is Hold.OPEN) == (state in OPEN or pending)
+
+
+@pytest.mark.parametrize("again", Again)
+def test_a_paid_intent_holds_as_its_policy_says(again: Again) -> None:
+    paid = guarded(state=State.SUCCEEDED, after_success=again)
+    assert (hold_of(paid, NOW) is Hold.PAID) == (again is Again.BLOCK)
+    assert (guard_kept(paid) is not None) == (again is not Again.ALLOW)
+    given_back = paid.changed(reading=Reading.REVERSED)
+    assert hold_of(given_back, NOW) is None
+    assert guard_kept(given_back) is None
+
+
+@pytest.mark.parametrize("again", Again)
+def test_a_customer_who_must_act_holds_the_intent_only_where_the_policy_says_so(again: Again) -> None:
+    acting = guarded(state=State.REQUIRES_ACTION, during_action=again)
+    assert (hold_of(acting, NOW) is Hold.OPEN) == (again is Again.BLOCK)
+
+
+@pytest.mark.parametrize(("state", "kind"), list(product(State, GuardKind)))
+def test_whatever_holds_can_be_found_by_its_guard(state: State, kind: GuardKind) -> None:
+    for unheard, again in product((False, True), Again):
+        holder = guarded(kind, state=state, unheard=unheard, after_success=again, during_action=again)
+        if hold_of(holder, NOW) is not None:
+            assert guard_kept(holder) == "g" * 32
+
+
+def test_an_answer_that_reached_nobody_is_held_for_a_day() -> None:
+    unheard = guarded(GuardKind.FINGERPRINT, state=State.SUCCEEDED, unheard=True, ended_at=NOW)
+    assert hold_of(unheard, NOW + TAKEN_WITHIN_S - 1) is Hold.UNHEARD
+    assert hold_of(unheard, NOW + TAKEN_WITHIN_S) is None
+
+
+def test_an_equal_call_joins_an_open_intent() -> None:
+    for state in OPEN | {State.PENDING}:
+        judged = judge_guard([guarded(state=state)], fresh(), NOW)
+        assert (judged.alias, judged.holder and judged.holder.id) == (AliasKind.JOINED, "op_first")
+
+
+def test_another_body_under_an_open_guard_is_refused() -> None:
+    for kind in GuardKind:
+        judged = judge_guard([guarded(kind, state=State.UNKNOWN)], fresh(kind=kind, fingerprint="x" * 64), NOW)
+        assert judged.alias is AliasKind.REFUSED
+
+
+@pytest.mark.parametrize("kind", [GuardKind.TARGET, GuardKind.FINGERPRINT])
+def test_equal_calls_on_one_target_are_refused_while_the_first_is_open_and_pass_afterwards(kind: GuardKind) -> None:
+    assert judge_guard([guarded(kind, state=State.SENDING)], fresh(kind=kind), NOW).alias is AliasKind.REFUSED
+    assert judge_guard([guarded(kind, state=State.SUCCEEDED)], fresh(kind=kind), NOW).holder is None
+    assert judge_guard([guarded(kind, state=State.FAILED)], fresh(kind=kind), NOW).holder is None
+
+
+@pytest.mark.parametrize("kind", GuardKind)
+def test_an_unheard_answer_is_taken_by_an_equal_call_and_by_no_other(kind: GuardKind) -> None:
+    unheard = guarded(kind, state=State.SUCCEEDED, unheard=True, ended_at=NOW)
+    assert judge_guard([unheard], fresh(kind=kind), NOW).alias is AliasKind.TAKEN
+    assert judge_guard([unheard], fresh(kind=kind, fingerprint="x" * 64), NOW).holder is None
+
+
+def test_a_paid_intent_that_blocks_is_replayed_to_an_equal_call_and_refused_to_another() -> None:
+    paid = guarded(state=State.SUCCEEDED, after_success=Again.BLOCK)
+    assert judge_guard([paid], fresh(), NOW).alias is AliasKind.JOINED
+    assert judge_guard([paid], fresh(fingerprint="x" * 64), NOW).alias is AliasKind.REFUSED
+
+
+def test_saying_that_it_is_meant_twice_lifts_every_guard_but_an_open_intent() -> None:
+    again = fresh(distinct="two of them")
+    assert judge_guard([guarded(state=State.UNKNOWN)], again, NOW).holder is not None
+    assert judge_guard([guarded(state=State.SUCCEEDED, after_success=Again.BLOCK)], again, NOW).holder is None
+    for kind in (GuardKind.TARGET, GuardKind.FINGERPRINT):
+        holder = guarded(kind, state=State.UNKNOWN)
+        assert judge_guard([holder], fresh(kind=kind, distinct="two"), NOW).holder is None
+
+
+def test_the_same_key_is_not_kept_off_by_itself() -> None:
+    assert judge_guard([guarded(state=State.UNKNOWN, key="second" * 10)], fresh(), NOW).holder is None
+
+
+def test_across_providers_an_open_intent_refuses_and_is_never_joined() -> None:
+    elsewhere = guarded(state=State.UNKNOWN, provider="other")
+    assert judge_guard([elsewhere], fresh(), NOW).alias is AliasKind.REFUSED
+
+
+@pytest.mark.parametrize("again", Again)
+def test_a_second_success_of_an_intent_contradicts_the_first_unless_it_is_allowed(again: Again) -> None:
+    first = guarded(state=State.SUCCEEDED, after_success=again)
+    second = fresh(state=State.SUCCEEDED, after_success=again)
+    assert contradicts_second_success(first, second) == (again is not Again.ALLOW)
+    assert not contradicts_second_success(first, second.changed(distinct="meant twice"))
+    assert not contradicts_second_success(first.changed(reading=Reading.REVERSED), second)
+    assert not contradicts_second_success(first, first)
+    assert not contradicts_second_success(first, second.changed(kind=Kind.REFUND))

@@ -1,0 +1,154 @@
+"""Evidence from outside, in every state: it never raises, ends no doubt under an attempt, overwrites no end."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from proxy.core.contract import ErrorsUnderKey
+from proxy.core.events import Event, IncidentKind
+from proxy.core.operation import Operation, State, Word
+from proxy.core.outside import Source, conclude_outside, event_of, is_postponed, told_by
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Effect, Reading
+from tests.core.making import contract, operation, read
+
+REPLAYED = contract(ErrorsUnderKey.REPLAYED)
+REEXECUTED = contract(ErrorsUnderKey.REEXECUTED)
+DOUBTS = {State.UNKNOWN: frozenset({1}), State.REQUIRES_REVIEW: frozenset({1})}
+
+
+def standing(state: State, *, under_way: bool = False, doubt: frozenset[int] | None = None) -> Operation:
+    found = DOUBTS.get(state, frozenset()) if doubt is None else doubt
+    attempts = 0 if state is State.PREPARED else max(found, default=1)
+    return operation(state=state, doubt=found, attempts=attempts, attempt_under_way=under_way)
+
+
+def every_operation() -> list[Operation]:
+    return [standing(state, under_way=under_way) for state, under_way in product(State, (False, True))]
+
+
+@pytest.mark.parametrize(("source", "reading"), list(product(Source, Reading)))
+def test_whatever_it_is_told_it_never_raises_and_an_end_stays_an_end(source: Source, reading: Reading) -> None:
+    for before, known, settled in product(every_operation(), (REPLAYED, REEXECUTED), (False, True)):
+        after, event = conclude_outside(before, source, read(reading), known, settled=settled)
+        if before.state.ended:
+            assert after.state is before.state
+        if event is None:
+            assert after.state is before.state
+        if after.state is State.FAILED:
+            assert not after.doubt
+
+
+@pytest.mark.parametrize("reading", sorted(DENIALS))
+def test_a_denial_never_ends_what_an_attempt_may_still_pay(reading: Reading) -> None:
+    for source in (Source.INQUIRY, Source.WEBHOOK):
+        for state in (State.SENDING, State.UNKNOWN):
+            before = standing(state, under_way=True)
+            after, event = conclude_outside(before, source, read(reading), REPLAYED, settled=False)
+            assert (after, event) == (before, None)
+            assert is_postponed(before, source, reading, REPLAYED)
+
+
+def test_a_denial_with_several_attempts_in_doubt_waits_until_all_has_settled() -> None:
+    before = standing(State.UNKNOWN, doubt=frozenset({1, 2}))
+    denial = read(Reading.ISSUER_HARD_DECLINE)
+    assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=False)[1] is None
+    assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=True)[0].state is State.FAILED
+    # Where every answer is stored it is the answer of the first execution.
+    assert conclude_outside(before, Source.WEBHOOK, denial, REPLAYED, settled=False)[0].state is State.FAILED
+
+
+def test_a_success_ends_every_doubt_also_under_an_attempt() -> None:
+    for state, source in product((State.SENDING, State.BACKOFF, State.UNKNOWN), (Source.WEBHOOK,)):
+        before = standing(state, under_way=state is not State.BACKOFF)
+        after, _ = conclude_outside(before, source, read(Reading.SUCCEEDED, reference="ch_1"), REPLAYED, settled=False)
+        assert (after.state, after.doubt, after.reference) == (State.SUCCEEDED, frozenset(), "ch_1")
+
+
+def test_a_success_after_a_failure_is_an_incident_and_overwrites_nothing() -> None:
+    before = standing(State.FAILED).changed(reading=Reading.ISSUER_HARD_DECLINE, effect=Effect.NONE)
+    after, _ = conclude_outside(before, Source.WEBHOOK, read(Reading.SUCCEEDED), REPLAYED, settled=True)
+    assert (after.state, after.incident) == (State.FAILED, IncidentKind.SUCCESS_AFTER_FAILURE)
+    assert after.reading is Reading.ISSUER_HARD_DECLINE
+
+
+def test_a_failure_after_a_success_is_an_incident() -> None:
+    before = standing(State.SUCCEEDED).changed(reading=Reading.SUCCEEDED, effect=Effect.DONE)
+    after, _ = conclude_outside(before, Source.INQUIRY, read(Reading.FAILED), REPLAYED, settled=True)
+    assert (after.state, after.incident) == (State.SUCCEEDED, IncidentKind.FAILURE_AFTER_SUCCESS)
+
+
+def test_a_reversal_is_its_own_reading_and_no_incident() -> None:
+    before = standing(State.SUCCEEDED).changed(reading=Reading.SUCCEEDED, effect=Effect.DONE, reference="ch_1")
+    after, event = conclude_outside(
+        before, Source.WEBHOOK, read(Reading.REVERSED, reference="ch_1"), REPLAYED, settled=True
+    )
+    assert (after.state, after.reading, after.incident) == (State.SUCCEEDED, Reading.REVERSED, None)
+    assert event is Event.WEBHOOK_TOLD_REVERSAL
+    told = told_by(before, after)
+    assert told is not None
+    assert told.words == (Word.REVERSED,)
+
+
+def test_what_was_paid_and_then_voided_was_given_back_and_is_no_incident() -> None:
+    before = standing(State.SUCCEEDED).changed(reading=Reading.SUCCEEDED, effect=Effect.DONE)
+    after, _ = conclude_outside(before, Source.WEBHOOK, read(Reading.CANCELLED), REPLAYED, settled=True)
+    assert (after.state, after.reading, after.incident) == (State.SUCCEEDED, Reading.REVERSED, None)
+
+
+def test_another_reference_is_an_incident() -> None:
+    before = standing(State.SUCCEEDED).changed(reading=Reading.SUCCEEDED, effect=Effect.DONE, reference="ch_1")
+    after, _ = conclude_outside(
+        before, Source.WEBHOOK, read(Reading.SUCCEEDED, reference="ch_2"), REPLAYED, settled=True
+    )
+    assert (after.incident, after.reference) == (IncidentKind.TWO_REFERENCES, "ch_1")
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_does_not_fit_is_never_a_success_and_against_a_payment_an_incident(state: State) -> None:
+    does_not_fit = read(Reading.UNKNOWN_OUTCOME, rule=DOES_NOT_FIT)
+    before = standing(state)
+    after, event = conclude_outside(before, Source.WEBHOOK, does_not_fit, REPLAYED, settled=True)
+    assert event is None
+    assert after.state is state
+    paid = state in {State.SUCCEEDED, State.PENDING}
+    assert after.incident == (IncidentKind.ANOTHER_AMOUNT if paid else None)
+
+
+def test_older_news_changes_nothing() -> None:
+    paid = standing(State.SUCCEEDED).changed(reading=Reading.SUCCEEDED, effect=Effect.DONE)
+    for reading in (Reading.PENDING, Reading.REQUIRES_ACTION, Reading.SUCCEEDED):
+        after, _ = conclude_outside(paid, Source.WEBHOOK, read(reading), REPLAYED, settled=False)
+        assert (after.state, after.incident, after.reading) == (State.SUCCEEDED, None, Reading.SUCCEEDED)
+
+
+def test_a_decline_that_was_executed_is_not_forgotten_when_the_others_are_absent() -> None:
+    before = standing(State.UNKNOWN).changed(reading=Reading.ISSUER_HARD_DECLINE, effect=Effect.NONE, attempts=2)
+    after, _ = conclude_outside(before, Source.INQUIRY, read(Reading.ABSENT), REEXECUTED, settled=True)
+    assert (after.state, after.reading) == (State.FAILED, Reading.ISSUER_HARD_DECLINE)
+
+
+def test_what_says_nothing_is_no_event() -> None:
+    for source in Source:
+        assert event_of(source, Reading.TEMPORARY_PROVIDER_ERROR) is None
+        assert event_of(source, Reading.UNKNOWN_OUTCOME) is None
+    assert event_of(Source.WEBHOOK, Reading.ABSENT) is None  # nobody is told of what does not exist
+
+
+def test_ends_doubts_and_incidents_are_told_once() -> None:
+    doubted = standing(State.UNKNOWN)
+    ended = doubted.changed(state=State.SUCCEEDED, doubt=frozenset())
+    assert _words(standing(State.SENDING, under_way=True), doubted) == (Word.DOUBT_OPENED,)
+    assert _words(doubted, ended) == (Word.RESOLVED, Word.ENDED)
+    assert _words(ended, ended) == ()
+    review = doubted.changed(state=State.REQUIRES_REVIEW)
+    assert _words(doubted, review) == (Word.REVIEW_OPENED,)
+    disputed = ended.changed(incident="another_amount")
+    assert _words(ended, disputed) == (Word.INCIDENT_OPENED,)
+    assert _words(disputed, ended) == (Word.INCIDENT_CLOSED,)
+
+
+def _words(before: Operation | None, after: Operation) -> tuple[Word, ...]:
+    told = told_by(before, after)
+    return told.words if told is not None else ()

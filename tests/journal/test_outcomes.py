@@ -1,0 +1,98 @@
+"""Outcomes: every change that tells something, once and in order, whoever writes at the same time; and cursors."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from proxy.core.operation import Word
+from proxy.journal.base import Journal, OutcomeRow
+from tests.journal.conftest import Store
+from tests.journal.sample import LEASE_S, HandClock, declining, doubting, owned, read, succeeding, telling, touching
+
+
+async def everything(journal: Journal, limit: int = 1000) -> list[OutcomeRow]:
+    rows: list[OutcomeRow] = []
+    while found := await journal.outcomes(rows[-1].seq if rows else 0, limit=limit):
+        assert len(found) <= limit
+        rows.extend(found)
+    return rows
+
+
+def words(rows: list[OutcomeRow]) -> list[tuple[Word, ...]]:
+    return [row.entry.told.words for row in rows if row.entry.told is not None]
+
+
+async def test_only_what_tells_something_is_told(store: Store) -> None:
+    journal = store.journal
+    first, second = await owned(journal, "key-1"), await owned(journal, "key-2")
+    doubted = await journal.record(telling(first, doubting(first)))
+    await journal.record(touching(second))
+    held = await journal.take_lease(doubted, "resolver", LEASE_S)
+    ended = await journal.record(telling(held, succeeding(held)))
+    rows = await everything(await store.reopen())
+    assert words(rows) == [(Word.DOUBT_OPENED,), (Word.RESOLVED, Word.ENDED)]
+    assert [row.operation for row in rows] == [ended, ended]  # what it is; how it stood then is in the entry
+    history = await store.journal.history(first.id)
+    assert [row.entry for row in rows] == [history[1], history[3]]
+
+
+async def test_what_the_journal_itself_finds_out_is_told(journal: Journal, clock: HandClock) -> None:
+    operation = await owned(journal)
+    clock.move(LEASE_S)
+    await journal.expire_leases()
+    (row,) = await everything(journal)
+    assert row.operation == await read(journal, operation)
+    assert words([row]) == [(Word.DOUBT_OPENED,)]
+
+
+async def test_page_by_page_nothing_is_left_out(journal: Journal) -> None:
+    for number in range(10):
+        operation = await owned(journal, f"key-{number}")
+        await journal.record(telling(operation, declining(operation)))
+    assert await everything(journal, limit=3) == await everything(journal)
+    assert len(await everything(journal)) == 10
+    assert await journal.outcomes(await last_seq(journal), limit=5) == ()
+
+
+async def last_seq(journal: Journal) -> int:
+    return (await everything(journal))[-1].seq
+
+
+async def test_a_reader_among_writers_misses_nothing_and_sees_nothing_twice(journal: Journal) -> None:
+    """What is read once is never preceded by something that appears later."""
+    told: list[str] = []
+    done = asyncio.Event()
+
+    async def write(number: int) -> None:
+        for count in range(10):
+            operation = await owned(journal, f"key-{number}-{count}")
+            ended = await journal.record(telling(operation, succeeding(operation)))
+            told.append(ended.id)
+
+    async def follow() -> list[OutcomeRow]:
+        rows: list[OutcomeRow] = []
+        while True:
+            last = done.is_set()
+            found = await journal.outcomes(rows[-1].seq if rows else 0, limit=7)
+            rows.extend(found)
+            if last and not found:
+                return rows
+            await asyncio.sleep(0)
+
+    following = asyncio.ensure_future(follow())
+    await asyncio.gather(*(write(number) for number in range(20)))
+    done.set()
+    rows = await following
+    assert sorted(row.operation.id for row in rows) == sorted(told)
+    assert all(one.seq < other.seq for one, other in pairwise(rows))
+
+
+async def test_a_reader_starts_at_nothing_and_goes_on_where_it_was(store: Store) -> None:
+    journal = store.journal
+    assert await journal.cursor("sink") == 0
+    await journal.move_cursor("sink", 7)
+    await journal.move_cursor("other", 3)
+    await journal.move_cursor("sink", 9)
+    journal = await store.reopen()
+    assert (await journal.cursor("sink"), await journal.cursor("other")) == (9, 3)

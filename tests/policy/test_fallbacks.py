@@ -1,0 +1,112 @@
+"""Fallbacks between files: the other route must exist, speak the same API, and guard the same purchases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.core.errors import PolicyError
+from proxy.core.policy import Fallback, FallbackCause
+from proxy.policy.book import load_directory
+from tests.policy.bad_files import problems_of
+from tests.policy.texts import changed, load, operation
+
+PAYING = "merchant: shop\n" + changed("    kind: sale\n", "    kind: sale\n    intent: order\n")
+FIRST = "fallback: [{to: other, when: [not_sent, absent], after: 2}]\n" + PAYING
+OTHER = "hosts: [other.test]\n" + changed("provider: bank", "provider: other", PAYING)
+
+
+def problems_in(directory: Path, **files: str) -> list[str]:
+    for name, text in files.items():
+        (directory / f"{name}.yaml").write_text(text)
+    try:
+        load_directory(directory)
+    except PolicyError as error:
+        return [problem.replace(f"{directory}/", "") for problem in error.problems]
+    return []
+
+
+def test_a_fallback_to_a_route_that_speaks_the_same_api_loads(tmp_path):
+    assert problems_in(tmp_path, a=FIRST, b=OTHER) == []
+    book = load_directory(tmp_path)
+    causes = frozenset({FallbackCause.NOT_SENT, FallbackCause.ABSENT})
+    assert operation(book.providers["bank"], "pay").fallbacks == (Fallback("other", causes, 2),)
+    assert operation(book.providers["other"], "pay").fallbacks == ()
+
+
+def test_a_fallback_needs_its_provider(tmp_path):
+    assert problems_in(tmp_path, a=FIRST) == [
+        "a.yaml:1:17: fallback[0].to: found 'other', allowed: a provider of this directory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("merchant: shop", "merchant: mall", "of the merchant 'mall', allowed: one of 'shop'"),
+        ("merchant: shop\n", "", "of the merchant '', allowed: one of 'shop'"),
+        ("  pay:\n", "  buy:\n", "which has no operation 'pay', allowed: a provider that speaks the same API"),
+        ("POST /v1/payments", "POST /v2/payments", "whose 'pay' does not match POST /v1/payments, allowed"),
+        ("kind: sale", "kind: authorization", "whose 'pay' is another kind or body, allowed"),
+        ("provider: other", "body: form\nprovider: other", "whose 'pay' is another kind or body, allowed"),
+        ("intent: order", "intent: basket", "whose 'pay' has another 'intent', allowed: order, as here"),
+    ],
+)
+def test_a_fallback_that_does_not_fit_is_told(tmp_path, old, new, said):
+    (problem,) = problems_in(tmp_path, a=FIRST, b=changed(old, new, OTHER))
+    assert problem.startswith("a.yaml:1:17: fallback[0].to: found 'other', ")
+    assert said in problem
+
+
+def test_a_fallback_needs_a_merchant(tmp_path):
+    without = "merchant: shop\n"
+    (problem,) = problems_in(tmp_path, a=changed(without, "", FIRST), b=changed(without, "", OTHER))
+    assert problem.endswith("without 'merchant' in this file, it is required: the purchases of both must be one scope")
+
+
+def test_a_wider_route_of_the_other_will_do(tmp_path):
+    assert problems_in(tmp_path, a=FIRST, b=changed("POST /v1/payments", '"POST /v1/{kind}"', OTHER)) == []
+
+
+def test_a_chain_ends(tmp_path):
+    third = "fallback: [{to: bank, when: [not_sent]}]\n" + changed("other.test", "third.test", OTHER)
+    third = changed("provider: other", "provider: third", third)
+    chained = "fallback: [{to: third, when: [not_sent]}]\n" + OTHER
+    problems = problems_in(tmp_path, a=FIRST, b=chained, c=third)
+    assert [problem.split(", ")[1] for problem in problems] == [
+        "whose own fallback leads back to 'bank'",
+        "whose own fallback leads back to 'other'",
+        "whose own fallback leads back to 'third'",
+    ]
+    assert problems_in(tmp_path, c=changed("fallback: [{to: bank, when: [not_sent]}]\n", "", third)) == []
+
+
+def test_a_kept_revision_loads_without_the_other_file():
+    provider = load(FIRST)
+    assert load(provider.content) == provider
+
+
+def test_what_acts_on_a_thing_of_the_provider_does_not_fall_back():
+    confirm = (
+        "  confirm: {kind: sale, match: 'POST /v1/payments/{payment}/confirm', target: path:payment, answer: payment}\n"
+    )
+    provider = load(changed("answers:\n", confirm + "answers:\n", FIRST))
+    assert operation(provider, "confirm").fallbacks == ()
+
+
+def test_a_paying_operation_that_falls_back_is_guarded_by_its_intent():
+    (problem,) = problems_of(changed("    intent: order\n", "", FIRST))
+    assert "operations.pay.intent: found nothing, it is required where 'fallback' is given" in problem
+
+
+def test_a_fallback_on_absent_needs_somebody_to_ask():
+    ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
+    (problem,) = problems_of(changed(ask, "", FIRST))
+    assert problem.endswith("'absent', which needs an operation with 'ask': nobody could say that it is absent")
+
+
+def test_a_provider_stands_once_among_the_fallbacks():
+    text = changed("after: 2}]", "after: 2}, {to: other, when: [rate_limited]}]", FIRST)
+    (problem,) = problems_of(text)
+    assert problem.endswith("fallback[1].to: found 'other' again, allowed: each provider once")

@@ -1,0 +1,109 @@
+"""`ask` and `cancel` as the values that the engine asks and cancels by."""
+
+from __future__ import annotations
+
+import json
+
+from proxy.core.classify import Asked
+from proxy.core.evidence import Evidence, NetworkPhase, Response
+from proxy.core.inquiry import Inquiry, read_inquiry
+from proxy.core.operation import Found, Operation
+from proxy.core.policy import Policy
+from proxy.core.reading import Reading
+from proxy.core.template import Values
+from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
+
+SEARCH = """\
+      - request: GET /v1/payments/search
+        query: {query: "metadata['paywitness']:'{operation_id}'", order: "{body:order.id}"}
+        at: "data[?metadata.paywitness == '{operation_id}']"
+        more: has_more
+        answer: payment
+        lag: 1m
+        misses: 2
+answers:
+"""
+TEXT = "stamp: body:metadata.paywitness\n" + changed("answers:\n", SEARCH)
+PAY = operation(load(TEXT), "pay")
+BY_REFERENCE, BY_SEARCH = PAY.inquiries
+
+
+def values(sent: Operation, tree: object = None) -> Values:
+    return Values(sent, {}, {"order": {"id": "A/1"}} if tree is None else tree)
+
+
+def seen(inquiry: Inquiry, body: object, sent: Operation | None = None, policy: Policy = PAY) -> Found:
+    evidence = Evidence(NetworkPhase.COMPLETE, 1, None, Response(200, b"", (), json.dumps(body).encode()), "", 0.1)
+    filled = values(sent or an_operation())
+    return read_inquiry(inquiry, evidence, policy.classify, Asked(), filled).finding.found
+
+
+def test_inquiries_keep_their_order_names_and_pace():
+    assert [inquiry.name for inquiry in PAY.inquiries] == ["ask[0]", "ask[1]"]
+    assert (BY_REFERENCE.needs_reference, BY_REFERENCE.lag_s, BY_REFERENCE.misses) == (True, 5.0, 3)
+    assert (BY_SEARCH.needs_reference, BY_SEARCH.lag_s, BY_SEARCH.misses) == (False, 60.0, 2)
+    assert [row.name for row in BY_SEARCH.answers] == ["answers.payment[0]", "answers.payment[1]"]
+
+
+def test_an_inquiry_is_filled_from_the_operation_and_encoded():
+    assert BY_REFERENCE.target(values(an_operation())) is None
+    assert BY_REFERENCE.target(values(an_operation(reference="p/1"))) == "/v1/payments/p%2F1"
+    query = "query=metadata%5B%27paywitness%27%5D%3A%27op_1%27&order=A%2F1"
+    assert BY_SEARCH.target(values(an_operation())) == f"/v1/payments/search?{query}"
+    assert BY_SEARCH.target(values(an_operation(), {})) is None
+
+
+def test_an_object_is_found_among_others_by_the_operations_own_id():
+    ours = {"status": "paid", "metadata": {"paywitness": "op_1"}}
+    other = {"status": "paid", "metadata": {"paywitness": "op_2"}}
+    assert seen(BY_SEARCH, {"data": [other, ours]}) is Found.HIT
+    assert seen(BY_SEARCH, {"data": [other]}) is Found.MISSED
+    assert seen(BY_SEARCH, {"data": [other], "has_more": True}) is Found.FAILED
+    assert seen(BY_SEARCH, {"data": [ours, ours]}) is Found.FAILED
+
+
+def test_what_cannot_be_looked_for_is_neither_asked_nor_missed():
+    unquotable = an_operation(stamp="a\\")
+    assert BY_SEARCH.target(values(unquotable)) is None
+    assert seen(BY_SEARCH, {"data": []}, unquotable) is Found.FAILED
+
+
+def test_a_file_read_again_gives_equal_inquiries():
+    assert load(TEXT) == load(TEXT)
+    assert operation(load(load(TEXT).content), "pay").inquiries == PAY.inquiries
+
+
+CANCEL = """\
+    cancel:
+      needs: reference
+      request: "POST /v1/payments/{reference}/void"
+      body: {reason: given_up, details: {order: "{body:order.id}"}}
+      read: [{when: "status == 'voided'", as: cancelled}]
+"""
+
+
+def test_a_cancel_knows_its_request_and_what_shows_that_it_worked():
+    cancel = operation(load(changed("    reference: id\n", "    reference: id\n" + CANCEL)), "pay").cancel
+    assert cancel is not None
+    assert not cancel.when_schedule_ran_out
+    assert cancel.target(values(an_operation())) is None
+    given_up = values(an_operation(reference="p1"))
+    assert (cancel.method, cancel.target(given_up)) == ("POST", "/v1/payments/p1/void")
+    assert [(place, text.filled(given_up)) for place, text in cancel.body] == [
+        (("reason",), "given_up"),
+        (("details", "order"), "A/1"),
+    ]
+    assert [row.reading for row in cancel.read] == [Reading.CANCELLED]
+
+
+def test_a_cancel_may_follow_the_schedule():
+    text = changed("    reference: id\n", "    reference: id\n" + CANCEL + "      when: schedule_ran_out\n")
+    cancel = operation(load(text), "pay").cancel
+    assert cancel is not None
+    assert cancel.when_schedule_ran_out
+
+
+def test_an_operation_without_either_has_neither():
+    ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
+    policy = operation(load(changed(ask, "", MINIMAL)), "pay")
+    assert (policy.inquiries, policy.cancel, policy.contract.can_be_asked) == ((), None, False)
