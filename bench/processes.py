@@ -93,7 +93,7 @@ def start_paywitness(stack: ExitStack, top: Path, scratch: Path, provider: Start
         raise BenchError("paywitness is not installed beside this Python: `make setup` installs it")
     command = [str(program), "run", "--policies", "policies"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{free_port()}"]
-    command += ["--journal", "sqlite:///journal.db", "--home", "home"]
+    command += ["--webhooks", "off", "--journal", "sqlite:///journal.db", "--home", "home"]
     return start(stack, "paywitness", port, command, scratch, scratch / "paywitness.log")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ from proxy.core.errors import SettingsError
 IDENTITY_SECRET = "PAYWITNESS_IDENTITY_SECRET"
 ENCRYPTION_KEYS = "PAYWITNESS_ENCRYPTION_KEYS"
 ADMIN_TOKEN = "PAYWITNESS_ADMIN_TOKEN"
+EVENTS_SECRET = "PAYWITNESS_EVENTS_SECRET"
+
+OFF = "off"
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,19 @@ class Settings:
     lease_s: float = 30.0
     grace_s: float = 25.0  # below Kubernetes' 30 s
     calls_max: int = 1_000
+    webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
+    events: str | None = None  # where ends, doubts, resolutions and incidents are sent
+    retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
+    tombstones_s: float = 90 * 86400.0  # and its key is known for this long after that
+    resolvers: int = 16  # operations in doubt looked at side by side
+    resolvers_per_provider: int = 8  # one slow provider must not hold up the others' doubts
+    harvest_s: float = 20.0  # a late answer is listened for; 0: not at all
+    spool: Path | None = None  # None: beside the rest of our own files, in `home`
+
+    @property
+    def spool_directory(self) -> Path:
+        """Where evidence waits that the journal did not take."""
+        return self.spool if self.spool is not None else self.home / "spool"
 
     @property
     def journal_path(self) -> Path:
@@ -66,6 +85,41 @@ def read_address(text: str, name: str) -> Address:
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise SettingsError(f"{name} {text!r}: give host:port, for example 127.0.0.1:8700")
     return Address(host, int(port))
+
+
+def read_listener(text: str, name: str) -> Address | None:
+    """An address, or `off`."""
+    return None if text == OFF else read_address(text, name)
+
+
+def read_duration(text: str, name: str, *, least_s: float, most_s: float) -> float:
+    """`300ms`, `2s`, `5m`, `24h`, `30d`, as in a policy. Where nothing is allowed too: `0` or `off`."""
+    if text in {"0", OFF} and least_s == 0:
+        return 0.0
+    found = _DURATION.match(text)
+    if found is None:
+        raise SettingsError(f"{name} {text!r}: give a duration such as 300ms, 2s, 5m, 24h or 30d")
+    seconds = round(int(found[1]) * _UNITS_S[found[2]], 3)
+    if not least_s <= seconds <= most_s:
+        raise SettingsError(f"{name} {text!r}: give {_seconds_text(least_s)} to {_seconds_text(most_s)}")
+    return seconds
+
+
+def _seconds_text(seconds: float) -> str:
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNITS_S[unit] == 0)
+    return f"{seconds / _UNITS_S[unit]:.0f}{unit}" if seconds else "0"
+
+
+def read_sink(text: str, name: str) -> str:
+    """The address that events are sent to. No user or password in it: it is logged."""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        if sound and parts.username is None and not parts.fragment and text.isprintable() and " " not in text:
+            return text
+    except ValueError:
+        pass  # brackets or a port that are none: refused as the rest
+    raise SettingsError(f"{name}: give http://host/path or https://host/path, without user, password or fragment")
 
 
 def check_limits(text: str) -> str:

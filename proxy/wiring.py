@@ -10,35 +10,55 @@ import base64
 import logging
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from typing import Any
 
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
 from proxy.chance import Chance, SystemChance
 from proxy.clock import Clock, SystemClock
+from proxy.core.errors import SettingsError
 from proxy.core.identity import check_value
 from proxy.edge.server import EdgeServer
+from proxy.edge.webhooks import WebhookServer
+from proxy.engine.applying import Applying
 from proxy.engine.attempt import Sender
-from proxy.engine.carry import Carry
+from proxy.engine.carry import Carry, Spooling
+from proxy.engine.credentials import Credentials
 from proxy.engine.engine import Engine
 from proxy.engine.errand import Errand
+from proxy.engine.fallback import Fallbacks
 from proxy.engine.forward import Forward
 from proxy.engine.gate import Gate
+from proxy.engine.inquirer import Inquirer
+from proxy.engine.intents import Intents
+from proxy.engine.late import Late
 from proxy.engine.leases import Leases
+from proxy.engine.matching import Matching
+from proxy.engine.outbox import Outbox, Sink
+from proxy.engine.outside import Outside
 from proxy.engine.pinned import PinnedPolicies
 from proxy.engine.records import Records
 from proxy.engine.recovery import Recovery
+from proxy.engine.relay import Relay
 from proxy.engine.reload import Reload, keep_revisions, refuse_changed_identity, reloaded
 from proxy.engine.repeats import Repeats
+from proxy.engine.replay import Replay
+from proxy.engine.resolver import Resolver
+from proxy.engine.retention import Retention
+from proxy.engine.review import Review
+from proxy.engine.spool import Spool
 from proxy.engine.steps import NoSteps, Steps
+from proxy.engine.watch import Watch
+from proxy.engine.webhooks import Webhooks
 from proxy.journal.base import Journal
 from proxy.journal.sqlite import SqliteJournal
 from proxy.policy.book import PolicyBook, load_directory
 from proxy.policy.watch import PolicyWatch
-from proxy.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, IDENTITY_SECRET, Address, Settings, kept_secret
+from proxy.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET, Address, Settings, kept_secret
 from proxy.tasks import Tasks
 from proxy.telemetry.lines import install
 from proxy.telemetry.logs import Logs
@@ -53,12 +73,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
-    """What the admin server may look at."""
+    """What the admin server may look at, and the hands it lends to operators."""
 
     engine: Engine
     reload: Reload
     journal: Journal
     metrics: Metrics
+    review: Review
+    intents: Intents
 
     def readiness(self) -> Readiness:
         return Readiness(self.engine.gate.draining, self.reload.problems)
@@ -67,40 +89,146 @@ class AdminView:
         return self.engine.book
 
 
-def assemble(
-    *,
-    book: PolicyBook,
-    journal: Journal,
-    vault: Vault,
-    clock: Clock,
-    chance: Chance,
-    steps: Steps,
-    telemetry: Telemetry,
-    lease_s: float,
-    calls_max: int,
-) -> tuple[Engine, Leases]:
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What everything else stands on."""
+
+    journal: Journal
+    vault: Vault
+    clock: Clock
+    chance: Chance
+    steps: Steps
+    telemetry: Telemetry
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much, how long, how many."""
+
+    lease_s: float = 30.0
+    calls_max: int = 1_000
+    harvest_s: float = 20.0
+    resolvers: int = 16
+    resolvers_per_provider: int = 8
+
+    @classmethod
+    def of(cls, settings: Settings) -> Bounds:
+        return cls(
+            lease_s=settings.lease_s,
+            calls_max=settings.calls_max,
+            harvest_s=settings.harvest_s,
+            resolvers=settings.resolvers,
+            resolvers_per_provider=settings.resolvers_per_provider,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A sidecar without its listeners and loops: what carries calls, and what goes on when they have left."""
+
+    engine: Engine
+    leases: Leases
+    resolver: Resolver
+    outside: Outside
+    late: Late
+    records: Records
+    pinned: PinnedPolicies
+    upstream: UpstreamClient
+
+
+def assemble(ground: Ground, bounds: Bounds, book: PolicyBook, spool: Spooling) -> Parts:
     """The engine over a journal and a network. No listener, no loop in the background."""
+    journal, vault, clock, telemetry = ground.journal, ground.vault, ground.clock, ground.telemetry
     under_way: dict[str, Errand] = {}
-    leases = Leases(journal, clock, lease_s)  # the right to send
-    upstream = UpstreamClient(monotonic=clock.mono, steps=steps)  # the network
+    tasks, watch = Tasks(), Watch()
+    leases = Leases(journal, clock, bounds.lease_s)  # the right to send
+    upstream = UpstreamClient(monotonic=clock.mono, steps=ground.steps, harvest_s=bounds.harvest_s)  # the network
     records = Records(journal, leases, vault, clock, telemetry)  # claims and writes
-    repeats = Repeats(journal, vault, clock, PinnedPolicies(journal), under_way)  # known keys
-    sender = Sender(upstream, leases, clock)  # one attempt
-    carry = Carry(records, repeats, sender, leases, vault, clock, chance, steps, telemetry)  # the life of a call
+    pinned = PinnedPolicies(journal)  # the policy that each operation was started under
+    outside = Outside(records, vault, clock, ground.chance, telemetry, watch)  # evidence that came by no attempt
+    late = Late(records, outside, clock, telemetry)  # evidence that came too late for its call
+
+    def current() -> PolicyBook:
+        return engine.book
+
+    fallbacks = Fallbacks(journal, current, leases, vault, clock, ground.chance, ground.environment, telemetry)
+    carry = Carry(  # the life of a call
+        records=records,
+        repeats=Repeats(journal, vault, clock, pinned, under_way, watch),
+        sender=Sender(upstream, leases, clock),
+        leases=leases,
+        vault=vault,
+        clock=clock,
+        chance=ground.chance,
+        steps=ground.steps,
+        telemetry=telemetry,
+        watch=watch,
+        fallbacks=fallbacks,
+        late=late,
+        spool=spool,
+        tasks=tasks,
+    )
     engine = Engine(
         carry=carry,
+        fallbacks=fallbacks,
         forwarding=Forward(upstream, telemetry),  # what is no operation
+        intents=Intents(journal, current),  # whether a purchase may be paid
         journal=journal,
         vault=vault,
-        gate=Gate(calls_max),
+        gate=Gate(bounds.calls_max),
         clock=clock,
-        chance=chance,
+        chance=ground.chance,
         telemetry=telemetry,
-        tasks=Tasks(),
+        tasks=tasks,
         book=book,
         under_way=under_way,
     )
-    return engine, leases
+    resolver = _resolver(ground, bounds, carry, outside, pinned, current)
+    return Parts(engine, leases, resolver, outside, late, records, pinned, upstream)
+
+
+def _resolver(
+    ground: Ground,
+    bounds: Bounds,
+    carry: Carry,
+    outside: Outside,
+    pinned: PinnedPolicies,
+    book: Callable[[], PolicyBook],
+) -> Resolver:
+    """What goes on finding out after the caller has left."""
+    journal, vault, clock, upstream = ground.journal, ground.vault, ground.clock, carry.sender.upstream
+    credentials = Credentials(journal, vault, ground.environment, upstream, clock)  # for calls of our own
+    return Resolver(
+        journal=journal,
+        carry=carry,
+        outside=outside,
+        inquirer=Inquirer(journal, upstream, credentials, vault, clock, ground.telemetry, carry.tasks),
+        pinned=pinned,
+        book=book,
+        clock=clock,
+        chance=ground.chance,
+        steps=ground.steps,
+        telemetry=ground.telemetry,
+        tasks=carry.tasks,
+        workers_max=bounds.resolvers,
+        per_provider_max=bounds.resolvers_per_provider,
+    )
+
+
+def webhooks_for(ground: Ground, parts: Parts) -> Webhooks:
+    """What providers tell us unasked."""
+    matching = Matching(ground.journal, parts.pinned, ground.vault)
+    return Webhooks(
+        journal=ground.journal,
+        vault=ground.vault,
+        clock=ground.clock,
+        telemetry=ground.telemetry,
+        applying=Applying(matching, parts.outside, parts.resolver.inquirer),
+        relay=Relay(parts.upstream),
+        book=lambda: parts.engine.book,
+        environment=ground.environment,
+    )
 
 
 async def serve(
@@ -116,6 +244,7 @@ async def serve(
     install(sys.stderr, logging.getLevelName(settings.log_level.upper()))
     telemetry = Telemetry(Metrics(version("paywitness"), clock.now), Logs(logging.getLogger("paywitness")))
     book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
+    sink = sink_for(settings, environment)
     async with AsyncExitStack() as stack:
         journal = await SqliteJournal.open(settings.journal_path, clock=clock)
         stack.push_async_callback(journal.close)
@@ -123,42 +252,80 @@ async def serve(
         await journal.check_identity(check_value(vault.identity_secret))
         await refuse_changed_identity(journal, book)
         await keep_revisions(journal, book)
+        spool = Spool(settings.spool_directory, vault, clock)
+        stack.callback(spool.close)
+        ground = Ground(journal, vault, clock, chance, steps or NoSteps(), telemetry, environment)
+        parts = assemble(ground, Bounds.of(settings), book, spool)
+        engine = parts.engine
+        stack.push_async_callback(parts.upstream.close)
+        replay = Replay(spool, parts.records, parts.pinned, lambda: engine.book, clock, parts.late)
+        await replay.replay_all()  # what is known for certain comes before what must be assumed
         recovery = Recovery(journal, clock, telemetry)
         recovered = await recovery.at_start(only_holder=True)
-        engine, leases = assemble(
-            book=book,
-            journal=journal,
-            vault=vault,
-            clock=clock,
-            chance=chance,
-            steps=steps or NoSteps(),
-            telemetry=telemetry,
-            lease_s=settings.lease_s,
-            calls_max=settings.calls_max,
-        )
-        stack.push_async_callback(engine.carry.sender.upstream.close)
         reload = Reload(PolicyWatch(settings.policies, book), engine, journal, clock, telemetry)
         telemetry.tell(reloaded(book))
-        background = Tasks()  # renewing, looking for lost leases, watching the policies
+        webhooks = webhooks_for(ground, parts)
+        stack.push_async_callback(webhooks.close)
+        background = Tasks()  # loops that never end by themselves
         stack.push_async_callback(background.stop)
-        background.start(leases.keep_renewing(), "leases")
-        background.start(recovery.keep_looking(), "recovery")
-        background.start(reload.keep_looking(), "reload")
-        admin = AdminServer(
-            AdminView(engine, reload, journal, telemetry.metrics), admin_token(settings, environment, chance)
-        )
-        stack.push_async_callback(admin.close)
-        admin_port = await admin.start(settings.admin.host, settings.admin.port)
-        edge = EdgeServer(engine)
-        stack.push_async_callback(edge.close)
-        listens = Address(*await edge.start(settings.listen.host, settings.listen.port))
+        loops: dict[str, Coroutine[Any, Any, None]] = {
+            "leases": parts.leases.keep_renewing(),
+            "recovery": recovery.keep_looking(),
+            "reload": reload.keep_looking(),
+            "resolver": parts.resolver.keep_resolving(),
+            "webhooks": webhooks.keep_applying(),
+            "spool": replay.keep_replaying(),
+            "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
+        }
+        if sink is not None:
+            loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, chance, telemetry).keep_delivering()
+        for name, loop in loops.items():
+            background.start(loop, name)
+        bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks)
         _listen_to_signals(stop, reload.look_now)
-        bound = replace(settings, listen=listens, admin=Address(settings.admin.host, admin_port))
         for line in greeting(bound, book, recovered):
             say(line)
         await stop.wait()
         say("Draining: no new calls; those under way finish or are recorded as doubt.")
         await drain(engine, edge, settings.grace_s, clock)
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    settings: Settings,
+    environment: Mapping[str, str],
+    ground: Ground,
+    parts: Parts,
+    reload: Reload,
+    webhooks: Webhooks,
+) -> tuple[Settings, EdgeServer]:
+    """The listeners: admin first, so that health can be asked; payments last, when all else is there. And where they
+    are, which only they know where a port was left to the system."""
+    engine, journal, telemetry = parts.engine, ground.journal, ground.telemetry
+    review = Review(parts.records, parts.outside, journal, parts.pinned, lambda: engine.book, ground.clock, telemetry)
+    view = AdminView(engine, reload, journal, telemetry.metrics, review, engine.intents)
+    admin = AdminServer(view, admin_token(settings, environment, ground.chance))
+    stack.push_async_callback(admin.close)
+    admin_port = await admin.start(settings.admin.host, settings.admin.port)
+    told = None
+    if settings.webhooks is not None:
+        listener = WebhookServer(webhooks)
+        stack.push_async_callback(listener.close)
+        told = Address(*await listener.start(settings.webhooks.host, settings.webhooks.port))
+    edge = EdgeServer(engine)
+    stack.push_async_callback(edge.close)
+    listens = Address(*await edge.start(settings.listen.host, settings.listen.port))
+    return replace(settings, listen=listens, admin=Address(settings.admin.host, admin_port), webhooks=told), edge
+
+
+def sink_for(settings: Settings, environment: Mapping[str, str]) -> Sink | None:
+    """Where events go. Unsigned ones could be anybody's, so a sink needs its secret."""
+    if settings.events is None:
+        return None
+    secret = environment.get(EVENTS_SECRET)
+    if not secret:
+        raise SettingsError(f"--events {settings.events}: set {EVENTS_SECRET}, by which its receiver knows us")
+    return Sink(settings.events, secret.encode())
 
 
 async def drain(engine: Engine, edge: EdgeServer, grace_s: float, clock: Clock) -> None:
@@ -196,6 +363,13 @@ def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
         f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
         f"Admin, metrics, health on {settings.admin.url}  journal: {settings.journal}",
     ]
+    if settings.webhooks is not None:
+        told = sorted(name for name, provider in book.providers.items() if provider.notices is not None)
+        lines.append(
+            f"Webhooks on {settings.webhooks.url}/paywitness/webhooks/{{provider}}  for: {', '.join(told) or 'nobody'}"
+        )
+    if settings.events is not None:
+        lines.append(f"Events go to {settings.events}")
     if settings.sandbox is not None:
         url = settings.sandbox.url
         lines.append(f"The sandbox provider listens on {url}  ledger: {url}/_sandbox/ledger")

@@ -44,15 +44,15 @@ def runnable(command: Command) -> bool:
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The README's `make run`, on free ports: where it says 8700, 8701, 8702."""
+    """The README's `make run`, on free ports: where it says 8700 to 8703."""
     home = tmp_path_factory.mktemp("readme")
-    chosen = {number: str(free_port()) for number in ("8700", "8701", "8702")}
+    chosen = {number: str(free_port()) for number in ("8700", "8701", "8702", "8703")}
     policies = home / "policies"
     policies.mkdir()
     for file in (TOP / "policies").glob("*.yaml"):
         (policies / file.name).write_text(file.read_text().replace("127.0.0.1:8702", f"127.0.0.1:{chosen['8702']}"))
     command = [sys.executable, "-m", "proxy", "run", "--with-sandbox", "--policies", str(policies)]
-    for flag, number in (("--listen", "8700"), ("--admin", "8701"), ("--sandbox", "8702")):
+    for flag, number in (("--listen", "8700"), ("--admin", "8701"), ("--sandbox", "8702"), ("--webhooks", "8703")):
         command += [flag, f"127.0.0.1:{chosen[number]}"]
     command += ["--journal", f"sqlite:///{home / 'journal.db'}", "--home", str(home)]
     with (home / "log").open("wb") as log:
@@ -72,7 +72,7 @@ def test_the_commands_of_the_readme_do_what_it_says(ports: dict[str, str]) -> No
     assert len(commands) >= 8
     for command in commands:
         text = command.text.replace(".venv/bin/paywitness", f"{sys.executable} -m proxy")
-        for number in ("8700", "8701", "8702"):
+        for number in ("8700", "8701", "8702", "8703"):
             text = text.replace(f"127.0.0.1:{number}", f"127.0.0.1:{ports[number]}")
         admin = f"http://127.0.0.1:{ports['8701']}"
         environment = {**os.environ, "PAYWITNESS_HOME": ports["home"], "PAYWITNESS_ADMIN_URL": admin, "COLUMNS": "160"}

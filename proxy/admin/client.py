@@ -1,4 +1,4 @@
-"""How our own commands ask the admin port: one GET, one JSON object back, or an error that says what to do.
+"""How our own commands ask the admin port: one request, one JSON object back, or an error that says what to do.
 
 No library, no proxy of the environment, no redirect: the token goes to the address that was given and nowhere else.
 """
@@ -16,6 +16,7 @@ from proxy.core.errors import PaywitnessError
 
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a page of 200 operations is a few hundred kilobytes
 _TIMEOUT_S = 10.0
+_ACTING_TIMEOUT_S = 60.0  # five hundred operations, each of them written down before the next
 
 
 class AdminUnreachable(PaywitnessError):
@@ -41,13 +42,24 @@ class AdminClient:
     def operation(self, operation_id: str) -> dict[str, Any]:
         return self._get(f"/v1/operations/{quote(operation_id, safe='')}")
 
+    def act(self, operation_id: str, action: str, order: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", f"/v1/operations/{quote(operation_id, safe='')}/{action}", order)
+
+    def act_on_many(self, action: str, order: dict[str, Any]) -> dict[str, Any]:
+        return self._ask("POST", f"/v1/review/{action}", order)
+
     def _get(self, target: str) -> dict[str, Any]:
-        connection = self._connection()
+        return self._ask("GET", target, None)
+
+    def _ask(self, method: str, target: str, content: dict[str, Any] | None) -> dict[str, Any]:
+        connection = self._connection(_TIMEOUT_S if content is None else _ACTING_TIMEOUT_S)
         headers = {"Accept": "application/json"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection.request("GET", target, headers=headers)
+            connection.request(method, target, json.dumps(content) if content is not None else None, headers)
             response = connection.getresponse()
             body = response.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -56,12 +68,12 @@ class AdminClient:
             connection.close()
         return self._read(response.status, body)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         parts = self._parts()
         if parts.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
     def _parts(self) -> SplitResult:
         try:
@@ -89,7 +101,7 @@ class AdminClient:
 
     def _unreachable(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
-            return f"The proxy at {self._address} did not answer within {_TIMEOUT_S:.0f} s."
+            return f"The proxy at {self._address} did not answer in time. What was asked for may have been done."
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         return (
             f"No proxy answers at {self._address} ({why}). Start one with `paywitness run`, or say where it is with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -22,18 +23,26 @@ _HOW_TO_SET_TOKEN = (
     "This proxy was started without an admin token, so this part of the admin port is closed. "
     "Set PAYWITNESS_ADMIN_TOKEN in its environment and start it again."
 )
+_ASK_AGAIN = "The journal did not answer. Ask again; /readyz tells when it is back."
+_LOOK_FIRST = (
+    "The journal did not answer, so whether the order was written down is not known. Look at the operation, and repeat "
+    "the order where its timeline does not show it; /readyz tells when the journal is back."
+)
 _HOW_TO_GIVE_TOKEN = "Send the admin token: 'Authorization: Bearer <token>'. It is what PAYWITNESS_ADMIN_TOKEN holds."
 
 
 class AdminProblem(PaywitnessError):
     """A question that cannot be answered, with what the asker is told."""
 
-    def __init__(self, status_code: int, kind: str, title: str, detail: str) -> None:
+    def __init__(
+        self, status_code: int, kind: str, title: str, detail: str, members: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(title)
         self.status_code = status_code
         self.kind = kind
         self.title = title
         self.detail = detail
+        self.members = members or {}
 
     def response(self) -> web.Response:
         members = {
@@ -41,6 +50,7 @@ class AdminProblem(PaywitnessError):
             "title": self.title,
             "status": self.status_code,
             "detail": self.detail,
+            **self.members,
         }
         return web.Response(
             status=self.status_code,
@@ -57,6 +67,10 @@ def bad_query(detail: str) -> AdminProblem:
     return AdminProblem(400, "bad-query", "The query cannot be understood", detail)
 
 
+def unfit_order(detail: str) -> AdminProblem:
+    return AdminProblem(400, "unfit-order", "The order cannot be followed", detail)
+
+
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever is raised below into a problem, and keep every answer out of caches."""
@@ -65,7 +79,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except AdminProblem as problem:
         response = problem.response()
     except JournalUnavailable:
-        detail = "The journal did not answer. Ask again; /readyz tells when it is back."
+        detail = _ASK_AGAIN if request.method == "GET" else _LOOK_FIRST
         response = AdminProblem(503, "journal-unavailable", "The journal did not answer", detail).response()
     except web.HTTPException as error:
         response = _routing_problem(request, error)

@@ -9,12 +9,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from proxy.admin.contradiction import contradicted, contradicting
 from proxy.admin.verdict import verdict
 from proxy.admin.view import Readiness
-from proxy.core.operation import AttemptSummary, HistoryEntry, Operation
+from proxy.core.cloudevent import cloud_event
+from proxy.core.operation import AttemptSummary, Finding, HistoryEntry, Operation
 from proxy.core.policy import Policy, Provider
+from proxy.core.proposal import actions_for, proposal_for
 from proxy.core.redact import redact
 from proxy.core.reply import described
+from proxy.core.template import Values, in_path
+from proxy.engine.review import Bulk
+from proxy.journal.base import OutcomeRow
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.doubt import DoubtCounted
 from proxy.telemetry.lines import iso
@@ -22,14 +28,12 @@ from proxy.telemetry.lines import iso
 _PROBLEMS_MAX = 50  # of a policy directory: the first ones are what a person mends first
 
 
-def operations_page(operations: Sequence[Operation], limit: int) -> dict[str, Any]:
-    """A page of a listing that was asked for one more than `limit`: that one tells that there is a next page."""
-    shown = operations[:limit]
-    more = len(operations) > limit
-    return {"operations": [operation_row(operation) for operation in shown], "next": shown[-1].id if more else None}
+def operations_page(operations: Sequence[Operation], following: str | None, book: PolicyBook | None) -> dict[str, Any]:
+    """A page of a listing. `following`: where the next page begins, None where there is none."""
+    return {"operations": [operation_row(operation, book) for operation in operations], "next": following}
 
 
-def operation_row(operation: Operation) -> dict[str, Any]:
+def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, Any]:
     """An operation as lists show it. The words for callers and the words for operators are the same."""
     known = described(operation)
     return {
@@ -56,10 +60,17 @@ def operation_row(operation: Operation) -> dict[str, Any]:
         "effect": operation.effect,
         "because": operation.because or None,
         "incident": operation.incident,
+        "proposal": proposal_for(operation),
+        "dashboard": dashboard_link(operation, book),
         "released": operation.released,
         "guard": {"kind": operation.guard.kind, "shown": operation.guard.shown} if operation.guard else None,
+        "distinct": redact(operation.distinct) or None,
+        "fallback_of": operation.fallback_of,
+        "fallback_to": operation.fallback_to,
+        "cancel_wanted": operation.cancel_wanted,
         "upstream": _without_userinfo(operation.upstream),
         "revision": operation.revision,
+        "version": operation.version,
         "created_at": iso(operation.created_at),
         "updated_at": iso(operation.updated_at),
         "first_sent_at": _iso(operation.first_sent_at),
@@ -69,9 +80,48 @@ def operation_row(operation: Operation) -> dict[str, Any]:
     }
 
 
-def operation_whole(operation: Operation, history: Iterable[HistoryEntry]) -> dict[str, Any]:
-    """An operation with its timeline, oldest first."""
-    return {**operation_row(operation), "timeline": [timeline_entry(entry) for entry in history]}
+def operation_whole(
+    operation: Operation,
+    history: Sequence[HistoryEntry],
+    *,
+    book: PolicyBook | None,
+    policy: Policy | None,
+    twin: Operation | None = None,
+) -> dict[str, Any]:
+    """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
+    `twin` the other payment of its intent where there are two."""
+    return {
+        **operation_row(operation, book),
+        "proposal": proposal_for(operation, twin),
+        "actions": list(actions_for(operation, policy)),
+        "contradiction": _contradiction(operation, history, book, twin) if operation.incident is not None else None,
+        "timeline": [timeline_entry(entry) for entry in history],
+    }
+
+
+def _contradiction(
+    operation: Operation, history: Sequence[HistoryEntry], book: PolicyBook | None, twin: Operation | None
+) -> dict[str, Any]:
+    """Both pieces of evidence, and what a person should do."""
+    against = contradicting(history)
+    stood = contradicted(history, against)
+    return {
+        "kind": operation.incident,
+        "proposal": proposal_for(operation, twin),
+        "dashboard": dashboard_link(operation, book),
+        "stood_by": timeline_entry(stood) if stood is not None else None,
+        "contradicted_by": timeline_entry(against) if against is not None else None,
+        "other_payment": operation_row(twin, book) if twin is not None else None,
+    }
+
+
+def dashboard_link(operation: Operation, book: PolicyBook | None) -> str | None:
+    """The provider's own page about it, by today's policy; None where none is given or a part of it is not known."""
+    provider = book.providers.get(operation.provider) if book is not None else None
+    for policy in provider.policies if provider is not None else ():
+        if policy.operation == operation.operation and policy.dashboard is not None:
+            return policy.dashboard.filled(Values(operation, {}), in_path)
+    return None
 
 
 def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
@@ -80,12 +130,51 @@ def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
         "at": iso(entry.at),
         "version": entry.version,
         "source": entry.source,
+        "actor": entry.actor or None,
         "events": list(entry.events),
         "state": entry.state,
         "doubt": sorted(entry.doubt),
         "attempt": attempt_evidence(entry.attempt) if entry.attempt is not None else None,
+        "finding": finding_evidence(entry.finding) if entry.finding is not None else None,
         "decision": decided,
+        "told": list(entry.told.words) if entry.told is not None else [],
         "note": redact(entry.note) or None,
+    }
+
+
+def finding_evidence(finding: Finding) -> dict[str, Any]:
+    read = finding.classification
+    return {
+        "source": redact(finding.source),
+        "found": finding.found,
+        "status_code": finding.status_code,
+        "reading": read.reading if read is not None else None,
+        "effect": read.effect if read is not None else None,
+        "rule": read.rule if read is not None else None,
+        "reference": read.reference if read is not None else None,
+        "detail": redact(finding.detail) or None,
+    }
+
+
+def outcomes(rows: Sequence[OutcomeRow], after: int) -> dict[str, Any]:
+    """A page of the feed: each change that tells something, as the sink is sent it."""
+    told = [row for row in rows if row.entry.told is not None]
+    return {
+        "outcomes": [{"seq": row.seq, "event": cloud_event(row.operation, row.entry)} for row in told],
+        "next": rows[-1].seq if rows else after,
+    }
+
+
+def bulk(found: Bulk, *, dry_run: bool) -> dict[str, Any]:
+    """What an order for many came to, or would come to."""
+    return {
+        "dry_run": dry_run,
+        "count": len(found.operations),
+        "money": {currency: str(money.major) for currency, money in found.money.items()},
+        "operations": [operation.id for operation in found.operations],
+        "done": found.done,
+        "refused": [{"id": refusal.operation_id, "why": refusal.why} for refusal in found.refused],
+        "more": found.more,
     }
 
 

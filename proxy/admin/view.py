@@ -1,10 +1,12 @@
-"""What the admin server is given to look at. Read-only, and joined by the wiring."""
+"""What the admin server is given to look at, and the hands it lends to operators. Joined by the wiring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.engine.intents import Intents
+from proxy.engine.review import Review
 from proxy.journal.base import Journal
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.metrics import Metrics
@@ -31,4 +33,14 @@ class View(Protocol):
 
     def book(self) -> PolicyBook | None:
         """The book in force; None before the first."""
+        ...
+
+    @property
+    def review(self) -> Review:
+        """What a person may do with an operation."""
+        ...
+
+    @property
+    def intents(self) -> Intents:
+        """Whether a purchase may be paid."""
         ...

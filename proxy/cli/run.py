@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import yaml
 from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
 from proxy.sandbox.server import Sandbox
-from proxy.settings import Settings, check_limits, read_address
+from proxy.settings import OFF, Settings, check_limits, read_address, read_duration, read_listener, read_sink
 from proxy.wiring import serve
 
 _FILE_BYTES_MAX = 64 * 1024
+_YEAR_S = 365 * 86400.0
 
 
 def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
@@ -40,6 +42,9 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     if unknown:
         allowed = ", ".join(sorted(name.replace("_", "-") for name in known if name not in {"config", "help"}))
         raise click.BadParameter(f"{found}: unknown key {unknown[0].replace('_', '-')!r}; known are {allowed}")
+    for name, value in named.items():
+        if value is False and not getattr(known[name], "is_flag", False):
+            named[name] = OFF  # YAML 1.1 takes `off` for false
     context.default_map = {**named, **(context.default_map or {})}
     return path
 
@@ -75,7 +80,7 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     default=".paywitness",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="PAYWITNESS_HOME",
-    help="Where the admin token is kept when the environment gives none.",
+    help="Where we keep files of our own: the admin token when the environment gives none, and the spool.",
 )
 @click.option("--with-sandbox", is_flag=True, envvar="PAYWITNESS_WITH_SANDBOX", help="Start the sandbox provider too.")
 @click.option("--sandbox", default="127.0.0.1:8702", envvar="PAYWITNESS_SANDBOX", help="Where the sandbox listens.")
@@ -93,21 +98,55 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     "--grace-seconds", default=25.0, envvar="PAYWITNESS_GRACE_SECONDS", help="How long SIGTERM waits for calls."
 )
 @click.option("--calls-max", default=1000, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once.")
-def run(
-    config: Path | None,
-    policies: Path | None,
-    listen: str,
-    admin: str,
-    journal: str,
-    limits: str,
-    home: Path,
-    with_sandbox: bool,
-    sandbox: str,
-    log_level: str,
-    lease_seconds: float,
-    grace_seconds: float,
-    calls_max: int,
-) -> None:
+@click.option(
+    "--webhooks",
+    default="127.0.0.1:8703",
+    envvar="PAYWITNESS_WEBHOOKS",
+    help="Where providers' webhooks come in, apart from all else since it may be public; off: nowhere.",
+)
+@click.option(
+    "--events",
+    envvar="PAYWITNESS_EVENTS",
+    help="Where ends, doubts, resolutions and incidents go as CloudEvents: http(s)://host/path.  [default: nowhere]",
+    show_default=False,
+)
+@click.option(
+    "--retention", default="30d", envvar="PAYWITNESS_RETENTION", help="How long an ended operation is kept whole."
+)
+@click.option(
+    "--tombstones",
+    default="90d",
+    envvar="PAYWITNESS_TOMBSTONES",
+    help="How long after that its key answers 410; later it would be a new payment.",
+)
+@click.option(
+    "--resolvers",
+    default=16,
+    type=click.IntRange(1, 1000),
+    envvar="PAYWITNESS_RESOLVERS",
+    help="Operations in doubt looked at side by side.",
+)
+@click.option(
+    "--resolvers-per-provider",
+    default=8,
+    type=click.IntRange(1, 1000),
+    envvar="PAYWITNESS_RESOLVERS_PER_PROVIDER",
+    help="Of these, at most so many of one provider.",
+)
+@click.option(
+    "--harvest",
+    default="20s",
+    envvar="PAYWITNESS_HARVEST",
+    help="How long a late answer is listened for after its attempt timed out; 0: not at all.",
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="PAYWITNESS_SPOOL",
+    help="Where evidence waits, encrypted, that the journal did not take; of one process.  [default: {home}/spool]",
+    show_default=False,
+)
+def run(**given: Any) -> None:
     """Start the proxy.
 
     Services call http://127.0.0.1:8700/{provider}/... as if it were the provider. SIGTERM drains: no new calls, those
@@ -118,28 +157,45 @@ def run(
       PAYWITNESS_IDENTITY_SECRET   gives calls their identity; never change it while the journal lives
       PAYWITNESS_ENCRYPTION_KEYS   id:base64,...  32 bytes each; the first one encrypts, all decrypt
       PAYWITNESS_ADMIN_TOKEN       bearer token of the admin API
+      PAYWITNESS_EVENTS_SECRET     signs the events that are sent to --events; only from the environment
     """
     try:
-        settings = Settings(
-            policies=Path(policies) if policies else _policies_here(),
-            listen=read_address(listen, "--listen"),
-            admin=read_address(admin, "--admin"),
-            journal=journal,
-            limits=check_limits(limits),
-            home=Path(home),
-            sandbox=read_address(sandbox, "--sandbox") if with_sandbox else None,
-            log_level=log_level,
-            lease_s=lease_seconds,
-            grace_s=grace_seconds,
-            calls_max=calls_max,
-        )
-        if settings.lease_s <= 5:
-            raise SettingsError("--lease-seconds must be more than the 5 s that writing a request may take")
-        _run(settings)
+        _run(settings_of(given))
     except PaywitnessError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"{error.strerror or error}") from None
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """What the options say, or SettingsError."""
+    policies, spool, events = given["policies"], given["spool"], given["events"]
+    settings = Settings(
+        policies=Path(policies) if policies else _policies_here(),
+        listen=read_address(given["listen"], "--listen"),
+        admin=read_address(given["admin"], "--admin"),
+        journal=given["journal"],
+        limits=check_limits(given["limits"]),
+        home=Path(given["home"]),
+        sandbox=read_address(given["sandbox"], "--sandbox") if given["with_sandbox"] else None,
+        log_level=given["log_level"],
+        lease_s=given["lease_seconds"],
+        grace_s=given["grace_seconds"],
+        calls_max=given["calls_max"],
+        webhooks=read_listener(given["webhooks"], "--webhooks"),
+        events=read_sink(events, "--events") if events and events != OFF else None,
+        retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
+        # A caller's own retries end within a day. A key that was forgotten sooner would pay again.
+        tombstones_s=read_duration(given["tombstones"], "--tombstones", least_s=86400, most_s=20 * _YEAR_S),
+        resolvers=given["resolvers"],
+        resolvers_per_provider=given["resolvers_per_provider"],
+        # Well under `settle` (10 m): what may still be listened for is not over.
+        harvest_s=read_duration(given["harvest"], "--harvest", least_s=0, most_s=300),
+        spool=Path(spool) if spool else None,
+    )
+    if settings.lease_s <= 5:
+        raise SettingsError("--lease-seconds must be more than the 5 s that writing a request may take")
+    return settings
 
 
 def _policies_here() -> Path:

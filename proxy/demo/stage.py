@@ -96,7 +96,7 @@ async def start(folder: Path, ports: list[int], token: str) -> Process:
     arguments = (
         *("--policies", str(folder / "policies"), "--journal", f"sqlite:///{folder}/journal.db"),
         *("--listen", f"127.0.0.1:{ports[0]}", "--admin", f"127.0.0.1:{ports[1]}"),
-        *("--home", str(folder), "--grace-seconds", str(GRACE_S)),
+        *("--webhooks", "off", "--home", str(folder), "--grace-seconds", str(GRACE_S)),
     )
     with log_file(folder).open("wb") as log:
         return await asyncio.create_subprocess_exec(

@@ -47,3 +47,7 @@ class Carrier(Protocol):
     async def describe(self, operation_id: str) -> Reply:
         """What a caller may know of an operation."""
         ...
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow it where given."""
+        ...

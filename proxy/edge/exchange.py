@@ -73,7 +73,7 @@ class Exchanges:
             if asked.is_welcome:
                 return WELCOME, False
             if asked.is_ours:
-                return await self._described(asked.operation_id), False
+                return await self._page(asked), False
             body = Body(connection, request.content, asked.head, self.hall.limits)
             return await self._carried(asked, body, connection), False
         except Refused as refusal:
@@ -106,12 +106,14 @@ class Exchanges:
             detail = "This sidecar failed while it forwarded the call. It was not sent again."
             return problem(Problem.FORWARD_FAILED, detail, sent=True, provider=provider)
 
-    async def _described(self, operation_id: str) -> Reply:
+    async def _page(self, asked: Asked) -> Reply:
         try:
-            return await self.carrier.describe(operation_id)
+            return await asked.page(self.carrier)
+        except Refused:
+            raise
         except Exception as error:  # noqa: BLE001 - an answer all the same
-            _tell("describing an operation", error)
-            return problem(Problem.JOURNAL_UNAVAILABLE, "The operation could not be looked up. Ask again.")
+            _tell("describing what is known", error)
+            return problem(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
 
     async def _write(self, reply: Reply, method: str, connection: Connection, *, goes_on: bool) -> None:
         line = connection.connection_line(goes_on=goes_on)

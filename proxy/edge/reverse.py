@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
 
 from proxy.core.call import Call
 from proxy.core.operation import Outcome
 from proxy.core.reply import Problem, Reply
+from proxy.edge.carrier import Carrier
 from proxy.edge.refused import Refused, malformed
 from proxy.edge.target import OURS, Target, read_target
 from proxy.edge.wishes import Head, read_head
@@ -21,6 +23,7 @@ _WELCOME = {
     "what": "Paywitness carries payment calls to providers and knows what became of each one.",
     "use": "Talk to /{provider}/... here as you would to the provider: the path below the prefix goes on as it is.",
     "ask": "GET /paywitness/operations/{id} tells what became of a payment; its id is in Paywitness-Operation.",
+    "pay elsewhere": "GET /paywitness/intents/{id} tells whether a purchase may be paid again, or at another provider.",
     "headers": "Paywitness-Key, -Intent, -Account, -Timeout-Ms, -Priority, -Distinct are for us and do not go on.",
 }
 WELCOME = Reply(
@@ -46,13 +49,27 @@ class Asked(NamedTuple):
     def is_ours(self) -> bool:
         return self.target.first == OURS
 
-    @property
-    def operation_id(self) -> str:
-        """Of the one page that we have. Raises Refused for any other."""
+    async def page(self, carrier: Carrier) -> Reply:
+        """One of our own pages. Raises Refused for any other, and whatever the carrier raises."""
         segments = self.target.segments
-        if len(segments) != 2 or segments[0] != "operations" or self.method not in ("GET", "HEAD"):
-            raise Refused(Problem.NOT_FOUND, "Below /paywitness/ there is only GET /paywitness/operations/{id}.")
-        return segments[1]
+        if self.method in ("GET", "HEAD") and len(segments) > 1:
+            if segments[0] == "operations" and len(segments) == 2:
+                return await carrier.describe(segments[1])
+            if segments[0] == "intents":  # a shop's own order number: a slash in it comes as one more segment
+                return await carrier.describe_intent("/".join(segments[1:]), *self._narrowed())
+        detail = "Below /paywitness/ there are GET /paywitness/operations/{id} and GET /paywitness/intents/{id}."
+        raise Refused(Problem.NOT_FOUND, detail)
+
+    def _narrowed(self) -> tuple[str | None, str | None]:
+        """The merchant and provider that the query names. What is not understood is refused: it would widen it."""
+        try:
+            pairs = parse_qsl(self.target.query, keep_blank_values=True, max_num_fields=2, errors="strict")
+        except ValueError:
+            pairs = [("", "")]
+        given = dict(pairs)
+        if len(given) < len(pairs) or not given.keys() <= {"merchant", "provider"}:
+            raise malformed("An intent may be narrowed by ?merchant= and ?provider=, once each, and by nothing else.")
+        return given.get("merchant"), given.get("provider")
 
     def call(self, body: bytes) -> Call:
         first, path, query, segments = self.target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from proxy.upstream.client import UpstreamClient
 from proxy.upstream.target import Origin, Timeouts
 
 _SHORTEST_CONNECT_S = 0.05
+Harvested = Callable[[Operation, Policy, Evidence], None]  # told of an answer that comes after its attempt timed out
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +35,7 @@ class Sender:
     leases: Leases
     clock: Clock
 
-    async def send(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence:
+    async def send(self, errand: Errand, operation: Operation, policy: Policy, harvested: Harvested) -> Evidence:
         """Send one attempt. Right before its first byte, with the connection up, the right to send is checked again."""
         origin, path_prefix = address_of(policy.upstream)
         write_s = policy.timeouts.write_s
@@ -58,6 +60,7 @@ class Sender:
                 may_send=may_send,
                 # A kept connection that the provider closes just now makes a doubt; without a key it stays one.
                 reuse=policy.contract.dedupes,
+                on_late=lambda evidence: harvested(operation, policy, evidence),
             )
         except (ValueError, BodyError):
             if errand.byte_started:

@@ -6,7 +6,7 @@ from proxy.clock import Clock
 from proxy.core.decide import Context
 from proxy.core.evidence import Evidence
 from proxy.core.operation import AttemptSummary, GuardKind, Operation
-from proxy.core.policy import Policy
+from proxy.core.policy import Fallback, FallbackCause, Policy
 from proxy.core.reading import DENIALS, Classification, Effect, Reading
 from proxy.engine.errand import Errand
 
@@ -30,6 +30,7 @@ def context_of(
     if operation.state.in_doubt and operation.effect is Effect.NONE and operation.reading in _NOES:
         # One attempt was executed and told no. Whatever became of another, a re-send would be a charge after that.
         reading, effect = operation.reading, operation.effect
+    fallback = fallback_for(policy, reading) if policy.fallbacks else None
     return Context(
         kind=policy.kind,
         state=operation.state,
@@ -48,7 +49,24 @@ def context_of(
         cancel_sent=operation.cancel_sent,
         same_upstream=operation.upstream == policy.upstream,
         guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+        fallback_to=fallback.to if fallback is not None else None,
+        enough_tries_here=fallback is not None and fallback.after is not None and errand.tries >= fallback.after,
+        bytes_at_hand=errand.bytes_at_hand,
+        cancel_wanted=operation.cancel_wanted,
+        asked=errand.asked_in_vain,
     )
+
+
+_CAUSES = {
+    Reading.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
+    Reading.RATE_LIMITED: FallbackCause.RATE_LIMITED,
+}
+
+
+def fallback_for(policy: Policy, reading: Reading) -> Fallback | None:
+    """The route that the policy takes when an operation ended so, without effect."""
+    cause = _CAUSES.get(reading)
+    return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
 
 
 def summary_of(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from proxy.chance import Chance
 from proxy.clock import Clock
@@ -19,12 +20,15 @@ from proxy.core.contract import PlaceKind
 from proxy.core.errors import BodyError, JournalUnavailable, MoneyError
 from proxy.core.identity import identify, usable_key
 from proxy.core.money import Money, read_money
+from proxy.core.operation import Operation, State
 from proxy.core.policy import Policy, Unmatched
 from proxy.core.reply import ErrorShape, Problem, Reply, described_reply, problem, unknown
 from proxy.engine.carry import Carry
 from proxy.engine.errand import Errand
+from proxy.engine.fallback import Fallbacks
 from proxy.engine.forward import Forward, StreamedReply
 from proxy.engine.gate import Gate
+from proxy.engine.intents import Intents
 from proxy.engine.keeping import KeptRequest
 from proxy.engine.records import fresh_operation
 from proxy.journal.base import Journal
@@ -47,7 +51,9 @@ _JOURNAL_SILENT = (
 @dataclass(slots=True)
 class Engine:
     carry: Carry
+    fallbacks: Fallbacks
     forwarding: Forward
+    intents: Intents
     journal: Journal
     vault: Vault
     gate: Gate
@@ -84,6 +90,8 @@ class Engine:
 
     async def _answer(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
         book = self.book  # one book for the whole call, whatever is loaded meanwhile
+        if book.providers[call.provider].falls_back:
+            call = await self._where_it_was_made(call)
         tree_of = _TreeOnce(call, book)
         try:
             matched = book.match(call.provider, call.method, call.segments, tree_of)
@@ -100,6 +108,15 @@ class Engine:
         if isinstance(errand, Reply):
             return errand, policy.operation
         return await self._see_to(errand), policy.operation
+
+    async def _where_it_was_made(self, call: Call) -> Call:
+        """A follow-up on what a fallback made goes to the route that made it. The journal not answering, it goes where
+        it was sent: there nobody knows the reference."""
+        with suppress(JournalUnavailable):
+            made_by = await self.fallbacks.made_elsewhere(call.provider, call.segments)
+            if made_by is not None:
+                return replace(call, provider=made_by)
+        return call
 
     async def _see_to(self, errand: Errand) -> Reply:
         permit = self.gate.permit(len(self.under_way))
@@ -125,8 +142,18 @@ class Engine:
             reply = self._without_a_record(errand)
             raise
         finally:
+            unheard = errand.nobody_hears
             errand.over.set_result(reply)
             errand.tell(reply)
+        operation = errand.operation
+        if unheard and operation is not None and operation.guard is not None and operation.version:
+            await self._note_unheard(operation, reply)
+
+    async def _note_unheard(self, operation: Operation, reply: Reply) -> None:
+        """The caller had gone, or was told 504, before this answer was there: the next equal call takes it."""
+        succeeded = operation.state is State.SUCCEEDED and reply.problem is None
+        if succeeded and not operation.unheard and not operation.taken:
+            await self.carry.records.note_unheard(operation)
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
@@ -185,6 +212,8 @@ class Engine:
 
     async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
         """Forward what is no operation, streamed, once."""
+        if self.book.providers[call.provider].falls_back:
+            call = await self._where_it_was_made(call)
         provider = self.book.providers[call.provider]
         if provider.unmatched is Unmatched.REFUSE:
             return self._not_an_operation(call)
@@ -200,6 +229,10 @@ class Engine:
         members = policy.problem if policy is not None else provider.problem if provider is not None else None
         shape = ErrorShape(members, policy.give_up_headers if policy is not None else ())
         return problem(kind, detail, shape=shape, provider=call.provider)
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        """Whether a purchase may be paid."""
+        return await self.intents.describe(intent, merchant, provider)
 
     async def describe(self, operation_id: str) -> Reply:
         """What a caller may know of an operation."""

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.clock import Clock
 from proxy.core.body import Tree
 from proxy.core.call import Call
 from proxy.core.classify import Asked
 from proxy.core.identity import Identity
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy
-from proxy.core.reply import ErrorShape, Reply
+from proxy.core.reply import NO_SHAPE, ErrorShape, Reply
 from proxy.engine.keeping import KeptRequest
 
 
@@ -37,6 +38,9 @@ class Errand:
     journal_at: float = 0.0  # the journal's time when it answered the claim, and our own then: ages are counted so,
     journal_boot: float = 0.0  #   because the journal's time never goes back and this clock counts suspension
     never_stored: bool = False  # the request holds what must not be kept
+    bytes_at_hand: bool = True  # the first attempt's very bytes can be sent again
+    asked_in_vain: bool = False  # the provider has just been asked, and knows nothing of it
+    source: str = "caller"  # whose errand it is, as the timeline tells it
     refusal: str = ""  # why the gate did not permit anything new
     operation: Operation | None = None  # first the one it would start, then as it last stood
 
@@ -49,3 +53,49 @@ class Errand:
     def may_have_sent(self) -> bool:
         """Whether a byte of the operation may have left, by this errand or by one before it."""
         return self.byte_started or (self.operation is not None and bool(self.operation.doubt))
+
+    @property
+    def nobody_hears(self) -> bool:
+        """Whether the caller has gone, or was told already that nothing is known."""
+        return self.answer.done() or not self.still_there()
+
+
+def background_errand(
+    operation: Operation, policy: Policy, request: KeptRequest | None, token: str, clock: Clock
+) -> Errand:
+    """An errand that nobody waits for: the resolver's. Its deadline has passed, so nothing new starts by it."""
+    loop = asyncio.get_running_loop()
+    kept = request if request is not None else KeptRequest("POST", "/", (), b"")
+    path, _, query = kept.target.partition("?")
+    return Errand(
+        call=Call(operation.provider, kept.method, path, query, kept.segments, kept.headers, kept.body),
+        policy=policy,
+        tree=None,
+        identity=Identity(
+            key=operation.key,
+            account=operation.account,
+            client_key=operation.client_key,
+            key_source=operation.key_source,
+            names_purchase=operation.names_purchase,
+            provider_key=operation.provider_key,
+            key_stem=None,
+            fingerprint=operation.fingerprint,
+            ignore=operation.ignore,
+            credential=operation.credential,
+            guard=operation.guard,
+        ),
+        asked=Asked(operation.money),
+        shape=NO_SHAPE,
+        token=token,
+        deadline_mono=clock.mono(),
+        still_there=lambda: False,
+        request=kept,
+        answer=loop.create_future(),
+        over=loop.create_future(),
+        tries=0,
+        journal_at=operation.updated_at,
+        journal_boot=clock.boot(),
+        bytes_at_hand=request is not None and not operation.request_hash,
+        source="resolver",
+        operation=operation,
+    )

@@ -7,6 +7,7 @@ from what the operation itself holds, so that every attempt sends the same bytes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from proxy.core.body import with_value
 from proxy.core.call import Call, Headers
@@ -37,13 +38,22 @@ class KeptRequest:
     def of(cls, call: Call) -> KeptRequest:
         return cls(call.method, call.target, call.headers, call.body)
 
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The path's segments, decoded, as a policy matches them."""
+        path = self.target.partition("?")[0]
+        return tuple(unquote(segment) for segment in path[1:].split("/")) if path != "/" else ()
+
     def with_credentials_of(self, headers: Headers) -> KeptRequest:
         """The same request under the credentials of a repeat: the first's may have expired since."""
         renewed = self.headers
-        for name, value in headers:
-            if name.lower() in _CREDENTIAL_HEADERS:
-                renewed = _with_header(renewed, name, value)
+        for name, value in credential_headers(headers):
+            renewed = with_header(renewed, name, value)
         return replace(self, headers=renewed)
+
+    def without_body(self) -> KeptRequest:
+        """What may be kept of a request that holds what must not be: enough to ask about it, not to send it again."""
+        return replace(self, body=b"")
 
 
 def seal_request(vault: Vault, request: KeptRequest, operation_id: str) -> bytes:
@@ -54,6 +64,19 @@ def seal_request(vault: Vault, request: KeptRequest, operation_id: str) -> bytes
 def open_request(vault: Vault, sealed: bytes, operation_id: str) -> KeptRequest:
     method, target, headers, body = _opened(vault, sealed, f"request:{operation_id}")
     return KeptRequest(method, target, headers, body)
+
+
+def seal_credential(vault: Vault, request: KeptRequest, account: str) -> bytes:
+    """The credential headers of a request that the provider accepted, for background calls of the same account."""
+    return vault.seal(_written(b"", b"", credential_headers(request.headers), b""), f"credential:{account}")
+
+
+def open_credential(vault: Vault, sealed: bytes, account: str) -> Headers:
+    return _opened(vault, sealed, f"credential:{account}")[2]
+
+
+def credential_headers(headers: Headers) -> Headers:
+    return tuple(pair for pair in headers if pair[0].lower() in _CREDENTIAL_HEADERS)
 
 
 def seal_response(vault: Vault, response: Response, operation_id: str) -> bytes:
@@ -96,16 +119,16 @@ def wire_request(request: KeptRequest, operation: Operation, policy: Policy, pat
         if place is None or value is None:
             continue
         if place.kind is PlaceKind.HEADER:
-            headers = _with_header(headers, place.name.encode("latin-1"), value.encode("latin-1"))
+            headers = with_header(headers, place.name.encode("latin-1"), value.encode("latin-1"))
         else:
             body = with_value(body, policy.encoding, place.name, value)
     for name, forced in policy.headers:
-        headers = _with_header(headers, name.encode("latin-1"), forced.encode("latin-1"))
+        headers = with_header(headers, name.encode("latin-1"), forced.encode("latin-1"))
     target = (path_prefix + request.target).encode("latin-1")
     return WireRequest(request.method, target, readable_codings(headers), body)
 
 
-def _with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
+def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
     """The header in the place where it stands, or at the end. Never twice."""
     wanted = name.lower()
     found = False

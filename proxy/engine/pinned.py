@@ -1,7 +1,7 @@
 """Pinned policies: an operation goes by the contract, classification and decision rules that it was started under.
 
-Addresses, timeouts and limits are never pinned: those of today apply. A revision that the journal no longer has, or
-that this version cannot read, gives no policy, and without one nothing is re-sent.
+Addresses, timeouts, credentials and limits are never pinned: those of today apply. A revision that the journal no
+longer has, or that this version cannot read, gives no policy, and without one nothing is re-sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.core.errors import PolicyError
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy, Provider
 from proxy.journal.base import Journal
-from proxy.policy.book import load_content
+from proxy.policy.book import PolicyBook, load_content
 
 _REVISIONS_KEPT = 64
 
@@ -30,7 +30,26 @@ class PinnedPolicies:
         provider = await self._provider_at(operation)
         for policy in provider.policies if provider is not None else ():
             if policy.operation == operation.operation:
-                return replace(policy, upstream=current.upstream, timeouts=current.timeouts)
+                return replace(
+                    policy,
+                    upstream=current.upstream,
+                    timeouts=current.timeouts,
+                    credentials=current.credentials,
+                    dashboard=current.dashboard,
+                )
+        return None
+
+    async def of(self, operation: Operation, book: PolicyBook) -> Policy | None:
+        """The policy of an operation that no call is at hand for."""
+        provider = book.providers.get(operation.provider)
+        for policy in provider.policies if provider is not None else ():
+            if policy.operation == operation.operation:
+                return await self.policy_of(operation, policy)
+        # Its provider or operation has left the book since. What it was started under still tells how to ask.
+        pinned = await self._provider_at(operation)
+        for policy in pinned.policies if pinned is not None else ():
+            if policy.operation == operation.operation:
+                return policy
         return None
 
     async def _provider_at(self, operation: Operation) -> Provider | None:

@@ -4,7 +4,8 @@ when the journal is slow to say whether it took one."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from proxy.clock import Clock
 from proxy.core.claim import Claim, ClaimRequest, Verdict
@@ -13,15 +14,17 @@ from proxy.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
 from proxy.core.identity import fingerprint_of, request_hash_of
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
+from proxy.core.outside import told_by
 from proxy.core.reading import Classification, Effect, Reading
 from proxy.engine.errand import Errand
-from proxy.engine.keeping import KeptRequest, seal_request
+from proxy.engine.keeping import KeptRequest, seal_credential, seal_request
 from proxy.engine.leases import Leases
 from proxy.journal.base import Change, Journal
 from proxy.telemetry.records import JournalCalled
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
 
+_CREDENTIALS_REMEMBERED = 10_000
 _WRITE_TRIES = 5
 _PAUSE_S = 0.2
 _ABANDONED = Classification.of(Reading.UNKNOWN_OUTCOME, "abandoned", lost=True)
@@ -34,6 +37,7 @@ class Records:
     vault: Vault
     clock: Clock
     telemetry: Telemetry
+    kept_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
 
     async def claim(self, errand: Errand, *, permitted: bool) -> Claim:
         """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
@@ -117,6 +121,22 @@ class Records:
             self.leases.hold(recorded.id, recorded.lease.token, asked_boot)
         return recorded
 
+    def credential_to_keep(self, errand: Errand) -> bytes | None:
+        """The caller's credential, sealed, the first time that we see the provider accept it for the account."""
+        pair = (errand.identity.account, errand.identity.credential)
+        if pair in self.kept_credentials:
+            return None
+        if len(self.kept_credentials) >= _CREDENTIALS_REMEMBERED:
+            self.kept_credentials.clear()
+        self.kept_credentials.add(pair)
+        return seal_credential(self.vault, errand.request, errand.identity.account)
+
+    async def note_unheard(self, operation: Operation) -> None:
+        """Its answer reached nobody after all: the next equal call takes it."""
+        change = Change(operation.changed(unheard=True), ("answer_not_heard",))
+        with suppress(JournalUnavailable):
+            await self.take(change)
+
     async def write_down_abandoned(self, errand: Errand, operation: Operation) -> None:
         """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
         if not operation.attempt_under_way and operation.state is not State.BACKOFF:
@@ -137,7 +157,10 @@ class Records:
                 after, event = advance(waiting, Event.GIVEN_UP), Event.GIVEN_UP
             released = after.state is State.FAILED
             note = "the sidecar was shut down, or failed"
-            return Change(after.changed(lease=None, released=released), (event,), note=note)
+            if after.doubt:
+                after = after.changed(quiet_at=self.clock.now())
+            after = after.changed(lease=None, released=released)
+            return Change(after, (event,), note=note, told=told_by(current, after))
 
         try:
             await self.write(operation, step_from)
@@ -148,13 +171,14 @@ class Records:
         fresh = errand.operation
         if fresh is None:
             raise ValueError("an errand claims the operation that it would start")
-        stores = not errand.never_stored
+        # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
+        kept = errand.request.without_body() if errand.never_stored else errand.request
         return ClaimRequest(
             fresh=fresh,
             token=errand.token,
             permitted=permitted,
             lease_s=self.leases.lease_s,
-            sealed_request=seal_request(self.vault, errand.request, fresh.id) if permitted and stores else None,
+            sealed_request=seal_request(self.vault, kept, fresh.id) if permitted else None,
             key_stem=errand.identity.key_stem,
         )
 
@@ -207,4 +231,5 @@ def fresh_operation(errand: Errand, operation_id: str, now: float, secret: bytes
         updated_at=now,
         money=errand.asked.money,
         guard=identity.guard,
+        distinct=errand.call.wishes.distinct or "",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proxy.clock import Clock
@@ -35,10 +36,9 @@ class Reload:
 
     async def keep_looking(self) -> None:
         while True:
-            try:
-                await asyncio.wait_for(self.look_now.wait(), _LOOK_EVERY_S)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self.look_now.wait()
             self.look_now.clear()
             await self.look()
 

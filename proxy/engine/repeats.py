@@ -11,15 +11,17 @@ from proxy.core.errors import UnreadableSecret
 from proxy.core.identity import request_hash_of
 from proxy.core.operation import Operation, Outcome, State
 from proxy.core.policy import Policy
-from proxy.core.reply import Problem, Reply, closed, pass_through, problem, unknown
+from proxy.core.reply import Problem, Reply, closed, expired, guarded, pass_through, problem, unknown
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, open_request, open_response
 from proxy.engine.pinned import PinnedPolicies
+from proxy.engine.watch import Watch
 from proxy.journal.base import Journal
 from proxy.vault import Vault
 
 _FIRST_LOOK_S = 0.05
 _LONGEST_LOOK_S = 0.5
+_LONGEST_WATCH_S = 1.0  # another process may find out, and cannot tell us
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Repeats:
     clock: Clock
     pinned: PinnedPolicies
     under_way: dict[str, Errand]  # by operation id: what this process carries itself
+    watch: Watch
 
     def holder(self, claim: Claim) -> Operation:
         if claim.operation is None:
@@ -51,11 +54,9 @@ class Repeats:
                     Problem.NOT_SENT, errand.refusal, shape=errand.shape, provider=errand.policy.provider, sent=False
                 )
             case Verdict.EXPIRED:
-                detail = "This key belongs to an operation that ended long ago. It will not be executed again."
-                return problem(Problem.KEY_EXPIRED, detail, shape=errand.shape, provider=errand.policy.provider)
+                return expired(claim.tombstone, errand.shape, errand.policy.provider)
             case _:
-                detail = "Another operation on the same money is open."
-                return problem(Problem.GUARDED, detail, operation=claim.operation, shape=errand.shape)
+                return guarded(self.holder(claim), errand.shape)
 
     def replay(self, errand: Errand, operation: Operation, sealed: bytes | None, *, seen: bool) -> Reply:
         """What is kept of an operation that has ended or stands."""
@@ -64,7 +65,7 @@ class Repeats:
         if not seen:
             detail = "The provider has not yet accepted this credential for the account that made the payment."
             return problem(Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=errand.shape, provider=operation.provider)
-        if sealed is None:
+        if not sealed:
             return closed(operation, errand.shape)
         try:
             response = open_response(self.vault, sealed, operation.id)
@@ -108,6 +109,22 @@ class Repeats:
             reply = unknown(operation, errand.shape, sent=False)  # what this call did: it sent nothing itself
         return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
 
+    async def evidence_or(self, reply: Reply, errand: Errand) -> Reply:
+        """Where somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply."""
+        operation = errand.operation
+        if reply.problem is not Problem.UNKNOWN or operation is None or not self.watch.resolving:
+            return reply
+        while operation.state is State.UNKNOWN and operation.incident is None and errand.still_there():
+            left_s = errand.deadline_mono - self.clock.mono()
+            if left_s <= 0:
+                break
+            await self.watch.change_of(operation.id, min(left_s, _LONGEST_WATCH_S))
+            operation = await self.journal.read(operation.id) or operation
+        errand.operation = operation
+        if operation.state is State.UNKNOWN or operation.incident is not None:
+            return reply
+        return await self._as_it_stands(errand, operation)
+
     async def _look_until_over(self, errand: Errand, operation: Operation) -> Operation:
         """Another process carries it: look from time to time."""
         pause_s = _FIRST_LOOK_S
@@ -133,7 +150,7 @@ class Repeats:
         policy = await self.pinned.policy_of(operation, errand.policy)
         if policy is None:
             return None
-        if claim.sealed_request is not None:
+        if claim.sealed_request is not None and not operation.request_hash:
             try:
                 kept = open_request(self.vault, claim.sealed_request, operation.id)
             except UnreadableSecret:

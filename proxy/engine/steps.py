@@ -13,7 +13,9 @@ UPSTREAM_ANSWERED = "upstream_answered"
 ANSWER_CLASSIFIED = "answer_classified"
 ANSWER_RECORDED = "answer_recorded"
 RESEND_RECORDED = "resend_recorded"
-ALL_STEPS = (
+DUE_TAKEN = "due_taken"  # the resolver holds an operation
+INQUIRY_ANSWERED = "inquiry_answered"
+STEPS_OF_A_CALL = (
     CALL_RECEIVED,
     SENDING_RECORDED,
     UPSTREAM_CONNECTED,
@@ -23,6 +25,7 @@ ALL_STEPS = (
     ANSWER_RECORDED,
     RESEND_RECORDED,
 )
+STEPS_OF_A_LOOK = (DUE_TAKEN, INQUIRY_ANSWERED)
 
 
 class Steps(Protocol):

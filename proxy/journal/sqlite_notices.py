@@ -17,8 +17,6 @@ _TO_RELAY = (
     "SELECT relay_due_at, number FROM notices INDEXED BY notices_to_relay WHERE relay_due_at <= ? "
     "ORDER BY relay_due_at, number LIMIT ?"
 )
-_WAKE = """UPDATE notices SET due_at = ?1 WHERE result = 'waiting' AND operation_id = ?2
-    AND (due_at IS NULL OR due_at > ?1)"""
 
 
 class Notices:

@@ -105,10 +105,17 @@ async def test_a_row_says_what_became_of_the_money(world: World, ask: Asker) -> 
         "effect": "possible",
         "because": "in_doubt_ask",
         "incident": None,
+        "proposal": None,
+        "dashboard": None,
         "released": False,
         "guard": {"kind": "intent", "shown": "order-17"},
+        "distinct": None,
+        "fallback_of": None,
+        "fallback_to": None,
+        "cancel_wanted": False,
         "upstream": "http://127.0.0.1:8702",
-        "revision": "0123456789abcdef",
+        "revision": "acme-revision",
+        "version": 2,
         "created_at": "2025-06-15T15:06:40.000Z",
         "updated_at": "2025-06-15T15:06:41.000Z",
         "first_sent_at": "2025-06-15T15:06:40.000Z",
@@ -154,6 +161,14 @@ async def test_filters_narrow_the_list(world: World, ask: Asker) -> None:
     assert await ids("key=a-upstream") == [succeeded.id]
     assert await ids("reference=ch_1") == [succeeded.id]
     assert await ids("doubt=false&review=false&limit=1") == [incident.id]
+    assert await ids("order=order-17&state=unknown") == [doubt.id]
+    assert await ids("order=order-18") == []
+    assert await ids("amount=12.50%20EUR&key=b") == [doubt.id]
+    assert await ids("amount=12.51%20EUR") == []
+    assert await ids(f"id={review.id}") == [review.id]
+    assert await ids(f"id={review.id[3:-1]}&limit=2") == [incident.id, review.id]
+    assert await ids(f"id={review.id[:-1]}&before={review.id}") == [doubt.id, succeeded.id]
+    assert await ids("id=op_Z") == []
 
 
 @pytest.mark.parametrize(
@@ -168,6 +183,9 @@ async def test_filters_narrow_the_list(world: World, ask: Asker) -> None:
         ("doubt=yes", "doubt is true or false"),
         ("provider=a&provider=b", "provider may be given once"),
         ("key=" + "x" * 600, "key is longer than 512 characters"),
+        ("amount=12", "amount is a number and a currency, such as 10.99 EUR"),
+        ("amount=12.505%20EUR", "the amount has more decimals than EUR has"),
+        ("id=op_%25", "id is how an operation's id begins"),
     ],
 )
 async def test_a_filter_that_is_not_understood_is_refused(ask: Asker, query: str, told: str) -> None:
@@ -193,6 +211,7 @@ async def test_an_operation_tells_its_timeline(world: World, ask: Asker) -> None
         "at": "2025-06-15T15:06:41.000Z",
         "version": second["version"],
         "source": "caller",
+        "actor": None,
         "events": ["answer_lost"],
         "state": "unknown",
         "doubt": [1],
@@ -209,7 +228,9 @@ async def test_an_operation_tells_its_timeline(world: World, ask: Asker) -> None
             "reset_by_us": False,
             "detail": "no answer within 5 s; card *** was in it",
         },
+        "finding": None,
         "decision": {"action": "status_inquiry", "because": "in_doubt_ask", "delay_s": 2.0},
+        "told": ["doubt_opened"],
         "note": None,
     }
 
@@ -244,7 +265,7 @@ async def test_policies_tell_what_is_in_force_and_what_is_not(world: World, ask:
     [provider] = found["providers"]
     assert provider["upstream"] == "http://127.0.0.1:8702"
     assert provider["not_in_force"] == ["webhook"]
-    [operation] = provider["operations"]
+    operation = provider["operations"][0]
     assert operation["match"] == ["POST /v1/charges"]
     assert operation["contract"]["window_s"] == 86_400.0
     world.book_in_force = None

@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import csv
+import io
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from proxy.cli.ops import ops
 from proxy.core.lifecycle import Event
-from tests.admin.world import CARD, TOKEN, World, serve
-
-
-class Running:
-    """A world that is served from a thread of its own, so that the commands may block in this one."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
-        self._thread.start()
-        self._close: Callable[[], Any] = self.do(serve(world))
-
-    def do(self, coroutine: Any) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result(10)
-
-    def stop(self) -> None:
-        self.do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-
-@pytest.fixture
-def running(request: pytest.FixtureRequest) -> Iterator[Running]:
-    running = Running(World(token=getattr(request, "param", TOKEN)))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No token of this machine is found by accident."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("PAYWITNESS_ADMIN_TOKEN", "PAYWITNESS_HOME", "PAYWITNESS_ADMIN"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def call(running: Running, *arguments: str, token: str | None = TOKEN, columns: int = 200) -> Result:
-    environment = {
-        "PAYWITNESS_ADMIN": running.world.address,
-        "PAYWITNESS_ADMIN_TOKEN": token,
-        "COLUMNS": str(columns),
-    }
-    return CliRunner().invoke(ops, list(arguments), env=environment)
+from tests.admin.running import Running, call
+from tests.admin.world import CARD, TOKEN
 
 
 def test_the_list_answers_whether_it_was_charged(running: Running) -> None:
@@ -105,6 +59,9 @@ def test_the_list_takes_every_filter(running: Running) -> None:
     assert ids("--provider", "acme", "--operation", "authorization", "--limit", "1") == [incident.id]
     assert ids("--before", review.id) == [doubt.id]
     assert ids("--reference", "ch_none") == []
+    assert ids("--order", "order-17", "--state", "unknown") == [doubt.id]
+    assert ids("--amount", "12.50 EUR", "--doubt") == [review.id, doubt.id]
+    assert ids("--id", doubt.id) == [doubt.id]
 
 
 def test_a_long_list_says_how_to_go_on(running: Running) -> None:
@@ -116,6 +73,37 @@ def test_a_long_list_says_how_to_go_on(running: Running) -> None:
 def test_an_empty_list_says_why_it_is_empty(running: Running) -> None:
     assert call(running, "list").output == "The journal holds no operation yet.\n"
     assert call(running, "list", "--doubt").output == "No operation fits these filters.\n"
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_spreadsheet_gets_every_row_and_a_link_to_each(running: Running) -> None:
+    for number in range(205):
+        running.do(running.world.in_review(client_key=f"key-{number}", reference="ch/1" if number == 7 else None))
+    rows = rows_of(call(running, "list", "--review", "--csv").output)
+    assert len(rows) == 205
+    assert rows[-8]["dashboard"] == "https://dashboard.acme.test/payments/ch%2F1"
+    assert rows[0]["key"] == "key-204"
+    assert rows[0]["was_it_charged"].startswith("UNKNOWN, IN REVIEW: 12.50 EUR may have moved")
+    assert (rows[0]["amount"], rows[0]["currency"], rows[0]["order"]) == ("12.50", "EUR", "order-17")
+    assert len(rows_of(call(running, "list", "--csv", "--limit", "3").output)) == 3
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
+def test_no_cell_is_a_formula(running: Running, start: str) -> None:
+    key = f"{start}HYPERLINK(1)"
+    running.do(running.world.in_doubt(client_key=key, reference="\x1b[2J"))
+    [row] = rows_of(call(running, "list", "--csv").output)
+    assert row["key"] == f"'{key}"
+    assert "\x1b" not in row["reference"]
+
+
+def test_incidents_say_what_to_do(running: Running) -> None:
+    running.do(running.world.with_incident(reference="ch_1"))
+    for columns in (80, 200):
+        assert "to do: It was told as failed" in call(running, "list", "--incidents", columns=columns).output
 
 
 def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Running) -> None:
@@ -138,7 +126,7 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
         "read as network read timeout, effect possible (rule rule_of_network_read_timeout)",
         "in doubt: attempt 1",
         "decided: status inquiry after 2 s, because in_doubt_ask",
-        "2025-06-15 15:06:42  parked -> requires review  (operator)",
+        "2025-06-15 15:06:42  parked -> requires review  (webhook)",
         "note: asked Acme, ticket 4711",
     ]
     places = [told.find(line) for line in order]

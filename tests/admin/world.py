@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
+from proxy.chance import SeededChance
 from proxy.core.claim import ClaimRequest, Verdict
 from proxy.core.classify import ClassifyRules
 from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
 from proxy.core.decide import Action
+from proxy.core.inquiry import Cancel, Inquiry
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
+from proxy.core.outside import told_by
 from proxy.core.policy import Policy, Provider, Route
 from proxy.core.reading import Classification, Reading
+from proxy.core.template import Blank, Template
+from proxy.engine.intents import Intents
+from proxy.engine.leases import Leases
+from proxy.engine.outside import Outside
+from proxy.engine.pinned import PinnedPolicies
+from proxy.engine.records import Records
+from proxy.engine.review import Review
+from proxy.engine.watch import Watch
 from proxy.journal.base import Change, Journal
 from proxy.journal.memory import MemoryJournal
 from proxy.policy.book import PolicyBook
+from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import RingKey, Vault
 from tests.telemetry.worth import operation as some_operation
 
 TOKEN = "token-of-the-admin"
@@ -40,13 +56,23 @@ CONTRACT = ProviderContract(send_as=Place(PlaceKind.HEADER, "Idempotency-Key"), 
 
 
 class HandClock:
-    """Stands still until it is moved."""
+    """Stands still until it is moved, or until somebody waits."""
 
     def __init__(self, now: float = STARTED_AT) -> None:
         self.at = now
 
     def now(self) -> float:
         return self.at
+
+    def mono(self) -> float:
+        return self.at
+
+    def boot(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        await asyncio.sleep(0)
 
 
 @dataclass
@@ -58,10 +84,22 @@ class World:
     book_in_force: PolicyBook | None = None
     token: str | None = TOKEN
     address: str = ""
+    journal_kind: type[MemoryJournal] = MemoryJournal
+    store: Any = None  # another journal than one in memory
 
     def __post_init__(self) -> None:
-        self.memory = MemoryJournal(clock=self.clock)
+        self.memory = self.store or self.journal_kind(clock=self.clock)
         self.counters = Metrics("1.2.3", self.clock.now)
+        logger = logging.getLogger("paywitness.tests")
+        logger.setLevel(logging.CRITICAL)
+        telemetry = Telemetry(self.counters, Logs(logger))
+        chance = SeededChance(1)
+        vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
+        records = Records(self.memory, Leases(self.memory, self.clock, 30.0), vault, self.clock, telemetry)
+        outside = Outside(records, vault, self.clock, chance, telemetry, Watch())
+        pinned = PinnedPolicies(self.memory)
+        self.hands = Review(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
+        self.purchases = Intents(self.memory, self.book)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))
 
@@ -81,6 +119,14 @@ class World:
     def book(self) -> PolicyBook | None:
         return self.book_in_force
 
+    @property
+    def review(self) -> Review:
+        return self.hands
+
+    @property
+    def intents(self) -> Intents:
+        return self.purchases
+
     # its past
 
     async def started(self, client_key: str = "order-17", **changes: Any) -> Operation:
@@ -94,7 +140,8 @@ class World:
             "state": State.PREPARED,
             "attempts": 0,
             "first_sent_at": None,
-            "guard": Guard(GuardKind.INTENT, "canary-guard-hash", "order-17"),
+            "guard": Guard(GuardKind.INTENT, f"canary-guard-hash-{number}", "order-17"),
+            "revision": "acme-revision",
             **hashes,
             **changes,
         }
@@ -129,6 +176,7 @@ class World:
             because=because,
             delay_s=2.0 if action is Action.STATUS_INQUIRY else 0.0,
             sealed_response=SEALED_RESPONSE,
+            told=told_by(operation, after),
         )
         self.clock.at += 1
         return await self.memory.record(change)
@@ -159,10 +207,19 @@ class World:
     async def with_incident(self, **changes: Any) -> Operation:
         return await self.changed(await self.declined(**changes), Event.WEBHOOK_TOLD_SUCCESS)
 
+    async def pending(self, **changes: Any) -> Operation:
+        return await self.attempted(await self.started(**changes), Reading.PENDING, Action.STATUS_INQUIRY, "accepted")
+
+    async def abandoned(self, **changes: Any) -> Operation:
+        """The customer was asked to act, and nobody looks at it any more."""
+        started = await self.started(**changes)
+        return await self.attempted(started, Reading.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION, "customer_must_act")
+
     async def changed(self, operation: Operation, event: Event, *, note: str = "", **changes: Any) -> Operation:
         after = replace(advance(operation, event), **changes)
         self.clock.at += 1
-        return await self.memory.record(Change(after, (event,), source="operator", note=note))
+        told = told_by(operation, after)
+        return await self.memory.record(Change(after, (event,), source="webhook", note=note, told=told))
 
 
 def acme_book() -> PolicyBook:
@@ -175,6 +232,10 @@ def acme_book() -> PolicyBook:
         classify=ClassifyRules(),
         revision="acme-revision",
         upstream="http://user:canary-password@127.0.0.1:8702",
+        merchant="shop",
+        inquiries=(Inquiry("ask[0]", Template(("/v1/charges/", Blank("reference"))), ()),),
+        cancel=Cancel("POST", Template(("/v1/cancel/", Blank("client_key"))), ()),
+        dashboard=Template(("https://dashboard.acme.test/payments/", Blank("reference"))),
     )
     provider = Provider(
         name="acme",
@@ -183,7 +244,7 @@ def acme_book() -> PolicyBook:
         revision="acme-revision",
         content="canary-content",
         source="policies/acme.yaml",
-        policies=(policy,),
+        policies=(policy, replace(policy, operation="refund", kind=Kind.REFUND, inquiries=(), cancel=None)),
         not_in_force=("webhook",),
     )
     return PolicyBook.of([provider])

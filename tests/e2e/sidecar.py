@@ -80,8 +80,10 @@ class Sidecar:
     sandbox_url: str
     edits: tuple[tuple[str, str], ...] = ()
     options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
+    webhooks_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     provider: str = "acme"
 
@@ -120,13 +122,18 @@ class Sidecar:
             *("--policies", str(self.home / "policies")),
             *("--listen", f"127.0.0.1:{self.port}"),
             *("--admin", f"127.0.0.1:{self.admin_port}"),
+            *("--webhooks", f"127.0.0.1:{self.webhooks_port}"),
             *("--journal", f"sqlite:///{self.home / 'journal.db'}"),
             *("--home", str(self.home)),
             *self.options,
         ]
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *arguments], cwd=TOP, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+                [*command, *arguments],
+                cwd=TOP,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
             )
         if wait:
             wait_until(lambda: self.ended or listens(self.port), "the start of the sidecar")

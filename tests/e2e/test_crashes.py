@@ -11,9 +11,10 @@ from http.client import HTTPException
 
 import pytest
 
-from proxy.engine.steps import ALL_STEPS, CALL_RECEIVED, RESEND_RECORDED, UPSTREAM_CONNECTED
+from proxy.engine.steps import CALL_RECEIVED, RESEND_RECORDED, STEPS_OF_A_CALL, STEPS_OF_A_LOOK, UPSTREAM_CONNECTED
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Sidecar, wait_until
+from tests.engine.storm import WITHOUT_KEYS
 
 MakeSidecar = Callable[..., Sidecar]
 pytestmark = pytest.mark.slow
@@ -26,16 +27,15 @@ def call_and_lose(sidecar: Sidecar, fault: str = "") -> None:
 
 
 @pytest.mark.parametrize("fault", ["", "drop_after_commit"])
-@pytest.mark.parametrize("step", ALL_STEPS)
+@pytest.mark.parametrize("step", STEPS_OF_A_CALL)
 def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     sandbox: Provider, make_sidecar: MakeSidecar, step: str, fault: str
 ) -> None:
-    sidecar = make_sidecar(sandbox.url).start(step=step)
+    # Re-sent in the background, or by a repeat, only where nobody can be asked: so nobody can.
+    edits = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),) if step == RESEND_RECORDED else ()
+    sidecar = make_sidecar(sandbox.url, *edits).start(step=step)
     if step == RESEND_RECORDED:
-        # Reached only when a caller repeats what is in doubt: so leave a doubt first.
-        lost = sidecar.charge(fault="drop_after_commit,drop_after_commit,drop_after_commit")
-        assert lost.outcome == "unknown"
-        fault = ""
+        fault = "drop_after_commit,drop_after_commit,drop_after_commit"
     call_and_lose(sidecar, fault)
     assert sidecar.wait_for_end() == -signal.SIGKILL
     before = sandbox.effects()
@@ -47,19 +47,40 @@ def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     operations = sidecar.admin("/v1/operations").json["operations"]
     assert {operation["state"] for operation in operations} <= {"succeeded", "failed"}
     assert step == CALL_RECEIVED or len(operations) == 1
-    assert {arrival["key"] for arrival in sandbox.arrivals()} == {"key-1"}
+    assert {arrival["key"] for arrival in posts(sandbox)} == {"key-1"}
 
 
-def test_without_idempotency_a_kill_leaves_doubt_and_nothing_is_sent_again(
+@pytest.mark.parametrize("step", STEPS_OF_A_LOOK)
+def test_a_kill_while_the_provider_is_asked_is_resolved_with_no_operator(
+    start_sandbox: Callable[..., Provider], make_sidecar: MakeSidecar, step: str
+) -> None:
+    sandbox = start_sandbox("none")
+    sidecar = make_sidecar(sandbox.url, *WITHOUT_KEYS).start(step=step)
+    call_and_lose(sidecar, "drop_after_commit")
+    assert sidecar.wait_for_end() == -signal.SIGKILL
+    sidecar.start()
+    wait_until(lambda: states(sidecar) == {"succeeded"}, "the resolution")
+    repeat = sidecar.charge()
+    assert (repeat.status_code, repeat.outcome, repeat.json["status"]) == (200, "succeeded", "succeeded")
+    assert (sandbox.effects(), len(posts(sandbox))) == (1, 1)
+
+
+def posts(sandbox: Provider) -> list[dict]:
+    return [arrival for arrival in sandbox.arrivals() if arrival["method"] == "POST"]
+
+
+def states(sidecar: Sidecar) -> set[str]:
+    return {operation["state"] for operation in sidecar.admin("/v1/operations").json["operations"]}
+
+
+def test_without_a_key_and_with_nobody_to_ask_a_kill_leaves_doubt_and_nothing_is_sent_again(
     start_sandbox: Callable[..., Provider], make_sidecar: MakeSidecar
 ) -> None:
     sandbox = start_sandbox("none")
     edits = (
-        ("send_as: header:Idempotency-Key          # where Acme takes the key", "send_as: none"),
-        ("  window: 24h ", "  # window: 24h "),
-        ("  max_length: 255", "  # max_length"),
-        ("  errors_under_key: replayed ", "  # errors_under_key: replayed "),
-        ("  key_space: account ", "  # key_space: account "),
+        *WITHOUT_KEYS,
+        ("    kind: sale\n", "    kind: sale\n    webhook: none\n"),
+        ("    ask: *ask_for_a_charge ", "    # nobody to ask "),
     )
     sidecar = make_sidecar(sandbox.url, *edits).start(step="upstream_answered")
     call_and_lose(sidecar)

@@ -43,6 +43,7 @@ class FakeCarrier:
     calls: list[Call] = field(default_factory=list)
     forwarded: list[Forwarded] = field(default_factory=list)
     described: list[str] = field(default_factory=list)
+    described_intents: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     still_there: Callable[[], bool] | None = None
     answered: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,6 +88,12 @@ class FakeCarrier:
 
     async def describe(self, operation_id: str) -> Reply:
         self.described.append(operation_id)
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        self.described_intents.append((intent, merchant, provider))
         if self.error is not None:
             raise self.error
         return self.reply

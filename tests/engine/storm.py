@@ -36,8 +36,8 @@ from proxy.sandbox.charge import Terms
 from proxy.sandbox.server import Sandbox, SandboxOptions
 from proxy.tasks import TaskRefused
 from proxy.vault import RingKey, Vault
-from proxy.wiring import assemble
-from tests.engine.world import SECRET, book_of, telemetry_for
+from proxy.wiring import Bounds, Ground, assemble
+from tests.engine.world import SECRET, NoSpool, book_of, telemetry_for
 
 CONTRACTS = ("replayed", "reexecuted", "not_stored", "none")
 LEASE_S = 30.0
@@ -367,18 +367,17 @@ class Storm:
             self._lives += 1
             door = Door(journal, Random(self.dice.random()), self.dials.lost_replies)
             chance = SeededChance(self.seed * 1000 + self._lives)
-            engine, _ = assemble(
-                book=self.book,
+            ground = Ground(
                 journal=cast(Journal, door),
                 vault=Vault(SECRET, (RingKey("k1", b"0" * 32),), chance.nonce),
                 clock=self.clock,
                 chance=chance,
                 steps=NoSteps(),
                 telemetry=telemetry_for(self.clock),
-                lease_s=LEASE_S,
-                calls_max=1000,
+                environment={},
             )
-            self._sidecars.append(Sidecar(engine, door))
+            parts = assemble(ground, Bounds(LEASE_S, 1000, harvest_s=0.0), self.book, NoSpool())
+            self._sidecars.append(Sidecar(parts.engine, door))
         if after:
             self._sidecars[0].ending += [task for sidecar in after for task in sidecar.ending]
         self._open.set()

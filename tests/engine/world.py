@@ -6,13 +6,17 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proxy.chance import SeededChance
 from proxy.clock import Clock, SystemClock
 from proxy.core.call import Call, Wishes
+from proxy.core.evidence import Response
+from proxy.core.operation import AttemptSummary, Operation
+from proxy.core.policy import Resolve
 from proxy.core.reply import Reply
+from proxy.engine.carry import Spooling
 from proxy.engine.engine import Engine
 from proxy.engine.leases import Leases
 from proxy.engine.reload import keep_revisions
@@ -26,10 +30,25 @@ from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import RingKey, Vault
-from proxy.wiring import assemble
+from proxy.wiring import Bounds, Ground, Parts, assemble
 
 POLICY = Path(__file__).resolve().parents[2] / "policies" / "acme.yaml"
 SECRET = b"a secret of the tests, long enough"
+
+
+class NoSpool:
+    """A disk that takes nothing."""
+
+    async def put(
+        self,
+        operation: Operation,
+        attempt: AttemptSummary,
+        response: Response | None,
+        *,
+        quiet_at: float | None,
+        unheard: bool,
+    ) -> bool:
+        return False
 
 
 def always() -> bool:
@@ -45,6 +64,14 @@ def book_of(upstream: str, *edits: tuple[str, str]) -> PolicyBook:
     return PolicyBook.of([load_content(text.encode(), "acme.yaml")])
 
 
+def sooner(book: PolicyBook, resolve: Resolve) -> PolicyBook:
+    """The book with other times for what is in doubt, shorter than a file may ask for: a lease lasts less here."""
+    return PolicyBook.of(
+        replace(provider, policies=tuple(replace(policy, resolve=resolve) for policy in provider.policies))
+        for provider in book.providers.values()
+    )
+
+
 def telemetry_for(clock: Clock) -> Telemetry:
     logger = logging.getLogger("paywitness.tests")
     logger.setLevel(logging.CRITICAL)
@@ -58,6 +85,7 @@ class World:
     leases: Leases
     journal: Journal
     clock: Clock
+    parts: Parts
 
     async def charge(
         self,
@@ -116,24 +144,22 @@ async def make_world(
     lease_s: float = 30.0,
     calls_max: int = 1000,
     ring_key: str = "k1",
+    harvest_s: float = 0.0,
+    resolve: Resolve | None = None,
+    environment: Mapping[str, str] | None = None,
+    spool: Spooling | None = None,
 ) -> World:
     clock = clock or SystemClock()
     journal = journal if journal is not None else MemoryJournal(clock=clock)
     chance = SeededChance(1)
     book = book_of(sandbox.url, *edits)
+    if resolve is not None:
+        book = sooner(book, resolve)
     await keep_revisions(journal, book)
-    engine, leases = assemble(
-        book=book,
-        journal=journal,
-        vault=Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce),
-        clock=clock,
-        chance=chance,
-        steps=steps or NoSteps(),
-        telemetry=telemetry_for(clock),
-        lease_s=lease_s,
-        calls_max=calls_max,
-    )
-    return World(sandbox, engine, leases, journal, clock)
+    vault = Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce)
+    ground = Ground(journal, vault, clock, chance, steps or NoSteps(), telemetry_for(clock), environment or {})
+    parts = assemble(ground, Bounds(lease_s, calls_max, harvest_s), book, spool or NoSpool())
+    return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 
 async def until(condition: Callable[[], object]) -> None:

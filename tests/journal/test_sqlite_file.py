@@ -332,7 +332,6 @@ class TestQueryPlans:
             (sqlite_reads._OUTCOMES, 2, {"telling", "sqlite_autoindex_operations_1"}),
             (sqlite_notices._DUE, 2, {"notices_due"}),
             (sqlite_notices._TO_RELAY, 2, {"notices_to_relay"}),
-            (sqlite_notices._WAKE, 2, {"notices_waiting"}),
             (sqlite_retirement._WALK, 3, {"INTEGER PRIMARY KEY"}),
             (sqlite_retirement._LAST_SEQ, 1, {"sqlite_autoindex_changes_1"}),
             (sqlite_retirement._FORGET_TOMBSTONES, 2, {"tombstones_by_age"}),

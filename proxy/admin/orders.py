@@ -1,0 +1,136 @@
+"""Orders: what an operator asks to be done, from a JSON body; and how each way it can end is answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from proxy.admin.door import AdminProblem, not_found, unfit_order
+from proxy.admin.query import Wanted, wanted_of
+from proxy.core.proposal import Act
+from proxy.engine.review import BULK_MAX, NoSuchOperation, NotOffered, Order, Overtaken, UnfitOrder, overtaken_by
+
+_OF_AN_ORDER = ("actor", "reason", "as", "evidence")
+_FOR_ONE = (*_OF_AN_ORDER, "reference", "version")
+_FOR_MANY = (*_OF_AN_ORDER, "filter", "dry_run", "limit", "operations")
+_LIMIT_DEFAULT = 100
+_ENDS = {"succeeded": True, "failed": False}
+
+
+class Body:
+    """A JSON object, read member by member; what is not understood is refused."""
+
+    def __init__(self, members: dict[str, Any], known: tuple[str, ...]) -> None:
+        for name in members:
+            if name not in known:
+                raise unfit_order(f"There is no {name[:64]!r} in this order. It has: {', '.join(known)}.")
+        self._members = members
+
+    def text(self, name: str, default: str | None = "") -> str | None:
+        value = self._members.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise unfit_order(f"{name} is a text.")
+        return value
+
+    def number(self, name: str, lowest: int, highest: int, default: int | None) -> int | None:
+        value = self._members.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise unfit_order(f"{name} is a whole number from {lowest} to {highest}.")
+        return value
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        value = self._members.get(name, default)
+        if not isinstance(value, bool):
+            raise unfit_order(f"{name} is true or false.")
+        return value
+
+    def texts(self, name: str) -> list[str] | None:
+        value = self._members.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value) or len(value) > BULK_MAX:
+            raise unfit_order(f"{name} is a list of at most {BULK_MAX} ids.")
+        return value
+
+    def filters(self) -> Wanted:
+        """The filters of a listing, by the same names. At least one: an order for everything is a slip."""
+        value = self._members.get("filter")
+        if not isinstance(value, dict) or not value:
+            raise unfit_order("filter is an object with at least one filter of /v1/operations, such as state.")
+        for name in ("limit", "before", "id"):
+            if name in value:
+                raise unfit_order(f"{name} is no filter of an order for many.")
+        return wanted_of({name: _values(name, given) for name, given in value.items()})
+
+
+def _values(name: str, given: Any) -> list[str]:
+    values = given if isinstance(given, list) else [given]
+    if not values or not all(isinstance(value, (str, bool)) for value in values):
+        raise unfit_order(f"filter.{name[:64]} is a text, true or false; state may be a list.")
+    return [str(value).lower() if isinstance(value, bool) else value for value in values]
+
+
+async def body_of(request: web.Request, *, many: bool) -> Body:
+    try:
+        members = json.loads(await request.read())
+    except (ValueError, RecursionError):
+        members = None
+    if not isinstance(members, dict):
+        raise unfit_order('The body is a JSON object, such as {"actor": "ada", "reason": "asked Acme, ticket 4711"}.')
+    return Body(members, _FOR_MANY if many else _FOR_ONE)
+
+
+def order_of(act: Act, body: Body, *, many: bool) -> Order:
+    end = body.text("as", None)
+    if end is not None and end not in _ENDS:
+        raise unfit_order(f"as is succeeded or failed, not {end[:64]!r}.")
+    return Order(
+        act,
+        actor=body.text("actor") or "",
+        reason=body.text("reason") or "",
+        succeeded=None if end is None else _ENDS[end],
+        evidence=body.text("evidence") or "",
+        reference=None if many else body.text("reference", None),
+    )
+
+
+def act_of(name: str) -> Act:
+    try:
+        return Act(name)
+    except ValueError:
+        raise not_found(f"There is no action {name[:64]!r}. Actions: {', '.join(Act)}.") from None
+
+
+def limit_of(body: Body) -> int:
+    return body.number("limit", 1, BULK_MAX, _LIMIT_DEFAULT) or _LIMIT_DEFAULT
+
+
+def refused(error: Exception) -> AdminProblem:
+    """How an order that was not followed is answered: what is now true, and what can be done instead."""
+    match error:
+        case UnfitOrder():
+            return unfit_order(str(error))
+        case NoSuchOperation():
+            return not_found(f"The journal holds no operation {str(error)[:80]}.")
+        case NotOffered():
+            offered = ", ".join(error.offered) or "nothing"
+            detail = f"Not done: {error.why}. Offered now: {offered}."
+            stands = {"operation": error.operation.id, "state": error.operation.state, "offered": list(error.offered)}
+            return AdminProblem(409, "not-offered", "The operation does not allow this", detail, stands)
+        case Overtaken():
+            detail = f"Not done: {overtaken_by(error)}. Look at it again before you decide."
+            members: dict[str, Any] = {
+                "operation": error.operation.id,
+                "state": error.operation.state,
+                "outcome": error.operation.outcome,
+                "version": error.operation.version,
+                "by": (error.entry.actor or error.entry.source) if error.entry is not None else None,
+            }
+            return AdminProblem(409, "overtaken", "Somebody was faster", detail, members)
+    raise error

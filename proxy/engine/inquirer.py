@@ -1,0 +1,208 @@
+"""The inquirer: asks a provider what became of an operation, by every way that its policy knows, and sends cancels.
+
+Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the first whole answer counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.clock import Clock
+from proxy.core.body import Encoding, decode, decompressed
+from proxy.core.call import Headers
+from proxy.core.classify import Asked
+from proxy.core.contract import PlaceKind
+from proxy.core.errors import BodyError, UnreadableSecret
+from proxy.core.evidence import Evidence, NetworkPhase, WireFault
+from proxy.core.inquiry import Cancel, Inquiry, Seen, read_inquiry, read_object, tree_of
+from proxy.core.operation import Finding, Found, GuardKind, Operation
+from proxy.core.policy import Policy
+from proxy.core.retry_after import retry_after_s
+from proxy.core.template import Values
+from proxy.engine.attempt import address_of
+from proxy.engine.credentials import Credentials
+from proxy.engine.keeping import KeptRequest, open_request, with_header
+from proxy.journal.base import Journal
+from proxy.tasks import Tasks
+from proxy.telemetry.records import InquiryFinished
+from proxy.telemetry.telemetry import Telemetry
+from proxy.upstream.client import UpstreamClient
+from proxy.upstream.target import Timeouts, WireRequest
+from proxy.vault import Vault
+
+_REFUSED = frozenset({401, 403})
+_HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look came to: the finding that counts, its object, and every way that was asked in vain."""
+
+    seen: Seen
+    missed: tuple[Inquiry, ...] = ()  # all ways that could be asked, where every one of them missed
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inquirer:
+    journal: Journal
+    upstream: UpstreamClient
+    credentials: Credentials
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+    tasks: Tasks
+
+    async def kept_request(self, operation: Operation) -> KeptRequest | None:
+        """What is kept of the request that started it. Its body is empty where it must not be stored."""
+        sealed, _ = await self.journal.sealed(operation.id)
+        if sealed is None:
+            return None
+        try:
+            return open_request(self.vault, sealed, operation.id)
+        except UnreadableSecret:
+            return None
+
+    async def look(self, operation: Operation, policy: Policy, request: KeptRequest | None) -> Look:
+        """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
+        values = values_of(operation, policy, request)
+        missed: list[Inquiry] = []
+        failed: Look | None = None
+        for inquiry in policy.inquiries:
+            target = inquiry.target(values)
+            if target is None:
+                continue
+            evidence, duration_s, hedged = await self._ask(operation, policy, request, inquiry.method, target)
+            asked = Asked(operation.money, operation.stamp)
+            seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
+            self.telemetry.tell(InquiryFinished(operation, seen.finding, duration_s, hedged))
+            if seen.finding.found in {Found.HIT, Found.NOT_OURS}:
+                return Look(seen)
+            if seen.finding.found is Found.MISSED:
+                missed.append(inquiry)
+            else:
+                failed = Look(seen, (), retry_after_s(evidence.response, self.clock.now()))
+        if failed is not None:
+            return failed
+        if not missed:
+            return Look(Seen(Finding("ask", Found.FAILED, None, None, "no way to ask about it can name it")))
+        ways = ", ".join(inquiry.name for inquiry in missed)
+        return Look(Seen(Finding(ways, Found.MISSED, None, None, "not found")), tuple(missed))
+
+    async def cancel(self, operation: Operation, policy: Policy, cancel: Cancel, request: KeptRequest | None) -> Seen:
+        """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
+        values = values_of(operation, policy, request)
+        target = cancel.target(values)
+        body: dict[str, Any] = {}
+        for path, template in cancel.body:
+            value = template.filled(values)
+            if value is None:
+                target = None
+                break
+            place = body
+            for name in path[:-1]:
+                place = place.setdefault(name, {})
+            place[path[-1]] = value
+        if target is None:
+            return Seen(Finding("cancel", Found.FAILED, None, None, "the cancel cannot name it; nothing was sent"))
+        payload = json.dumps(body).encode() if body else b""
+        evidence, _, _ = await self._ask(operation, policy, request, cancel.method, target, payload)
+        response = evidence.response
+        if response is None:
+            return Seen(Finding("cancel", Found.FAILED, None, None, str(evidence.fault or "no answer")))
+        tree, readable = tree_of(response)
+        if not readable or tree in (None, {}, []):
+            return Seen(Finding("cancel", Found.MISSED, response.status_code, None, "the answer shows nothing"))
+        asked = Asked(operation.money, operation.stamp)
+        return read_object("cancel", cancel.read, policy.classify, asked, response, tree)
+
+    async def _ask(
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: KeptRequest | None,
+        method: str,
+        target: str,
+        body: bytes = b"",
+    ) -> tuple[Evidence, float, bool]:
+        """One request of our own, under one credential after the other where it is refused. Inquiries are hedged."""
+        began_mono = self.clock.mono()
+        evidence, hedged = _NOBODY_TO_ASK, False
+        async for credential in self.credentials.of(operation, policy, request):
+            origin, prefix = address_of(policy.upstream)
+            headers = _headers(policy, request, credential)
+            if body:
+                headers = with_header(headers, b"Content-Type", b"application/json")
+            wire = WireRequest(method, (prefix + target).encode("latin-1"), headers, body)
+            given = policy.timeouts
+            timeouts = Timeouts(
+                connect_s=given.connect_s,
+                tls_s=given.tls_s,
+                write_s=given.write_s,
+                first_byte_s=given.first_byte_s,
+                body_idle_s=given.body_idle_s,
+            )
+            if method == "GET":
+                evidence, hedged = await self._hedged(origin, wire, timeouts)
+            else:
+                evidence = await self.upstream.send(origin, wire, timeouts, reuse=False)
+            if evidence.response is None or evidence.response.status_code not in _REFUSED:
+                break
+        return evidence, self.clock.mono() - began_mono, hedged
+
+    async def _hedged(self, origin: Any, wire: WireRequest, timeouts: Timeouts) -> tuple[Evidence, bool]:
+        first = self.tasks.start(self.upstream.send(origin, wire, timeouts), "inquiry")
+        running = {first}
+        try:
+            done, _ = await asyncio.wait(running, timeout=timeouts.first_byte_s * _HEDGE_SHARE)
+            if done:
+                return first.result(), False
+            running.add(self.tasks.start(self.upstream.send(origin, wire, timeouts, reuse=False), "inquiry-hedge"))
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if task.result().response is not None or not running:
+                        return task.result(), True
+            return _NOBODY_TO_ASK, True
+        finally:
+            for task in running:
+                task.cancel()
+
+
+_NOBODY_TO_ASK = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, "no credential to ask with", 0.0)
+
+
+def values_of(operation: Operation, policy: Policy, request: KeptRequest | None) -> Values:
+    """What templates can be filled from. Under `never_store` the body is gone, and what it held is missing."""
+    parameters: dict[str, str] = {}
+    target, guard = policy.target, operation.guard
+    if target is not None and target.kind is PlaceKind.PATH and guard is not None and guard.kind is GuardKind.TARGET:
+        parameters[target.name] = guard.shown
+    if request is None:
+        return Values(operation, parameters)
+    segments = request.segments
+    for route in policy.routes:
+        found = route.match(request.method, segments)
+        if found is not None:
+            parameters = found
+            break
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request.headers}
+    try:
+        tree = decode(decompressed(request.body, headers.get("content-encoding")), policy.encoding)
+    except BodyError:
+        tree = None
+    return Values(operation, parameters, tree if policy.encoding is not Encoding.XML else None, headers)
+
+
+def _headers(policy: Policy, request: KeptRequest | None, credential: Headers) -> Headers:
+    """Headers of a call of our own: whose account it is, what the policy forces, the credential. No key: it would make
+    a read a write in some providers' books."""
+    selected = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is PlaceKind.HEADER}
+    kept = tuple(pair for pair in request.headers if pair[0].lower() in selected) if request is not None else ()
+    headers: Headers = ((b"Accept", b"application/json"), (b"User-Agent", b"paywitness"), *kept)
+    for name, value in (*((name.encode(), value.encode("latin-1")) for name, value in policy.headers), *credential):
+        headers = with_header(headers, name, value)
+    return headers

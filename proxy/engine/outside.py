@@ -1,0 +1,166 @@
+"""Evidence from outside our own attempts, written down: by an inquiry, an event, a cancel or a person.
+
+One brain for all of them: conclude, decide when to look again, record over the version that was read. Whoever brings
+the evidence needs no lease: a lease is the right to send, not the right to know.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from proxy.chance import Chance
+from proxy.clock import Clock
+from proxy.core.body import Tree
+from proxy.core.classify import evaluate
+from proxy.core.events import Event
+from proxy.core.evidence import Response
+from proxy.core.inquiry import is_settled
+from proxy.core.operation import Finding, Found, Operation, State
+from proxy.core.outside import Source, conclude_outside, is_postponed, told_by
+from proxy.core.policy import Policy
+from proxy.engine.context import released_end
+from proxy.engine.keeping import seal_response
+from proxy.engine.records import Records
+from proxy.engine.watch import Watch
+from proxy.journal.base import Change
+from proxy.telemetry.records import EvidenceKind, changes
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import Vault
+
+_JITTER = 0.2  # proportional: a thousand doubts of one outage are not looked at in one second
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a piece of evidence. Neither an event nor postponed: it said nothing new."""
+
+    operation: Operation
+    event: Event | None = None
+    postponed: bool = False
+
+
+class _NothingNewError(Exception):
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation.id)
+        self.operation = operation
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    records: Records
+    vault: Vault
+    clock: Clock
+    chance: Chance
+    telemetry: Telemetry
+    watch: Watch
+
+    async def apply(
+        self,
+        operation: Operation,
+        policy: Policy,
+        source: Source,
+        finding: Finding,
+        *,
+        shown: Tree = None,
+        holding: str | None = None,
+        actor: str = "",
+        note: str = "",
+    ) -> Applied:
+        """Write down what was found. `shown` is the provider's own object; `holding` the token of the lease that is
+        given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
+        event: Event | None = None
+        before = operation
+
+        def step_from(current: Operation) -> Change:
+            nonlocal event, before
+            before = current
+            after, event = self._concluded(current, policy, source, finding)
+            after = self._standing(current, after, policy, holding)
+            if event is None and after.incident == current.incident and finding.found is not Found.NOT_OURS:
+                raise _NothingNewError(current)
+            if _says_nothing_new(current, after) and finding.found is Found.HIT:
+                raise _NothingNewError(current)
+            return Change(
+                after,
+                (event,) if event is not None else (),
+                source=source,
+                because=after.because,
+                note=note,
+                sealed_response=self._answer(current, after, policy, shown),
+                erase_request=after.state.ended,
+                finding=finding,
+                told=told_by(current, after),
+                actor=actor,
+            )
+
+        try:
+            recorded = await self.records.write(operation, step_from)
+        except _NothingNewError as nothing:
+            classification = finding.classification
+            waits = classification is not None and is_postponed(
+                nothing.operation, source, classification.reading, policy.contract
+            )
+            return Applied(nothing.operation, None, waits)
+        for record in changes(before, recorded, EvidenceKind(source), self.clock.now()):
+            self.telemetry.tell(record)
+        self.watch.tell(recorded.id)
+        return Applied(recorded, event)
+
+    def _concluded(
+        self, current: Operation, policy: Policy, source: Source, finding: Finding
+    ) -> tuple[Operation, Event | None]:
+        if finding.classification is None:
+            return current, None
+        settled = is_settled(current, self.settle_s(policy), self.clock.now())
+        return conclude_outside(current, source, finding.classification, policy.contract, settled=settled)
+
+    def _standing(self, before: Operation, after: Operation, policy: Policy, holding: str | None) -> Operation:
+        """What the new state brings with it: when to look again, whether the key is free, whether anybody heard."""
+        now = self.clock.now()
+        if after.state.ended:
+            if not before.state.ended:
+                reached = self.watch.is_awaited(after.id)
+                succeeded = after.state is State.SUCCEEDED
+                after = after.changed(released=released_end(after), unheard=succeeded and not reached)
+            after = after.changed(due_at=None)
+        elif after.state is not before.state:
+            after = after.changed(due_at=now + self.first_look_s(after, policy), looks=0, misses=0, first_miss_at=None)
+        if holding is not None and after.lease is not None and after.lease.token == holding:
+            after = after.changed(lease=None)
+        return after
+
+    def first_look_s(self, operation: Operation, policy: Policy) -> float:
+        """How long after coming into its state an operation is looked at."""
+        if operation.state is State.REQUIRES_ACTION:
+            return policy.resolve.action_expires_s
+        return policy.resolve.schedule_s[0] * self.jitter()
+
+    def jitter(self) -> float:
+        return 1.0 - _JITTER + 2 * _JITTER * self.chance.draw()
+
+    def settle_s(self, policy: Policy) -> float:
+        """From when on nothing can still arrive: never sooner than a lease and the kernel's own patience are over."""
+        return max(policy.resolve.settle_s, self.records.leases.lease_s + policy.timeouts.first_byte_s)
+
+    def _answer(self, before: Operation, after: Operation, policy: Policy, shown: Tree) -> bytes | None:
+        """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
+        was kept of an earlier state speaks for it no longer."""
+        if after.state is before.state:
+            return None
+        made = evaluate(policy.as_response, shown) if policy.as_response is not None and shown is not None else None
+        if made is None:
+            return b""
+        body = json.dumps(made, ensure_ascii=True).encode()
+        headers = ((b"Content-Type", b"application/json"),)
+        return seal_response(self.vault, Response(200, b"OK", headers, body), after.id)
+
+
+def _says_nothing_new(before: Operation, after: Operation) -> bool:
+    return (
+        after.state is before.state
+        and after.doubt == before.doubt
+        and after.reading is before.reading
+        and after.reference == before.reference
+        and after.incident == before.incident
+    )

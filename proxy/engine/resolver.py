@@ -1,0 +1,292 @@
+"""The resolver: goes on finding out what is unknown after the caller has left. The same brain as a call's, with an
+inquiry in place of a send.
+
+    take what is due -> decide -> ask | send again under the same key | cancel | wait | hand to a person -> record
+
+Doubt ends by evidence alone. A schedule that runs out ends in front of a person, loudly; never as a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from proxy.chance import Chance
+from proxy.clock import Clock
+from proxy.core.decide import Action, decide
+from proxy.core.errors import JournalUnavailable, StaleWrite
+from proxy.core.events import Event
+from proxy.core.inquiry import Proof, after_miss, next_look_at
+from proxy.core.lifecycle import advance
+from proxy.core.operation import Finding, Found, Lease, Operation, State
+from proxy.core.outside import Source, told_by
+from proxy.core.policy import Policy
+from proxy.core.reading import Classification, Reading
+from proxy.engine import steps as step
+from proxy.engine.carry import Carry
+from proxy.engine.context import context_of
+from proxy.engine.errand import Errand, background_errand
+from proxy.engine.inquirer import Inquirer, Look
+from proxy.engine.keeping import KeptRequest
+from proxy.engine.outside import Outside
+from proxy.engine.pinned import PinnedPolicies
+from proxy.engine.steps import Steps
+from proxy.journal.base import Change, Journal
+from proxy.policy.book import PolicyBook
+from proxy.tasks import TaskRefused, Tasks
+from proxy.telemetry.records import EvidenceKind, ScheduleRanOut, changes
+from proxy.telemetry.telemetry import Telemetry
+
+_log = logging.getLogger("paywitness.resolver")
+_LOOK_EVERY_S = 0.25
+_ABSENT = Classification.of(Reading.ABSENT, "absent_confirmed")
+
+
+@dataclass(slots=True)
+class Resolver:
+    journal: Journal
+    carry: Carry
+    outside: Outside
+    inquirer: Inquirer
+    pinned: PinnedPolicies
+    book: Callable[[], PolicyBook]
+    clock: Clock
+    chance: Chance
+    steps: Steps
+    telemetry: Telemetry
+    tasks: Tasks
+    workers_max: int = 16
+    per_provider_max: int = 8
+    _busy: Counter[str] = field(default_factory=Counter)
+
+    async def keep_resolving(self) -> None:
+        watch = self.outside.watch
+        watch.resolving = True
+        while True:
+            try:
+                await self.look()
+            except JournalUnavailable:
+                _log.warning("the journal does not answer; what is due waits")
+            except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
+                _log.error("looking for what is due failed by %s; it is tried again", type(error).__name__)
+                await self.clock.sleep(_LOOK_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await watch.due.wait()
+            watch.due.clear()
+
+    async def look(self) -> int:
+        """Take up what is due, as far as there are hands for it. How many."""
+        room = self.workers_max - self._busy.total()
+        if room <= 0:
+            return 0
+        full = frozenset(name for name, count in self._busy.items() if count >= self.per_provider_max)
+        token = self.chance.token()
+        asked_boot = self.carry.leases.asked_at()
+        limit = min(room, self.per_provider_max)
+        taken = await self.journal.take_due(token, self.carry.leases.lease_s, limit=limit, full=full)
+        for operation in taken:
+            self.carry.leases.hold(operation.id, token, asked_boot)
+            self._busy[operation.provider] += 1
+            try:
+                self.tasks.start(self._see_to(operation, token), "resolve")
+            except TaskRefused:  # we are shutting down: its lease runs out, and it is due all the same
+                self._busy[operation.provider] -= 1
+                self.carry.leases.let_go(operation.id)
+        return len(taken)
+
+    async def _see_to(self, operation: Operation, token: str) -> None:
+        try:
+            await self.steps.reached(step.DUE_TAKEN)
+            await self.resolve(operation, token)
+        except (JournalUnavailable, StaleWrite):
+            _log.warning("%s: what was found was not taken by the journal; it is looked at again", operation.id)
+        finally:
+            self._busy[operation.provider] -= 1
+            if self._busy[operation.provider] <= 0:
+                del self._busy[operation.provider]
+            self.carry.leases.let_go(operation.id)
+            self.outside.watch.due.set()
+
+    async def resolve(self, operation: Operation, token: str) -> None:
+        """One look at one operation that we hold."""
+        policy = await self.pinned.of(operation, self.book())
+        if policy is None:
+            await self._park(operation, token, Finding("policy", Found.FAILED, detail="its policy is not to be had"))
+            return
+        request = await self.inquirer.kept_request(operation)
+        errand = background_errand(operation, policy, request, token, self.clock)
+        decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
+        match decision.action:
+            case Action.CANCEL:
+                await self._cancel(operation, policy, request, token)
+            case Action.SCHEDULE_RETRY | Action.RETRY_SAME_OPERATION:
+                await self._resend(errand, operation, policy)
+            case Action.SEND_TO_REVIEW:
+                await self._park(operation, token, None, because=decision.because)
+            case _ if policy.inquiries:
+                await self._ask(errand, operation, policy, request)
+            case _:
+                await self._look_again(operation, policy, token, None)
+
+    async def _ask(self, errand: Errand, operation: Operation, policy: Policy, request: KeptRequest | None) -> None:
+        look = await self.inquirer.look(operation, policy, request)
+        await self.steps.reached(step.INQUIRY_ANSWERED)
+        finding = look.seen.finding
+        if finding.found is Found.HIT:
+            applied = await self.outside.apply(
+                operation, policy, Source.INQUIRY, finding, shown=look.seen.shown, holding=errand.token
+            )
+            if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
+                await self._look_again(applied.operation, policy, errand.token, look)
+            return
+        if finding.found is not Found.MISSED or not operation.state.in_doubt:
+            await self._look_again(operation, policy, errand.token, look)
+            return
+        proof = Proof.of(look.missed, self.outside.settle_s(policy))
+        after, absent = after_miss(operation, proof, self.clock.now())
+        if absent:
+            detail = f"{after.misses} misses after all had settled"
+            proven = Finding(finding.source, Found.MISSED, None, _ABSENT, detail)
+            await self.outside.apply(operation, policy, Source.INQUIRY, proven, holding=errand.token)
+            return
+        errand.asked_in_vain = True
+        decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
+        if decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN:
+            await self._resend(errand, operation, policy)
+        else:
+            await self._look_again(operation, policy, errand.token, look)
+
+    async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> None:
+        """The same bytes under the same key, under the account's newest credential."""
+        newest = await self.inquirer.credentials.newest(operation)
+        if newest:
+            errand.request = errand.request.with_credentials_of(newest)
+        resent = advance(operation, Event.RESEND_RECORDED).changed(
+            lease=Lease(errand.token, 0.0), misses=0, first_miss_at=None, looks=operation.looks + 1
+        )
+        change = Change(
+            resent,
+            (Event.RESEND_RECORDED,),
+            source="resolver",
+            action=Action.SCHEDULE_RETRY,
+            because="in_doubt_same_key_later",
+            lease_s=self.carry.leases.lease_s,
+        )
+        taken = await self.carry.records.take(change)
+        if taken is None:
+            return  # somebody knew more, or was faster
+        await self.steps.reached(step.RESEND_RECORDED)
+        try:
+            errand.over.set_result(await self.carry.see_through(errand, taken, policy))
+        finally:
+            if not errand.over.done():
+                errand.over.cancel()  # a repeat may wait for it
+            self.outside.watch.tell(operation.id)
+
+    async def _cancel(self, operation: Operation, policy: Policy, request: KeptRequest | None, token: str) -> None:
+        """Give it up at the provider. That it was tried is durable before a byte of it leaves: no re-send after it."""
+        cancel = policy.cancel
+        if cancel is None:
+            await self._park(operation, token, Finding("cancel", Found.FAILED, detail="the policy knows no cancel"))
+            return
+        sent = await self.carry.records.take(
+            Change(
+                operation.changed(cancel_sent=True, cancel_wanted=False),
+                (),
+                source="resolver",
+                action=Action.CANCEL,
+                because="in_doubt_cancel_wanted",
+                lease_s=self.carry.leases.lease_s,
+            )
+        )
+        if sent is None:
+            return
+        seen = await self.inquirer.cancel(sent, policy, cancel, request)
+        if seen.finding.found is Found.HIT:
+            applied = await self.outside.apply(
+                sent, policy, Source.CANCEL, seen.finding, shown=seen.shown, holding=token
+            )
+            if applied.event is not None:
+                return
+        await self._look_again(sent, policy, token, Look(seen))
+
+    async def _look_again(self, operation: Operation, policy: Policy, token: str, look: Look | None) -> None:
+        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves."""
+        ran_out = False
+        before = operation
+
+        def step_from(current: Operation) -> Change:
+            nonlocal ran_out, before
+            before = current
+            now = self.clock.now()
+            after = current
+            events: tuple[Event, ...] = ()
+            missed = look is not None and look.seen.finding.found is Found.MISSED and current.state.in_doubt
+            proof = Proof.of(look.missed, self.outside.settle_s(policy)) if missed and look and look.missed else None
+            counted = False
+            if proof is not None:
+                after, _ = after_miss(current, proof, now)
+                counted = after.misses > current.misses
+                events = (Event.INQUIRY_MISSED,)
+            after = after.changed(looks=after.looks + (0 if counted else 1))
+            due_at = next_look_at(after, policy.resolve.schedule_s, now, self.outside.jitter(), proof=proof)
+            if due_at is not None and look is not None and look.retry_after_s is not None:
+                due_at = max(due_at, now + look.retry_after_s)
+            if current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
+                due_at = None  # a person asked, once; or the customer's time is over: kept, and off the lists
+            elif due_at is None and self._cancels(after, policy):
+                after, due_at = after.changed(cancel_wanted=True), now
+            elif due_at is None:
+                ran_out = True
+                after, events = advance(after, Event.SCHEDULE_RAN_OUT), (*events, Event.SCHEDULE_RAN_OUT)
+            if after.lease is not None and after.lease.token == token and not after.attempt_under_way:
+                after = after.changed(lease=None)
+            after = after.changed(due_at=due_at, because="schedule_ran_out" if ran_out else after.because)
+            finding = look.seen.finding if look is not None else None
+            return Change(
+                after, events, source="resolver", because=after.because, finding=finding, told=told_by(current, after)
+            )
+
+        recorded = await self.carry.records.write(operation, step_from)
+        for record in changes(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
+            self.telemetry.tell(record)
+        if ran_out:
+            _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
+            self.telemetry.tell(ScheduleRanOut(recorded))
+            self.outside.watch.tell(recorded.id)
+
+    def _cancels(self, operation: Operation, policy: Policy) -> bool:
+        automatic = policy.cancel is not None and policy.cancel.when_schedule_ran_out
+        return automatic and operation.state is State.UNKNOWN and not operation.cancel_sent
+
+    async def _park(
+        self, operation: Operation, token: str, finding: Finding | None, because: str = "in_doubt_nobody_to_ask"
+    ) -> None:
+        """Only a person or new evidence can go on."""
+        before = operation
+
+        def step_from(current: Operation) -> Change:
+            nonlocal before
+            before = current
+            after = current
+            events: tuple[Event, ...] = ()
+            if Event.PARKED in _PARKS.get(current.state, ()):
+                after, events = advance(current, Event.PARKED), (Event.PARKED,)
+            if after.lease is not None and after.lease.token == token and not after.attempt_under_way:
+                after = after.changed(lease=None)
+            after = after.changed(due_at=None, because=because)
+            told = told_by(current, after)
+            return Change(after, events, source="resolver", because=because, finding=finding, told=told)
+
+        recorded = await self.carry.records.write(operation, step_from)
+        for record in changes(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
+            self.telemetry.tell(record)
+        self.outside.watch.tell(recorded.id)
+
+
+_PARKS = {State.UNKNOWN: (Event.PARKED,), State.PENDING: (Event.PARKED,)}

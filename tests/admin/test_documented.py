@@ -1,0 +1,66 @@
+"""The pages for operators and for receivers of events name everything that there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.admin.api import Api
+from proxy.admin.query import wanted_of
+from proxy.core.cloudevent import TYPE_PREFIX
+from proxy.core.events import IncidentKind
+from proxy.core.operation import Word
+from proxy.core.proposal import Act
+from proxy.schemes.standard import sign
+from tests.admin.world import World
+from tests.engine.sink import SECRET
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+OPERATING = (DOCS / "operating.md").read_text()
+EVENTS = (DOCS / "events.md").read_text()
+
+
+@pytest.mark.parametrize("route", Api(World()).routes(), ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_is_documented(route: Any) -> None:
+    assert f"`{route.method} {route.path.replace(':.+', '')}`" in OPERATING
+
+
+@pytest.mark.parametrize("act", list(Act))
+def test_every_action_is_documented(act: Act) -> None:
+    assert f"| `{act}` |" in OPERATING
+
+
+@pytest.mark.parametrize("kind", list(IncidentKind))
+def test_every_incident_is_documented(kind: IncidentKind) -> None:
+    assert f"| `{kind}` |" in OPERATING
+
+
+@pytest.mark.parametrize("word", list(Word))
+def test_every_type_of_event_is_documented(word: Word) -> None:
+    assert f"| `{TYPE_PREFIX}{word}` |" in EVENTS
+
+
+def test_every_filter_is_documented() -> None:
+    with pytest.raises(Exception, match="query") as refused:
+        wanted_of({"nothing": ["x"]})
+    listed = str(getattr(refused.value, "detail", "")).partition("Filters: ")[2].removesuffix(".").split(", ")
+    assert len(listed) > 10
+    for name in listed:
+        assert f"`{name}`" in OPERATING
+
+
+def test_the_sample_that_checks_a_signature_does() -> None:
+    code = EVENTS.partition("```python\n")[2].partition("```")[0]
+    room: dict[str, Any] = {}
+    exec(code, room)  # the page's own words, tried
+    now, body = int(room["time"].time()), b'{"id":"op_1:2"}'
+    for secret in (SECRET.decode(), "a plain secret of some length"):
+        headers = {name.decode(): value.decode() for name, value in sign("op_1:2", now, body, secret.encode())}
+        assert room["is_genuine"](headers, body, secret)
+        assert not room["is_genuine"](headers, body + b" ", secret)
+        assert not room["is_genuine"](headers, body, "whsec_" + "A" * 44)
+        assert not room["is_genuine"]({**headers, "webhook-timestamp": str(now - 1)}, body, secret)
+        old = {name.decode(): value.decode() for name, value in sign("op_1:2", now - 999, body, secret.encode())}
+        assert not room["is_genuine"](old, body, secret)
