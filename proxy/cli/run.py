@@ -13,14 +13,16 @@ from typing import Any
 import click
 import yaml
 
+from proxy.chance import SystemChance
 from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
-from proxy.sandbox.server import Sandbox
-from proxy.settings import OFF, Settings, check_limits, read_address, read_duration, read_listener, read_sink
+from proxy.sandbox.server import Sandbox, SandboxOptions
+from proxy.settings import OFF, Address, Settings, check_limits, read_address, read_duration, read_listener, read_sink
 from proxy.wiring import serve
 
 _FILE_BYTES_MAX = 64 * 1024
 _YEAR_S = 365 * 86400.0
+_SANDBOX_SECRET = "ACME_WEBHOOK_SECRET"  # as the policy of acme names it
 
 
 def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
@@ -215,9 +217,19 @@ def _run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
+    environment: Mapping[str, str] = os.environ
     async with AsyncExitStack() as beside:
         if settings.sandbox is not None:
-            sandbox = Sandbox()
+            secret = environment.get(_SANDBOX_SECRET) or SystemChance().token()
+            environment = {**environment, _SANDBOX_SECRET: secret}
+            sandbox = Sandbox(SandboxOptions(webhooks=_told_to(settings.webhooks, secret)))
             await sandbox.start(host=settings.sandbox.host, port=settings.sandbox.port)
             beside.push_async_callback(sandbox.stop)
-        await serve(settings, os.environ, say=lambda text: click.echo(text, err=True))
+        await serve(settings, environment, say=lambda text: click.echo(text, err=True))
+
+
+def _told_to(listener: Address | None, secret: str) -> Mapping[str, object]:
+    """Where the sandbox beside us sends its events: to us, as the policy of acme expects them."""
+    if listener is None or listener.port == 0:
+        return {}
+    return {"url": f"{listener.url}/paywitness/webhooks/acme", "secret": secret, "scheme": "hmac_sha256"}

@@ -135,7 +135,7 @@ def judge_guard(holders: Iterable[Operation], fresh: Operation, now: float) -> G
         intent = guard.kind is GuardKind.INTENT
         if fresh.distinct and not (intent and hold is Hold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
-        equal = holder.fingerprint == fresh.fingerprint and holder.provider == fresh.provider
+        equal = _same_call(holder, fresh)
         if hold is Hold.UNHEARD:
             if equal:
                 return GuardJudgement(holder, AliasKind.TAKEN)
@@ -144,6 +144,12 @@ def judge_guard(holders: Iterable[Operation], fresh: Operation, now: float) -> G
             return GuardJudgement(holder, AliasKind.JOINED)
         refused = refused or holder
     return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def _same_call(first: Operation, second: Operation) -> bool:
+    """Whether both ask the same of the same account: an intent may span accounts and providers, an answer does not."""
+    mine = (first.fingerprint, first.provider, first.operation, first.account)
+    return mine == (second.fingerprint, second.provider, second.operation, second.account)
 
 
 def standing_verdict(operation: Operation) -> Verdict:

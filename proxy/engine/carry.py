@@ -18,6 +18,7 @@ from proxy.clock import Clock
 from proxy.core.backoff import delay_s, no_earlier_than
 from proxy.core.claim import Claim, Verdict
 from proxy.core.classify import Asked, classify
+from proxy.core.contract import Kind
 from proxy.core.decide import Action, Decision, decide
 from proxy.core.errors import JournalUnavailable
 from proxy.core.evidence import Evidence, Response
@@ -189,9 +190,11 @@ class Carry:
         """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
         attempt = summary_of(operation.attempts, evidence, classification)
         decided: Decision
+        before = operation
 
         def step_from(current: Operation) -> Change:
-            nonlocal decided
+            nonlocal decided, before
+            before = current
             after, event = conclude(current, attempt.number, classification, policy.contract)
             if after.doubt:
                 after = after.changed(quiet_at=self.clock.now() + evidence.listening_s)
@@ -221,7 +224,9 @@ class Carry:
             recorded = await self.records.write(operation, step_from)
         except JournalUnavailable:
             return await self._spooled(errand, operation, policy, attempt, evidence)
-        self._tell(operation, recorded, attempt, decided)
+        self._tell(before, recorded, attempt, decided)
+        if recorded.kind is Kind.VOID:
+            await self.late.outside.free_what_was_voided(before, recorded)
         if recorded.due_at is not None and self.watch.resolving:
             self.watch.due.set()
         errand.last_delay_s = decided.delay_s

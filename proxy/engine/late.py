@@ -78,6 +78,7 @@ class Late:
         for record in changes(before, recorded, kind, self.clock.now()):
             self.telemetry.tell(record)
         self.outside.watch.tell(recorded.id)
+        await self.outside.free_what_was_voided(before, recorded)
         return recorded
 
     def _concluded(

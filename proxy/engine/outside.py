@@ -7,23 +7,28 @@ the evidence needs no lease: a lease is the right to send, not the right to know
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from proxy.chance import Chance
 from proxy.clock import Clock
 from proxy.core.body import Tree
 from proxy.core.classify import evaluate
+from proxy.core.contract import Kind
 from proxy.core.events import Event
 from proxy.core.evidence import Response
+from proxy.core.guard import is_paid
 from proxy.core.inquiry import is_settled
-from proxy.core.operation import Finding, Found, Operation, State
+from proxy.core.lifecycle import advance
+from proxy.core.operation import Finding, Found, GuardKind, Operation, State
 from proxy.core.outside import Source, conclude_outside, is_postponed, told_by
 from proxy.core.policy import Policy
+from proxy.core.reading import Reading
 from proxy.engine.context import released_end
 from proxy.engine.keeping import seal_response
 from proxy.engine.records import Records
 from proxy.engine.watch import Watch
-from proxy.journal.base import Change
+from proxy.journal.base import Change, Listing
 from proxy.telemetry.records import EvidenceKind, changes
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
@@ -105,7 +110,31 @@ class Outside:
         for record in changes(before, recorded, EvidenceKind(source), self.clock.now()):
             self.telemetry.tell(record)
         self.watch.tell(recorded.id)
+        await self.free_what_was_voided(before, recorded)
         return Applied(recorded, event)
+
+    async def free_what_was_voided(self, before: Operation, after: Operation) -> None:
+        """A void that succeeded gave back what its target had paid: that intent may be paid again. Should we be killed
+        in between, it stays blocked until an event or a person says so."""
+        guard = after.guard
+        first_time = after.state is State.SUCCEEDED and not before.state.ended
+        if after.kind is not Kind.VOID or not first_time or guard is None or guard.kind is not GuardKind.TARGET:
+            return
+        listing = Listing(provider=after.provider, reference=guard.shown, limit=10)
+        found = await self.records.journal.listing(listing)
+        paid = [one for one in found if one.account == after.account and one.kind.pays and is_paid(one)]
+        if len(paid) != 1:
+            return
+
+        def step_from(current: Operation) -> Change:
+            if not is_paid(current):
+                raise _NothingNewError(current)
+            given_back = advance(current, Event.VOID_SUCCEEDED).changed(reading=Reading.REVERSED)
+            note = f"voided by {after.id}"
+            return Change(given_back, (Event.VOID_SUCCEEDED,), note=note, told=told_by(current, given_back))
+
+        with suppress(_NothingNewError):
+            await self.records.write(paid[0], step_from)
 
     def _concluded(
         self, current: Operation, policy: Policy, source: Source, finding: Finding
@@ -148,6 +177,8 @@ class Outside:
         was kept of an earlier state speaks for it no longer."""
         if after.state is before.state:
             return None
+        if after.state is State.FAILED:
+            return b""  # the object of a failed payment under a 200 would pass for a paid one
         made = evaluate(policy.as_response, shown) if policy.as_response is not None and shown is not None else None
         if made is None:
             return b""

@@ -95,11 +95,13 @@ def after_lease(before: Operation, dropped: Operation, now: float) -> Step:
 
 
 def needs_paid_before(change: Change) -> bool:
-    """Whether the change makes a paying success of an intent: then another one before it is an incident."""
+    """Whether the change shows a payment of an intent: then another one before it is an incident. Also of one that had
+    failed, and whose intent was then paid otherwise: by a fallback, say."""
     operation = change.operation
     guard = operation.guard
     first_time = operation.state is State.SUCCEEDED and operation.ended_at is None
-    return first_time and guard is not None and guard.kind is GuardKind.INTENT and operation.kind.pays
+    paid = first_time or operation.incident == IncidentKind.SUCCESS_AFTER_FAILURE
+    return paid and guard is not None and guard.kind is GuardKind.INTENT and operation.kind.pays
 
 
 def recorded(change: Change, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()) -> Step:
@@ -108,9 +110,10 @@ def recorded(change: Change, stored_lease: Lease | None, now: float, guarded: It
     operation = change.operation
     told, note = change.told, change.note
     twin = next((first for first in guarded if contradicts_second_success(first, operation)), None)
-    if twin is not None and operation.incident is None:
+    if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
         operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
-        words = (*(told.words if told is not None else ()), Word.INCIDENT_OPENED)
+        words = told.words if told is not None else ()
+        words = words if Word.INCIDENT_OPENED in words else (*words, Word.INCIDENT_OPENED)
         told = Told(words, operation.outcome, operation.reading, operation.reference, operation.incident)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     lease = _lease_after(change, stored_lease, now)

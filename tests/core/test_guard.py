@@ -112,8 +112,9 @@ def test_the_same_key_is_not_kept_off_by_itself() -> None:
     assert judge_guard([guarded(state=State.UNKNOWN, key="second" * 10)], fresh(), NOW).holder is None
 
 
-def test_across_providers_an_open_intent_refuses_and_is_never_joined() -> None:
-    elsewhere = guarded(state=State.UNKNOWN, provider="other")
+@pytest.mark.parametrize("other", [{"provider": "other"}, {"account": "o" * 32}, {"operation": "other"}])
+def test_across_providers_and_accounts_an_open_intent_refuses_and_is_never_joined(other: dict[str, str]) -> None:
+    elsewhere = guarded(state=State.UNKNOWN, **other)
     assert judge_guard([elsewhere], fresh(), NOW).alias is AliasKind.REFUSED
 
 

@@ -28,7 +28,27 @@ class Provider:
         return len(ask(f"{self.url}/_sandbox/ledger?order={order}").json["entries"])
 
     def arrivals(self) -> list[dict]:
-        return list(ask(f"{self.url}/_sandbox/requests").json["requests"])
+        return list(ask(f"{self.url}/_sandbox/requests?limit=100000").json["requests"])
+
+    def ledger(self, query: str = "") -> list[dict]:
+        """Every effect, in the order in which it happened."""
+        return list(ask(f"{self.url}/_sandbox/ledger?limit=100000{query}").json["entries"])
+
+    def weather(self, **schedule: object) -> None:
+        """From now on; without any, the sky is clear."""
+        assert ask(f"{self.url}/_sandbox/faults", schedule, method="PUT").status_code == 200
+
+    def tell_webhooks(self, url: str, secret: str, **how: object) -> None:
+        told = {"url": url, "secret": secret, **how}
+        assert ask(f"{self.url}/_sandbox/webhooks", told, method="PUT").status_code == 200
+
+    def webhooks(self, query: str = "") -> list[dict]:
+        """Every event, and how the telling of it went."""
+        return list(ask(f"{self.url}/_sandbox/webhooks?limit=10000{query}").json["events"])
+
+    def tell_again(self, event: str) -> None:
+        """Once more, properly signed, whatever was wrong with it before."""
+        assert ask(f"{self.url}/_sandbox/webhooks/{event}/resend", {}).status_code == 200
 
 
 def start_provider(contract: str, port: int) -> Provider:
@@ -72,10 +92,14 @@ def make_sidecar(tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
     made: list[Sidecar] = []
 
     def make(
-        sandbox_url: str, *edits: tuple[str, str], options: tuple[str, ...] = (), provider: str = "acme"
+        sandbox_url: str,
+        *edits: tuple[str, str],
+        options: tuple[str, ...] = (),
+        provider: str = "acme",
+        environment: dict[str, str] | None = None,
     ) -> Sidecar:
         home = tmp_path / f"sidecar-{len(made)}"
-        made.append(Sidecar(home, sandbox_url, edits, options, provider=provider))
+        made.append(Sidecar(home, sandbox_url, edits, options, environment or {}, provider=provider))
         return made[-1]
 
     yield make

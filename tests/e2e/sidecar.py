@@ -41,10 +41,14 @@ class Answer:
 
 
 def ask(
-    url: str, body: object | None = None, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+    url: str,
+    body: object | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+    method: str | None = None,
 ) -> Answer:
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=dict(headers or {}))
+    request = urllib.request.Request(url, data=data, headers=dict(headers or {}), method=method)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             return Answer(response.status, dict(response.headers), response.read())
@@ -162,14 +166,43 @@ class Sidecar:
             self.process.wait(10)
 
     def charge(
-        self, key: str = "key-1", order: str = "order-1", *, amount: int = 1099, timeout: float = 30.0, fault: str = ""
+        self,
+        key: str = "key-1",
+        order: str = "order-1",
+        *,
+        amount: int = 1099,
+        timeout: float = 30.0,
+        fault: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         given = {"Content-Type": "application/json", "Authorization": "Bearer test", "Idempotency-Key": key}
+        given |= headers or {}
         if fault:
             given["Sandbox-Fault"] = fault
         body = {"amount": amount, "currency": "EUR", "metadata": {"order_id": order}}
         return ask(f"{self.url}/v1/charges", body, given, timeout)
 
-    def admin(self, path: str) -> Answer:
+    def admin(self, path: str, body: object | None = None) -> Answer:
         token = (self.home / "admin-token").read_text().strip()
-        return ask(f"{self.admin_url}{path}", headers={"Authorization": f"Bearer {token}"})
+        return ask(f"{self.admin_url}{path}", body, {"Authorization": f"Bearer {token}"})
+
+    def operation(self, operation_id: str) -> dict:
+        return self.admin(f"/v1/operations/{operation_id}").json
+
+    def operations(self, query: str = "") -> list[dict]:
+        """All of them, page by page, newest first."""
+        found: list[dict] = []
+        before = ""
+        while True:
+            page = self.admin(f"/v1/operations?limit=200{query}{before}").json
+            found += page["operations"]
+            if page["next"] is None:
+                return found
+            before = f"&before={page['next']}"
+
+    def metric(self, name: str, **labels: str) -> float:
+        """One sample of /metrics; 0 where it was never counted."""
+        for line in ask(f"{self.admin_url}/metrics").body.decode().splitlines():
+            if line.startswith(f"{name}{{") and all(f'{label}="{value}"' in line for label, value in labels.items()):
+                return float(line.rpartition(" ")[2])
+        return 0.0

@@ -1,0 +1,232 @@
+"""Doubt, with real processes: lost answers under every contract, kill -9 meanwhile, a black hole that heals, and two
+operators at once. The ledger of the sandbox judges: one effect, no false failure, nothing stuck, nobody had to help."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import aiohttp
+import pytest
+
+from tests.e2e.conftest import Provider
+from tests.e2e.sidecar import Answer, Sidecar, wait_until
+from tests.engine.storm import WITHOUT_KEYS
+
+StartSandbox = Callable[..., Provider]
+MakeSidecar = Callable[..., Sidecar]
+Edits = tuple[tuple[str, str], ...]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+WEBHOOK_SECRET = "whsec_of_the_shop"
+CALLERS = 40
+PATIENCE_MS = 1000
+SETTLE_S = 32.0  # the least that a policy may ask for here: a lease, and the first byte's timeout
+
+SOON: Edits = (
+    (
+        "schedule: [2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h]",
+        "schedule: [300ms, 600ms, 1s, 1500ms, 2s, 2500ms, 3s, 4s, 5s, 6s, 7s, 8s, 9s, 10s, 20s, 30s]",
+    ),
+    ("  first_byte: 5s ", "  first_byte: 2s "),
+    ("settle: 10m ", f"settle: {SETTLE_S:.0f}s "),
+    ("lag: 5s ", "lag: 1s "),
+)
+NOBODY_TO_ASK: Edits = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),)
+NO_WEBHOOK: Edits = (("    kind: sale\n", "    kind: sale\n    webhook: none\n"),)
+STORES: Mapping[str, Edits] = {
+    "replayed": (),
+    "reexecuted": (("errors_under_key: replayed ", "errors_under_key: reexecuted "),),
+    "not_stored": (("errors_under_key: replayed ", "errors_under_key: not_stored "),),
+    "none": WITHOUT_KEYS,
+}
+NO_EFFECT = {"failed", "declined", "not_sent"}
+LOST = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+# --- the callers
+
+
+@dataclass
+class Payment:
+    number: int
+    fault: str = ""
+    told: list[Answer] = field(default_factory=list)
+
+    @property
+    def order(self) -> str:
+        return f"order-{self.number}"
+
+    @property
+    def last(self) -> Answer:
+        return self.told[-1]
+
+
+@dataclass
+class Callers:
+    """Services that call the sidecar, so many at once, and keep what they are told."""
+
+    sidecar: Sidecar
+    session: aiohttp.ClientSession
+    at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLERS))
+
+    async def call(self, payment: Payment, key: str) -> Answer | None:
+        """One call. None: nobody answered, which says nothing about the money."""
+        headers = {"Authorization": "Bearer test", "Idempotency-Key": key, "Paywitness-Timeout-Ms": str(PATIENCE_MS)}
+        if payment.fault:
+            headers["Sandbox-Fault"] = payment.fault
+        amount = 1000 + payment.number
+        body = {"amount": amount, "currency": "EUR", "source": "tok_ok", "metadata": {"order_id": payment.order}}
+        try:
+            async with self.session.post(f"{self.sidecar.url}/v1/charges", json=body, headers=headers) as response:
+                answer = Answer(response.status, dict(response.headers), await response.read())
+        except LOST:
+            return None
+        payment.told.append(answer)
+        return answer
+
+    async def pay(self, payment: Payment) -> None:
+        """Call until something was sent: only "nothing was sent and nothing will be" is tried again."""
+        async with self.at_once:
+            for _ in range(20):
+                answer = await self.call(payment, f"key-{payment.number}")
+                if answer is not None and answer.status_code != 503:
+                    return
+
+    async def insist(self, payment: Payment, until_mono: float) -> None:
+        """Call until it is paid. Every other service makes a fresh key for every try, as many SDKs do."""
+        tries = 0
+        while time.monotonic() < until_mono:
+            async with self.at_once:
+                fresh = f"-{tries}" if payment.number % 2 else ""
+                answer = await self.call(payment, f"key-{payment.number}{fresh}")
+            if answer is not None and answer.status_code == 200:
+                return
+            tries += 1
+            await asyncio.sleep(0.2)  # a service that asks again, not at once
+
+
+def callers_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), connector=aiohttp.TCPConnector(limit=0))
+
+
+def payments_of(count: int, fault: str) -> list[Payment]:
+    """Two of five lose their answers."""
+    return [Payment(number, fault if number % 5 < 2 else "") for number in range(count)]
+
+
+# --- the judge
+
+
+def is_at_rest(operation: dict) -> bool:
+    """Ended, or in front of a person; nobody holds it, and nothing is due."""
+    at_rest = operation["state"] in {"succeeded", "failed", "requires_review"}
+    return at_rest and operation["next_check_at"] is None and operation["held_until"] is None
+
+
+def paid_by_order(provider: Provider) -> Counter[str]:
+    return Counter(entry["order"] for entry in provider.ledger("&kind=charge"))
+
+
+def complaints(payments: Iterable[Payment], operations: list[dict], provider: Provider) -> list[str]:
+    paid = paid_by_order(provider)
+    by_order: dict[str, list[dict]] = {}
+    for operation in operations:
+        by_order.setdefault(operation["guard"]["shown"], []).append(operation)
+    charged = {entry["charge"] for entry in provider.ledger("&kind=charge")}
+    found = [f"{operation['id']} is stuck: {operation}" for operation in operations if not is_at_rest(operation)]
+    found += [f"{operation['id']}: {operation['incident']}" for operation in operations if operation["incident"]]
+    for payment in payments:
+        order, outcomes = payment.order, [answer.outcome for answer in payment.told]
+        if paid[order] > 1:
+            found.append(f"{order} was paid {paid[order]} times: {outcomes}")
+        if "succeeded" in outcomes and paid[order] != 1:
+            found.append(f"{order} was told paid, and it is not: {outcomes}")
+        if outcomes and outcomes[-1] in NO_EFFECT and paid[order]:
+            found.append(f"{order} was told not paid, and it is: {outcomes}")
+        ends = Counter(operation["state"] for operation in by_order.get(order, []))
+        if ends["succeeded"] + ends["requires_review"] != (1 if paid[order] else 0):
+            found.append(f"{order} is paid {paid[order]} times and ends as {dict(ends)}")
+        if ends["succeeded"] and not {each["reference"] for each in by_order[order] if each["reference"]} <= charged:
+            found.append(f"{order} names a charge that the provider does not know")
+    return found
+
+
+# --- lost answers, under each contract
+
+
+@dataclass(frozen=True)
+class Case:
+    stores: str  # what the provider does with a repeated key
+    edits: Edits
+    lost: int  # so many arrivals of one payment lose their answers
+    webhook: bool = False
+    evidence: bool = True
+
+
+CASES = {
+    "replayed": Case("replayed", (*NOBODY_TO_ASK, *NO_WEBHOOK), 4),
+    "reexecuted": Case("reexecuted", (*NOBODY_TO_ASK, *NO_WEBHOOK), 4),
+    "not_stored_ask": Case("not_stored", NO_WEBHOOK, 1),
+    "none_ask": Case("none", NO_WEBHOOK, 1),
+    "none_webhook": Case("none", NOBODY_TO_ASK, 1, webhook=True),
+    "none_at_all": Case("none", (*NOBODY_TO_ASK, *NO_WEBHOOK), 1, evidence=False),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_two_hundred_of_five_hundred_answers_are_lost_and_all_end_rightly(
+    start_sandbox: StartSandbox, make_sidecar: MakeSidecar, name: str
+) -> None:
+    case = CASES[name]
+    provider = start_sandbox(case.stores)
+    environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
+    sidecar = make_sidecar(provider.url, *SOON, *STORES[case.stores], *case.edits, environment=environment).start()
+    if case.webhook:
+        url = f"http://127.0.0.1:{sidecar.webhooks_port}/paywitness/webhooks/acme"
+        provider.tell_webhooks(url, WEBHOOK_SECRET, mode="late(delay_s=1.5)")
+    # While it lasts the provider is also slow to say what it knows, so that many callers leave.
+    provider.weather(seed=3, slow_reads_s=0.15, read_faults={"error_500": 0.3})
+    payments = payments_of(500, ",".join(["drop_after_commit"] * case.lost))
+    async with callers_session() as session:
+        callers = Callers(sidecar, session)
+        await asyncio.gather(*(callers.pay(payment) for payment in payments))
+        provider.weather()
+        await asyncio.to_thread(wait_until, lambda: all_at_rest(sidecar), "the end of all doubt", 40)
+        operations = sidecar.operations()
+        assert not complaints(payments, operations, provider)
+        assert set(paid_by_order(provider).values()) == {1}
+        assert len(paid_by_order(provider)) == 500
+        assert [payment.order for payment in payments if not payment.fault and payment.last.status_code != 200] == []
+        unheard = [payment for payment in payments if payment.last.status_code != 200]
+        assert {(payment.last.status_code, payment.last.outcome) for payment in unheard} == {(504, "unknown")}
+        if case.evidence:
+            assert {each["state"] for each in operations if not each["released"]} == {"succeeded"}
+            assert len(unheard) >= 20  # else nothing was left to the background
+        else:
+            in_review = [each for each in operations if each["state"] == "requires_review"]
+            assert (len(in_review), len(unheard)) == (200, 200)
+            assert {each["because"] for each in in_review} == {"in_doubt_nobody_to_ask"}
+        # Whoever comes back is told what was found, and nothing is sent for it.
+        arrived = posts(provider)
+        await asyncio.gather(*(callers.pay(payment) for payment in unheard))
+        expected = (200, "succeeded") if case.evidence else (504, "unknown")
+        assert {(payment.last.status_code, payment.last.outcome) for payment in unheard} == {expected}
+        assert posts(provider) == arrived
+
+
+def all_at_rest(sidecar: Sidecar) -> bool:
+    open_states = ("prepared", "sending", "backoff", "unknown", "pending")
+    query = "".join(f"&state={state}" for state in open_states)
+    return not sidecar.admin(f"/v1/operations?limit=1{query}").json["operations"]
+
+
+def posts(provider: Provider) -> int:
+    return sum(arrival["method"] == "POST" for arrival in provider.arrivals())
