@@ -213,7 +213,9 @@ def _as_asked(holder: Operation, first: Operation) -> Operation:
     """A fallback is compared as the call that it stands for: the next equal call is equal to that one."""
     if first is holder:
         return holder
-    return holder.changed(fingerprint=first.fingerprint, provider=first.provider)
+    return holder.changed(
+        fingerprint=first.fingerprint, provider=first.provider, operation=first.operation, account=first.account
+    )
 
 
 def _flag(holders: dict[str, Operation]) -> str:
