@@ -112,9 +112,11 @@ class Repeats:
     async def evidence_or(self, reply: Reply, errand: Errand) -> Reply:
         """Where somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply."""
         operation = errand.operation
-        if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE and operation is not None:
+        if operation is None:
+            return reply
+        if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
             return await self._as_it_stands(errand, operation)  # an event or inquiry ended it, and showed an answer
-        if reply.problem is not Problem.UNKNOWN or operation is None or not self.watch.resolving:
+        if operation.state is not State.UNKNOWN or not self.watch.resolving:
             return reply
         while operation.state is State.UNKNOWN and operation.incident is None and errand.still_there():
             left_s = errand.deadline_mono - self.clock.mono()
