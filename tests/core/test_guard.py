@@ -113,7 +113,7 @@ def test_the_same_key_is_not_kept_off_by_itself() -> None:
 
 
 @pytest.mark.parametrize("other", [{"provider": "other"}, {"account": "o" * 32}, {"operation": "other"}])
-def test_across_providers_and_accounts_an_open_intent_refuses_and_is_never_joined(other: dict[str, str]) -> None:
+def test_across_providers_and_accounts_an_open_intent_refuses_and_is_never_joined(other: dict[str, Any]) -> None:
     elsewhere = guarded(state=State.UNKNOWN, **other)
     assert judge_guard([elsewhere], fresh(), NOW).alias is AliasKind.REFUSED
 
