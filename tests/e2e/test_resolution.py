@@ -15,6 +15,7 @@ from datetime import datetime
 import aiohttp
 import pytest
 
+from proxy.engine.steps import SENDING_RECORDED
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Answer, Sidecar, wait_until
 from tests.engine.storm import WITHOUT_KEYS
@@ -298,6 +299,29 @@ async def test_killed_every_two_seconds_it_pays_each_order_once_and_needs_no_ope
 
 def timeline(sidecar: Sidecar, operation_id: str) -> list[dict]:
     return list(sidecar.operation(operation_id)["timeline"])
+
+
+async def test_what_a_kill_kept_from_leaving_is_absent_after_all_has_settled_and_then_paid_once(
+    start_sandbox: StartSandbox, make_sidecar: MakeSidecar
+) -> None:
+    """Recorded as sending, and not a byte left: without a key only time for it to settle, and then asking, can tell."""
+    provider = start_sandbox("none")
+    sidecar = make_sidecar(provider.url, *SOON, *WITHOUT_KEYS, *NO_WEBHOOK).start(step=SENDING_RECORDED)
+    payment = Payment(1)
+    async with callers_session() as session:
+        callers = Callers(sidecar, session)
+        assert await callers.call(payment, "key-1") is None
+        await asyncio.to_thread(sidecar.wait_for_end)
+        killed_at = time.time()
+        await asyncio.to_thread(sidecar.start)
+        await callers.insist(payment, time.monotonic() + 2 * SETTLE_S)
+    assert payment.last.status_code == 200
+    paid, absent = sidecar.operations()
+    assert (paid["state"], absent["state"], absent["reading"]) == ("succeeded", "failed", "absent")
+    assert seconds(absent["ended_at"]) - killed_at >= SETTLE_S
+    assert {answer.outcome for answer in payment.told[:-2]} == {"unknown"}
+    assert payment.told[-2].outcome in {"unknown", "not_sent"}  # it may have waited until it was known
+    assert provider.effects(payment.order) == 1
 
 
 # --- commits that come after "not found"
