@@ -272,7 +272,7 @@ async def serve(
             "leases": parts.leases.keep_renewing(),
             "recovery": recovery.keep_looking(),
             "reload": reload.keep_looking(),
-            "resolver": parts.resolver.keep_resolving(),
+            "resolver": parts.resolver.keep_resolving(replay.replay_all),
             "webhooks": webhooks.keep_applying(),
             "spool": replay.keep_replaying(),
             "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from proxy.core.guard import Hold, hold_of
+from proxy.core.guard import Hold, hold_of, is_being_answered
 from proxy.core.lifecycle import Event, advance
 from proxy.core.operation import GuardKind, Operation, Outcome, State
 
@@ -85,6 +85,7 @@ class Claim:
     sealed_response: bytes | None = None  # REPLAY: the kept answer; None where it was closed without one
     credential_accepted: bool = True  # REPLAY, IN_DOUBT: it made the call, or the provider has since accepted it
     alias: AliasKind | None = None  # the key is not the operation's own
+    heard: bool = False  # what had reached nobody was given to this claim: given back, if it tells nobody either
     tombstone: Tombstone | None = None  # EXPIRED
 
 
@@ -108,11 +109,14 @@ def after_expired_lease(operation: Operation, now: float) -> Operation:
 
 def drop_lease(operation: Operation) -> Operation:
     """The operation without its holder. What the holder may have been doing decides what is now true."""
+    held = operation
     never_sent = operation.state in {State.PREPARED, State.BACKOFF}
     if never_sent or operation.attempt_under_way:
         operation = advance(operation, Event.LEASE_EXPIRED)
-    # Only this end is released by it: a decline whose lease was still out is stored under its key.
-    return replace(operation, lease=None, released=operation.released or never_sent)
+    # Only this end is released by it: a decline whose lease was still out is stored under its key. What was paid while
+    # its holder was still at it, by what an event said, was told to nobody.
+    unheard = operation.unheard or is_being_answered(held)
+    return replace(operation, lease=None, released=operation.released or never_sent, unheard=unheard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """Guards: what keeps two operations off the same money, whatever keys they came under.
 
 SDKs and job runners mint a fresh key for every try, so a key alone does not recognise a retry. The guard does: an
-operation holds it while it is open, doubt included and for ever; a paid intent as its policy said; and an end with
-effect whose answer reached nobody, for a day, until the next equal call takes that answer.
+operation holds it while it is open, doubt included and for ever; a paid intent as its policy said; and what was paid
+or accepted and whose answer reached nobody, for a day, until the next equal call takes that answer. An end that is
+contradicted holds it until a person has looked: it is answered by 504, and a failure may have been paid.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+from proxy.core.events import IncidentKind
 from proxy.core.operation import Again, GuardKind, Operation, State
 from proxy.core.reading import Reading
 
@@ -21,7 +23,7 @@ class Hold(StrEnum):
     """Why an operation holds its guard."""
 
     OPEN = "open"
-    UNHEARD = "unheard"  # it ended with effect, and its answer reached nobody
+    UNHEARD = "unheard"  # it was paid or accepted, and its answer reached nobody
     PAID = "paid"  # the intent is paid, and its policy blocks another payment
 
 
@@ -30,7 +32,7 @@ def guard_kept(operation: Operation) -> str | None:
     guard = operation.guard
     if guard is None:
         return None
-    if operation.state in _OPEN or operation.unheard:
+    if _is_open(operation) or _is_to_be_taken(operation):
         return guard.value
     if guard.kind is not GuardKind.INTENT:
         return None
@@ -45,7 +47,7 @@ def hold_of(operation: Operation, now: float) -> Hold | None:
     guard = operation.guard
     if guard is None:
         return None
-    if operation.state in _OPEN:
+    if _is_open(operation):
         return Hold.OPEN
     if guard.kind is GuardKind.INTENT:
         if operation.state is State.PENDING:
@@ -55,9 +57,38 @@ def hold_of(operation: Operation, now: float) -> Hold | None:
         if is_paid(operation) and guard.after_success is Again.BLOCK:
             return Hold.PAID
     ended_at = operation.ended_at if operation.ended_at is not None else operation.updated_at
-    if operation.unheard and now - ended_at < TAKEN_WITHIN_S:
+    if _is_to_be_taken(operation) and now - ended_at < TAKEN_WITHIN_S:
         return Hold.UNHEARD
     return None
+
+
+def _is_open(operation: Operation) -> bool:
+    """Whether it may still pay, ended in a contradiction that callers are told as unknown, or is being answered."""
+    contradicted = operation.state.ended and operation.incident not in {None, IncidentKind.BOTH_KEYS_RETURNED}
+    return operation.state in _OPEN or contradicted or is_being_answered(operation)
+
+
+def _is_to_be_taken(operation: Operation) -> bool:
+    """Whether its answer reached nobody, and still says the truth: what was given back since is no payment to take."""
+    return operation.unheard and operation.reading is not Reading.REVERSED
+
+
+def is_being_answered(operation: Operation) -> bool:
+    """Whether an event, or a late answer, overtook the attempt of a living holder: only that one knows who hears it."""
+    return operation.state in _WITH_EFFECT and operation.attempt_under_way and operation.lease is not None
+
+
+def is_unheard(before: Operation, after: Operation, *, reached: bool) -> bool:
+    """Whether a change leaves something that was paid or accepted, and that nobody was told of. `reached`: somebody
+    waits for it. What was accepted, and told, is not new when it is paid."""
+    if after.state not in _WITH_EFFECT:
+        return False
+    if before.state in _WITH_EFFECT or before.state is State.REQUIRES_ACTION:
+        return after.unheard
+    return not reached and not is_being_answered(after)
+
+
+_WITH_EFFECT = frozenset({State.SUCCEEDED, State.PENDING})
 
 
 def is_paid(operation: Operation) -> bool:

@@ -131,7 +131,7 @@ class Operation:
     looks: int = 0  # how much of the schedule is used up
     misses: int = 0  # inquiries that found nothing and count: see `inquiry`
     first_miss_at: float | None = None
-    unheard: bool = False  # it ended with effect, and its answer reached nobody
+    unheard: bool = False  # it was paid or accepted, and its answer reached nobody
     taken: str = ""  # another key took its answer: taken, first_returned, taker_returned
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for

@@ -15,6 +15,8 @@ from proxy.core.lifecycle import TABLE, advance, contradiction
 from proxy.core.operation import Operation, State, Told, Word
 from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
 
+_NOES = DENIALS | {Reading.REQUIRES_ACTION}
+
 
 class Source(StrEnum):
     INQUIRY = "inquiry"
@@ -76,6 +78,8 @@ def conclude_outside(
     event = event_of(source, classification.reading)
     if event is None or _postponed(operation, event, contract, settled=settled):
         return operation, None
+    if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.reading in DENIALS:
+        return operation, None  # events out of order: it was accepted before it was declined, and that says less
     after = advance(operation, event)
     shown = classification.reference
     reversal = event in REVERSALS
@@ -98,13 +102,28 @@ def _postponed(operation: Operation, event: Event, contract: ProviderContract, *
     """Whether the event must wait: for the attempt that is under way, or for those that may still arrive."""
     if event not in TABLE[operation.state]:
         return True
+    if (
+        event is Event.INQUIRY_CONFIRMED_ABSENT
+        and not operation.state.ended
+        and not (settled and _may_be_absent(operation))
+    ):
+        return True
     ending = event not in SUCCESSES
     if ending and operation.attempt_under_way and not operation.state.ended:
         return True
-    # One execution was denied. Where answers are not stored, another attempt may be executed after it.
-    several = len(operation.doubt) > 1 and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    # One execution was denied. Where answers are not stored, another attempt may be executed after it: one of several
+    # in doubt, or the last of them, where the denial is that of an attempt which was told no already.
+    told_no = bool(operation.doubt) and operation.effect is Effect.NONE and operation.reading in _NOES
+    several = (told_no or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
     denies = event in {*OUTSIDE_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
     return denies and several and not settled and not operation.state.ended
+
+
+def _may_be_absent(operation: Operation) -> bool:
+    """Only what is in doubt can turn out never to have arrived: not what the provider accepted before it was parked,
+    nor what it asked the customer to confirm."""
+    asked = operation.effect is Effect.NONE and operation.reading is Reading.REQUIRES_ACTION
+    return bool(operation.doubt) and not asked
 
 
 def is_postponed(operation: Operation, source: Source, reading: Reading, contract: ProviderContract) -> bool:

@@ -203,6 +203,8 @@ def closed(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = F
     """409: it has ended, but there is no response to give."""
     reference = f" The provider knows it as {operation.reference}." if operation.reference else ""
     detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
+    if operation.state is State.SUCCEEDED and operation.reading is Reading.REVERSED:
+        detail = f"The payment was made and given back since: it was voided or reversed.{reference}"
     return problem(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
 
 
@@ -318,6 +320,8 @@ def advice_for(operation: Operation) -> Advice:
         return ADVICE[operation.reading] if operation.reading is not None else Advice.TRY_AGAIN_LATER
     if operation.state is State.REQUIRES_ACTION and operation.incident is None:
         return Advice.AUTHENTICATE
+    if operation.state is State.SUCCEEDED and operation.reading is Reading.REVERSED:
+        return ADVICE[Reading.REVERSED]
     return Advice.DO_NOT_PAY_AGAIN
 
 

@@ -197,7 +197,8 @@ class Carry:
             before = current
             after, event = conclude(current, attempt.number, classification, policy.contract)
             if after.doubt:
-                after = after.changed(quiet_at=self.clock.now() + evidence.listening_s)
+                quiet_at = self.clock.now() + evidence.listening_s  # an earlier attempt may be listened to for longer
+                after = after.changed(quiet_at=max(current.quiet_at or 0.0, quiet_at))
             wait = 0.0 if after.state.ended else self.backoff(errand, policy, classification, evidence.response)
             decided = decide(context_of(after, policy, errand, self.clock, delay_s=wait, last=classification))
             if after.attempt_under_way and not after.state.ended:

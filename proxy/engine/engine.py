@@ -20,7 +20,6 @@ from proxy.core.contract import PlaceKind
 from proxy.core.errors import BodyError, JournalUnavailable, MoneyError
 from proxy.core.identity import identify, usable_key
 from proxy.core.money import Money, read_money
-from proxy.core.operation import Operation, State
 from proxy.core.policy import Policy, Unmatched
 from proxy.core.reply import ErrorShape, Problem, Reply, described_reply, problem, unknown
 from proxy.engine.carry import Carry
@@ -142,18 +141,8 @@ class Engine:
             reply = self._without_a_record(errand)
             raise
         finally:
-            unheard = errand.nobody_hears
             errand.over.set_result(reply)
             errand.tell(reply)
-        operation = errand.operation
-        if unheard and operation is not None and operation.guard is not None and operation.version:
-            await self._note_unheard(operation, reply)
-
-    async def _note_unheard(self, operation: Operation, reply: Reply) -> None:
-        """The caller had gone, or was told 504, before this answer was there: the next equal call takes it."""
-        succeeded = operation.state is State.SUCCEEDED and reply.problem is None
-        if succeeded and not operation.unheard and not operation.taken:
-            await self.carry.records.note_unheard(operation)
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""

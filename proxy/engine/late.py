@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from proxy.clock import Clock
 from proxy.core.decide import Action, Decision
+from proxy.core.guard import is_unheard
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import AttemptSummary, Operation, State
 from proxy.core.outside import told_by
@@ -95,13 +96,12 @@ class Late:
             after = after.changed(lease=None)  # it was the right to send this very attempt
         quiet_at = evidence.quiet_at if evidence.quiet_at is not None else now
         after = after.changed(quiet_at=max(current.quiet_at or 0.0, quiet_at), because=evidence.because)
+        awaited = self.outside.watch.is_awaited(current.id)
+        reached = awaited if evidence.unheard is None else not evidence.unheard
+        after = after.changed(unheard=is_unheard(current, after, reached=reached))
         if after.state.ended:
             if not current.state.ended:
-                unheard = evidence.unheard
-                if unheard is None:
-                    unheard = not self.outside.watch.is_awaited(current.id)
-                unheard = unheard and after.state is State.SUCCEEDED
-                after = after.changed(released=released_end(after), unheard=unheard)
+                after = after.changed(released=released_end(after))
             return after.changed(due_at=None), events
         if after.state is State.UNKNOWN:
             return after.changed(due_at=now), events

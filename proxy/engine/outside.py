@@ -15,9 +15,9 @@ from proxy.clock import Clock
 from proxy.core.body import Tree
 from proxy.core.classify import evaluate
 from proxy.core.contract import Kind
-from proxy.core.events import Event
+from proxy.core.events import PENDINGS, REVERSALS, SUCCESSES, Event
 from proxy.core.evidence import Response
-from proxy.core.guard import is_paid
+from proxy.core.guard import is_paid, is_unheard
 from proxy.core.inquiry import is_settled
 from proxy.core.lifecycle import advance
 from proxy.core.operation import Finding, Found, GuardKind, Operation, State
@@ -33,6 +33,8 @@ from proxy.telemetry.records import EvidenceKind, changes
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
 
+# What an inquiry found was paid or accepted was, whichever attempt it was by.
+_OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
 _JITTER = 0.2  # proportional: a thousand doubts of one outage are not looked at in one second
 
 
@@ -75,17 +77,22 @@ class Outside:
         """Write down what was found. `shown` is the provider's own object; `holding` the token of the lease that is
         given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
         event: Event | None = None
-        before = operation
+        before = asked = operation
 
         def step_from(current: Operation) -> Change:
             nonlocal event, before
             before = current
             after, event = self._concluded(current, policy, source, finding)
+            if source is Source.INQUIRY and current.attempts != asked.attempts and event not in _OF_ANY_ATTEMPT:
+                event = None
+                raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that
             after = self._standing(current, after, policy, holding)
             if event is None and after.incident == current.incident and finding.found is not Found.NOT_OURS:
                 raise _NothingNewError(current)
             if _says_nothing_new(current, after) and finding.found is Found.HIT:
                 raise _NothingNewError(current)
+            if event is not None and after.state is not current.state:
+                after = after.changed(because=event.value)  # the evidence is the reason
             return Change(
                 after,
                 (event,) if event is not None else (),
@@ -131,7 +138,8 @@ class Outside:
                 raise _NothingNewError(current)
             given_back = advance(current, Event.VOID_SUCCEEDED).changed(reading=Reading.REVERSED)
             note = f"voided by {after.id}"
-            return Change(given_back, (Event.VOID_SUCCEEDED,), note=note, told=told_by(current, given_back))
+            told = told_by(current, given_back)
+            return Change(given_back, (Event.VOID_SUCCEEDED,), note=note, sealed_response=b"", told=told)
 
         with suppress(_NothingNewError):
             await self.records.write(paid[0], step_from)
@@ -149,15 +157,13 @@ class Outside:
         now = self.clock.now()
         if after.state.ended:
             if not before.state.ended:
-                reached = self.watch.is_awaited(after.id)
-                succeeded = after.state is State.SUCCEEDED
-                after = after.changed(released=released_end(after), unheard=succeeded and not reached)
+                after = after.changed(released=released_end(after))
             after = after.changed(due_at=None)
         elif after.state is not before.state:
             after = after.changed(due_at=now + self.first_look_s(after, policy), looks=0, misses=0, first_miss_at=None)
         if holding is not None and after.lease is not None and after.lease.token == holding:
             after = after.changed(lease=None)
-        return after
+        return after.changed(unheard=is_unheard(before, after, reached=self.watch.is_awaited(after.id)))
 
     def first_look_s(self, operation: Operation, policy: Policy) -> float:
         """How long after coming into its state an operation is looked at."""
@@ -175,10 +181,11 @@ class Outside:
     def _answer(self, before: Operation, after: Operation, policy: Policy, shown: Tree) -> bytes | None:
         """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
         was kept of an earlier state speaks for it no longer."""
-        if after.state is before.state:
+        given_back = after.reading is Reading.REVERSED and before.reading is not Reading.REVERSED
+        if after.state is before.state and not given_back:
             return None
-        if after.state is State.FAILED:
-            return b""  # the object of a failed payment under a 200 would pass for a paid one
+        if after.state is State.FAILED or given_back:
+            return b""  # the object of a failed or reversed payment under a 200 would pass for a paid one
         made = evaluate(policy.as_response, shown) if policy.as_response is not None and shown is not None else None
         if made is None:
             return b""

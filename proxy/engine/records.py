@@ -4,7 +4,6 @@ when the journal is slow to say whether it took one."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from proxy.clock import Clock
@@ -131,12 +130,6 @@ class Records:
         self.kept_credentials.add(pair)
         return seal_credential(self.vault, errand.request, errand.identity.account)
 
-    async def note_unheard(self, operation: Operation) -> None:
-        """Its answer reached nobody after all: the next equal call takes it."""
-        change = Change(operation.changed(unheard=True), ("answer_not_heard",))
-        with suppress(JournalUnavailable):
-            await self.take(change)
-
     async def write_down_abandoned(self, errand: Errand, operation: Operation) -> None:
         """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
         if not operation.attempt_under_way and operation.state is not State.BACKOFF:
@@ -158,7 +151,7 @@ class Records:
             released = after.state is State.FAILED
             note = "the sidecar was shut down, or failed"
             if after.doubt:
-                after = after.changed(quiet_at=self.clock.now())
+                after = after.changed(quiet_at=max(current.quiet_at or 0.0, self.clock.now()))
             after = after.changed(lease=None, released=released)
             return Change(after, (event,), note=note, told=told_by(current, after))
 

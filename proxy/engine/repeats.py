@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from proxy.clock import Clock
-from proxy.core.claim import Claim, Verdict
-from proxy.core.errors import UnreadableSecret
+from proxy.core.claim import AliasKind, Claim, Verdict
+from proxy.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
 from proxy.core.identity import request_hash_of
 from proxy.core.operation import Operation, Outcome, State
 from proxy.core.policy import Policy
@@ -16,7 +17,7 @@ from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, open_request, open_response
 from proxy.engine.pinned import PinnedPolicies
 from proxy.engine.watch import Watch
-from proxy.journal.base import Journal
+from proxy.journal.base import Change, Journal
 from proxy.vault import Vault
 
 _FIRST_LOOK_S = 0.05
@@ -44,7 +45,8 @@ class Repeats:
             case Verdict.IN_DOUBT:
                 return unknown(self.holder(claim), errand.shape, sent=False)
             case Verdict.REPLAY:
-                return self.replay(errand, self.holder(claim), claim.sealed_response, seen=claim.credential_accepted)
+                operation = await self._given_back(errand, claim)
+                return self.replay(errand, operation, claim.sealed_response, seen=claim.credential_accepted)
             case Verdict.IN_FLIGHT:
                 return await self.wait(errand, self.holder(claim))
             case Verdict.MISMATCH:
@@ -57,6 +59,21 @@ class Repeats:
                 return expired(claim.tombstone, errand.shape, errand.policy.provider)
             case _:
                 return guarded(self.holder(claim), errand.shape)
+
+    async def _given_back(self, errand: Errand, claim: Claim) -> Operation:
+        """The claim was given an answer that had reached nobody. Where it may not be told it, or has gone as well, the
+        answer still waits for whoever comes next."""
+        operation = self.holder(claim)
+        if not claim.heard or (claim.credential_accepted and not errand.nobody_hears):
+            return operation
+        taken = "" if claim.alias is AliasKind.TAKEN else operation.taken
+        return await self._noted(operation.changed(unheard=True, taken=taken), "answer_given_back")
+
+    async def _noted(self, operation: Operation, event: str) -> Operation:
+        """Who heard it, written down. Where somebody was faster, or the journal is silent, it stands as it was."""
+        with suppress(JournalUnavailable, StaleWrite):
+            return await self.journal.record(Change(operation, (event,)))
+        return operation
 
     def replay(self, errand: Errand, operation: Operation, sealed: bytes | None, *, seen: bool) -> Reply:
         """What is kept of an operation that has ended or stands."""
@@ -85,7 +102,8 @@ class Repeats:
         carrier = self.under_way.get(operation.id)
         left_s = errand.deadline_mono - self.clock.mono()
         if carrier is not None and carrier is not errand:
-            done, _ = await asyncio.wait({carrier.over}, timeout=max(0.0, left_s))
+            with self.watch.awaited(operation.id, lambda: not errand.nobody_hears):
+                done, _ = await asyncio.wait({carrier.over}, timeout=max(0.0, left_s))
             if done and not carrier.over.cancelled():
                 return self._same_answer(errand, carrier)
             operation = carrier.operation or operation
@@ -111,23 +129,42 @@ class Repeats:
 
     async def evidence_or(self, reply: Reply, errand: Errand) -> Reply:
         """Where somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply."""
-        operation = errand.operation
+        operation = errand.operation = await self.unheard_or(errand.operation, errand)
         if operation is None:
             return reply
         if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
             return await self._as_it_stands(errand, operation)  # an event or inquiry ended it, and showed an answer
         if operation.state is not State.UNKNOWN or not self.watch.resolving:
             return reply
-        while operation.state is State.UNKNOWN and operation.incident is None and errand.still_there():
+        while operation.state.in_doubt and operation.incident is None and errand.still_there():
             left_s = errand.deadline_mono - self.clock.mono()
-            if left_s <= 0:
-                break
-            await self.watch.change_of(operation.id, min(left_s, _LONGEST_WATCH_S))
+            if left_s <= 0 or self._rests_for(operation) > left_s:
+                break  # nobody will look at it before the caller's time is up: it may know that now
+            await self.watch.change_of(operation.id, min(left_s, _LONGEST_WATCH_S), lambda: not errand.nobody_hears)
             operation = await self.journal.read(operation.id) or operation
+            if operation.state is State.REQUIRES_REVIEW:
+                break
         errand.operation = operation
-        if operation.state is State.UNKNOWN or operation.incident is not None:
+        if operation.state.in_doubt or operation.incident is not None:
             return reply
         return await self._as_it_stands(errand, operation)
+
+    def _rests_for(self, operation: Operation) -> float:
+        """How long nobody will look at it: it is neither held nor due before then."""
+        if operation.lease is not None or operation.due_at is None:
+            return 0.0
+        return operation.due_at - self.clock.now()
+
+    async def unheard_or(self, operation: Operation | None, errand: Errand) -> Operation | None:
+        """What this errand saw paid or accepted, noted as unheard where its caller has gone and nobody else waits. An
+        event that overtook the answer left this to whoever carries it."""
+        if operation is None or operation.guard is None or operation.unheard or operation.taken:
+            return operation
+        if operation.state not in {State.SUCCEEDED, State.PENDING} or operation.lease is not None:
+            return operation
+        if not errand.nobody_hears or self.watch.is_awaited(operation.id):
+            return operation
+        return await self._noted(operation.changed(unheard=True), "answer_not_heard")
 
     async def _look_until_over(self, errand: Errand, operation: Operation) -> Operation:
         """Another process carries it: look from time to time."""
@@ -139,13 +176,15 @@ class Repeats:
         return operation
 
     async def _as_it_stands(self, errand: Errand, operation: Operation) -> Reply:
-        if operation.state.in_doubt:
+        if operation.state.in_doubt or operation.incident is not None:
             return unknown(operation, errand.shape, sent=False)
         if operation.outcome is Outcome.NOT_SENT:
-            detail = "The same call was under way and could not be sent. It is safe to try again."
+            detail = "The same call was under way, and the provider never executed it. It is safe to try again."
             return problem(Problem.NOT_SENT, detail, operation=operation, shape=errand.shape)
         _, sealed = await self.journal.sealed(operation.id)
         seen = operation.credential == errand.identity.credential
+        if seen and operation.unheard and not errand.nobody_hears:
+            operation = await self._noted(operation.changed(unheard=False), "answer_heard")
         return self.replay(errand, operation, sealed, seen=seen)
 
     async def kept_policy_and_request(self, errand: Errand, claim: Claim) -> tuple[Policy, KeptRequest] | None:

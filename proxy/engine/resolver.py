@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,11 +63,14 @@ class Resolver:
     per_provider_max: int = 8
     _busy: Counter[str] = field(default_factory=Counter)
 
-    async def keep_resolving(self) -> None:
+    async def keep_resolving(self, first: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Look for ever. `first` is done before each look: what a spool kept is known, and must not be asked for."""
         watch = self.outside.watch
         watch.resolving = True
         while True:
             try:
+                if first is not None:
+                    await first()
                 await self.look()
             except JournalUnavailable:
                 _log.warning("the journal does not answer; what is due waits")
@@ -134,6 +137,7 @@ class Resolver:
                 await self._look_again(operation, policy, token, None)
 
     async def _ask(self, errand: Errand, operation: Operation, policy: Policy, request: KeptRequest | None) -> None:
+        asked_at = self._now(operation)
         look = await self.inquirer.look(operation, policy, request)
         await self.steps.reached(step.INQUIRY_ANSWERED)
         finding = look.seen.finding
@@ -142,24 +146,26 @@ class Resolver:
                 operation, policy, Source.INQUIRY, finding, shown=look.seen.shown, holding=errand.token
             )
             if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
-                await self._look_again(applied.operation, policy, errand.token, look)
+                await self._look_again(applied.operation, policy, errand.token, look, asked_at)
             return
-        if finding.found is not Found.MISSED or not operation.state.in_doubt:
-            await self._look_again(operation, policy, errand.token, look)
+        if finding.found is not Found.MISSED or not _may_be_missed(operation):
+            await self._look_again(operation, policy, errand.token, look, asked_at)
             return
         proof = Proof.of(look.missed, self.outside.settle_s(policy))
-        after, absent = after_miss(operation, proof, self.clock.now())
+        after, absent = after_miss(operation, proof, asked_at)
         if absent:
             detail = f"{after.misses} misses after all had settled"
             proven = Finding(finding.source, Found.MISSED, None, _ABSENT, detail)
-            await self.outside.apply(operation, policy, Source.INQUIRY, proven, holding=errand.token)
+            applied = await self.outside.apply(operation, policy, Source.INQUIRY, proven, holding=errand.token)
+            if applied.event is None:
+                await self._look_again(operation, policy, errand.token, look, asked_at)
             return
         errand.asked_in_vain = True
         decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
         if decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN:
             await self._resend(errand, operation, policy)
         else:
-            await self._look_again(operation, policy, errand.token, look)
+            await self._look_again(operation, policy, errand.token, look, asked_at)
 
     async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> None:
         """The same bytes under the same key, under the account's newest credential."""
@@ -183,6 +189,7 @@ class Resolver:
         await self.steps.reached(step.RESEND_RECORDED)
         try:
             errand.over.set_result(await self.carry.see_through(errand, taken, policy))
+            await self.carry.repeats.unheard_or(errand.operation, errand)
         finally:
             if not errand.over.done():
                 errand.over.cancel()  # a repeat may wait for it
@@ -215,37 +222,38 @@ class Resolver:
                 return
         await self._look_again(sent, policy, token, Look(seen))
 
-    async def _look_again(self, operation: Operation, policy: Policy, token: str, look: Look | None) -> None:
-        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves."""
+    async def _look_again(
+        self, operation: Operation, policy: Policy, token: str, look: Look | None, asked_at: float | None = None
+    ) -> None:
+        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves. `asked_at`:
+        when it was asked, which is what a miss is worth."""
         ran_out = False
-        before = operation
+        before, attempts = operation, operation.attempts
 
         def step_from(current: Operation) -> Change:
             nonlocal ran_out, before
-            before = current
-            now = self.clock.now()
+            before, ran_out = current, False
+            now = self._now(current)
             after = current
             events: tuple[Event, ...] = ()
-            missed = look is not None and look.seen.finding.found is Found.MISSED and current.state.in_doubt
+            missed = look is not None and look.seen.finding.found is Found.MISSED and _may_be_missed(current)
             proof = Proof.of(look.missed, self.outside.settle_s(policy)) if missed and look and look.missed else None
-            counted = False
             if proof is not None:
-                after, _ = after_miss(current, proof, now)
-                counted = after.misses > current.misses
                 events = (Event.INQUIRY_MISSED,)
-            after = after.changed(looks=after.looks + (0 if counted else 1))
+            if proof is not None and current.attempts == attempts and asked_at is not None:
+                after, _ = after_miss(current, proof, asked_at)
+            after = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
             due_at = next_look_at(after, policy.resolve.schedule_s, now, self.outside.jitter(), proof=proof)
             if due_at is not None and look is not None and look.retry_after_s is not None:
                 due_at = max(due_at, now + look.retry_after_s)
-            if current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
+            if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
                 due_at = None  # a person asked, once; or the customer's time is over: kept, and off the lists
             elif due_at is None and self._cancels(after, policy):
                 after, due_at = after.changed(cancel_wanted=True), now
             elif due_at is None:
                 ran_out = True
                 after, events = advance(after, Event.SCHEDULE_RAN_OUT), (*events, Event.SCHEDULE_RAN_OUT)
-            if after.lease is not None and after.lease.token == token and not after.attempt_under_way:
-                after = after.changed(lease=None)
+            after = _given_back(after, token)
             after = after.changed(due_at=due_at, because="schedule_ran_out" if ran_out else after.because)
             finding = look.seen.finding if look is not None else None
             return Change(
@@ -259,6 +267,10 @@ class Resolver:
             _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
             self.telemetry.tell(ScheduleRanOut(recorded))
             self.outside.watch.tell(recorded.id)
+
+    def _now(self, operation: Operation) -> float:
+        """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
+        return max(self.clock.now(), operation.updated_at)
 
     def _cancels(self, operation: Operation, policy: Policy) -> bool:
         automatic = policy.cancel is not None and policy.cancel.when_schedule_ran_out
@@ -277,9 +289,7 @@ class Resolver:
             events: tuple[Event, ...] = ()
             if Event.PARKED in _PARKS.get(current.state, ()):
                 after, events = advance(current, Event.PARKED), (Event.PARKED,)
-            if after.lease is not None and after.lease.token == token and not after.attempt_under_way:
-                after = after.changed(lease=None)
-            after = after.changed(due_at=None, because=because)
+            after = _given_back(after, token).changed(due_at=None, because=because)
             told = told_by(current, after)
             return Change(after, events, source="resolver", because=because, finding=finding, told=told)
 
@@ -287,6 +297,17 @@ class Resolver:
         for record in changes(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
             self.telemetry.tell(record)
         self.outside.watch.tell(recorded.id)
+
+
+def _given_back(operation: Operation, token: str) -> Operation:
+    """Without the lease, where it is ours and nothing is being sent under it."""
+    ours = operation.lease is not None and operation.lease.token == token
+    return operation.changed(lease=None) if ours and not operation.attempt_under_way else operation
+
+
+def _may_be_missed(operation: Operation) -> bool:
+    """Whether "not found" says anything: not of what the provider is known to have accepted, in review or not."""
+    return operation.state.in_doubt and bool(operation.doubt)
 
 
 _PARKS = {State.UNKNOWN: (Event.PARKED,), State.PENDING: (Event.PARKED,)}

@@ -69,6 +69,7 @@ class ClaimSteps:
     alias_kind: AliasKind | None = None  # what the key is to the holder, where it is not its own
     tombstone: Tombstone | None = None
     asked: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
+    heard: bool = False  # the answer had reached nobody before
 
 
 def claim_steps(request: ClaimRequest, now: float, shelf: Shelf) -> ClaimSteps:
@@ -161,7 +162,7 @@ def _standing(steps: ClaimSteps, now: float) -> ClaimSteps:
     if after is holder:
         return steps
     step = _noted(after, "answer_heard" if holder.unheard else "key_returned", now, holder)
-    return replace(steps, holder=step.operation, before=(*steps.before, step))
+    return replace(steps, holder=step.operation, before=(*steps.before, step), heard=holder.unheard)
 
 
 def _came_back(holder: Operation, kind: AliasKind | None) -> Operation:
@@ -206,7 +207,8 @@ def _under_guard(
     else:
         verdict = standing_verdict(holder)
     asked = holder if first.id == holder.id else first
-    return ClaimSteps(verdict, holder, tuple(before), alias=alias, alias_kind=guard.alias, asked=asked)
+    heard = guard.alias is AliasKind.TAKEN
+    return ClaimSteps(verdict, holder, tuple(before), alias=alias, alias_kind=guard.alias, asked=asked, heard=heard)
 
 
 def _as_asked(holder: Operation, first: Operation) -> Operation:
@@ -262,6 +264,7 @@ def answer(steps: ClaimSteps, now: float, sealed: tuple[bytes | None, bytes | No
         sealed_response=response if steps.verdict is Verdict.REPLAY else None,
         credential_accepted=accepted or not needs_sealed(steps),
         alias=steps.alias_kind,
+        heard=steps.heard,
         tombstone=steps.tombstone,
     )
 

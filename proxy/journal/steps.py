@@ -88,7 +88,7 @@ def after_lease(before: Operation, dropped: Operation, now: float) -> Step:
         ended_at=before.ended_at or (now if dropped.state.ended else None),
         due_at=due_at,
         # Its holder checked, before a byte, that the lease would outlast the writing: none can leave from here on.
-        quiet_at=now if before.attempt_under_way else dropped.quiet_at,
+        quiet_at=max(dropped.quiet_at or 0.0, now) if before.attempt_under_way else dropped.quiet_at,
     )
     entry = entry_of(operation, "recovery", events, "lease expired")
     return Step(operation, replace(entry, told=told_by(before, operation)), operation.state.ended)

@@ -396,6 +396,8 @@ def test_only_a_failure_and_a_demand_to_act_let_the_customer_do_anything(state: 
         advice = advice_for(standing(state, reading=reading))
         if state is State.REQUIRES_ACTION:
             assert advice is Advice.AUTHENTICATE
+        elif state is State.SUCCEEDED and reading is Reading.REVERSED:
+            assert advice is Advice.CONTACT_SUPPORT  # it was paid, and given back
         elif state is not State.FAILED:
             assert advice is Advice.DO_NOT_PAY_AGAIN
         assert advice_for(standing(state, reading=reading, incident="x")) is Advice.DO_NOT_PAY_AGAIN

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from proxy.core.errors import JournalUnavailable
 from proxy.core.identity import credential_of
 from proxy.core.lifecycle import IncidentKind
 from proxy.core.operation import HistoryEntry, Operation, Outcome, State
-from proxy.core.reading import DENIALS, Effect, Reading
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Effect, Reading
 from proxy.core.reply import Problem, Reply
 from proxy.journal.base import Change, Listing
 from proxy.journal.memory import MemoryJournal
@@ -90,6 +91,7 @@ class Judge:
             self.at_most_one_effect,
             self.what_succeeded_was_paid_once,
             self.what_failed_was_not_paid,
+            self.only_what_may_is_followed,
             self.every_503_is_true,
             self.definite_answers_stay,
             self.replays_are_equal,
@@ -99,6 +101,8 @@ class Judge:
             self.nothing_is_left_under_way,
             self.doubt_has_its_reason,
             self.nothing_contradicts_itself,
+            self.everything_is_found_out,
+            self.a_job_pays_once,
         )
         return [f"{check.__name__}: {line}" for check in checks for line in check()]
 
@@ -116,10 +120,12 @@ class Judge:
         for key, entries in self.entries.items():
             if len(entries) > 1:
                 yield f"{[shown(operation) for operation in self.by_key[key]]} has {len(entries)} effects"
-        yield from (
-            f"order {order}: {count} effects"
-            for order, count in self.storm.sandbox.ledger.duplicates_by_order().items()
-        )
+        meant_once: dict[str, set[str]] = defaultdict(set)  # by order: the operations that paid it, unless meant twice
+        for key, generations in self.by_key.items():
+            for entry in self.entries[key]:
+                if entry.order is not None and entry.kind in PAYING and not generations[-1].distinct:
+                    meant_once[entry.order].add(generations[-1].id)
+        yield from (f"order {order}: paid by {paid}" for order, paid in meant_once.items() if len(paid) > 1)
 
     def what_succeeded_was_paid_once(self) -> Iterator[str]:
         for operation_id, tellings in self.told_of.items():
@@ -127,7 +133,10 @@ class Judge:
             for told in tellings:
                 if told.reply is None or told.reply.outcome not in {Outcome.SUCCEEDED, Outcome.PENDING}:
                     continue
-                reused = told.reply.problem is Problem.KEY_REUSED  # it is told of the payment that holds the key
+                # It is told of the payment that holds the key, or the guard.
+                reused = told.reply.problem in {Problem.KEY_REUSED, Problem.GUARDED}
+                if not entries and told.reply.outcome is Outcome.PENDING and self.storm.dials.webhooks:
+                    continue  # an event told an older truth; how it ended is asked elsewhere
                 if len(entries) != 1 or (entries[0].amount != told.amount and not reused):
                     yield f"{told} but the ledger has {entries}"
 
@@ -142,15 +151,20 @@ class Judge:
                     yield f"{entry} was paid before {shown(newest)}, by an earlier generation"
                 if newest.money is not None and entry.amount != newest.money.minor_units:
                     yield f"{entry} is not the money of {shown(newest)}"
-            yield from (
-                f"{shown(earlier)} was followed" for earlier in generations[:-1] if earlier.state is not State.FAILED
-            )
         failed = {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT}
         for operation_id, tellings in self.told_of.items():
             operation = self.operations[operation_id]
             for told in tellings:
                 if told.reply is not None and told.reply.outcome in failed and operation.state is not State.FAILED:
                     yield f"{told} but it is {shown(operation)}"
+
+    def only_what_may_is_followed(self) -> Iterator[str]:
+        for generations in self.by_key.values():
+            for earlier in generations[:-1]:
+                if earlier.state is not State.FAILED:
+                    yield f"{shown(earlier)} was followed"
+                if earlier.reading in DENIALS and not earlier.names_purchase:
+                    yield f"{shown(earlier)} had spent its key, and was followed"
 
     def every_503_is_true(self) -> Iterator[str]:
         for told in self.storm.tellings:
@@ -165,8 +179,11 @@ class Judge:
     def definite_answers_stay(self) -> Iterator[str]:
         """Once somebody was told what became of an operation, nobody who asks later is told anything else."""
         for operation_id, tellings in self.told_of.items():
-            if self.doubted_after_a_no(self.operations[operation_id]):
+            operation = self.operations[operation_id]
+            if self.doubted_after_a_no(operation) or self.met_a_strange_answer(operation):
                 continue
+            if operation.incident == IncidentKind.BOTH_KEYS_RETURNED:
+                continue  # one answer was taken, then both keys came back: 504 until a person has looked
             said = [told for told in tellings if told.reply is not None and told.reply.outcome in DEFINITE]
             for first in said:
                 assert first.reply is not None
@@ -180,7 +197,7 @@ class Judge:
     def replays_are_equal(self) -> Iterator[str]:
         for operation_id, tellings in self.told_of.items():
             passed_on = {
-                (told.reply.status_code, told.reply.body)
+                (told.reply.status_code, _same(told.reply.body) if self.storm.dials.resolver else told.reply.body)
                 for told in tellings
                 if told.reply is not None and told.reply.problem is None and told.reply.outcome is not Outcome.UNKNOWN
             }
@@ -190,7 +207,7 @@ class Judge:
     def keys_are_constant(self) -> Iterator[str]:
         known = {operation.provider_key for operation in self.storm.operations}
         for arrival in self.storm.sandbox.arrivals.arrivals:
-            if self.storm.dials.contract != "none" and arrival.key not in known:
+            if self.storm.dials.contract != "none" and arrival.method == "POST" and arrival.key not in known:
                 yield f"{arrival} came under a key that no operation has"
         if self.storm.dials.contract == "none":
             return
@@ -215,7 +232,10 @@ class Judge:
             if operation.state is not State.FAILED or operation.reading in DENIALS:
                 continue
             history = self.storm.histories[operation.id]
-            attempts = [entry.attempt for entry in history if entry.attempt is not None]
+            if any("inquiry_confirmed_absent" in entry.events for entry in history):
+                continue  # what became of its attempts was asked; that the ledger has none of it is asked elsewhere
+            last = {entry.attempt.number: entry.attempt for entry in history if entry.attempt is not None}
+            attempts = list(last.values())  # a late answer says more than that none had come
             unseen = set(range(1, operation.attempts + 1)) - {attempt.number for attempt in attempts}
             if any(entry.note.startswith("the sidecar was shut down") for entry in history):
                 unseen -= {operation.attempts}  # it knew that it had not sent it
@@ -252,19 +272,56 @@ class Judge:
                 any("*" in one.payment.script for one in told),
                 any(one.reply and one.reply.problem is Problem.KEY_REUSED for one in told if one.calmly),
             )
+            if self.storm.dials.resolver:
+                continue  # then there is none at all: see everything_is_found_out
             if operation.state.in_doubt and not any(reasons):
                 yield f"{shown(operation)} after {told_by(self.storm.histories[operation.id])}"
 
     def nothing_contradicts_itself(self) -> Iterator[str]:
         for operation in self.storm.operations:
-            if operation.incident is not None and not self.doubted_after_a_no(operation):
+            if operation.incident is None or self.doubted_after_a_no(operation):
+                continue
+            # One answer that reached nobody was taken, and then both keys came back: a person's, as it should be.
+            taken = operation.incident == IncidentKind.BOTH_KEYS_RETURNED
+            if not taken and not self.met_a_strange_answer(operation):
                 yield f"{shown(operation)} after {told_by(self.storm.histories[operation.id])}"
+
+    def met_a_strange_answer(self, operation: Operation) -> bool:
+        """Somebody else's answer came to a payment that its event had shown: an incident, as it should be. Of a refund
+        such an answer shows no stamp and no amount that could be compared."""
+        strange = operation.incident in {IncidentKind.ANOTHER_AMOUNT, IncidentKind.TWO_REFERENCES}
+        foreign = any("foreign_response" in told.payment.script for told in self.told_of[operation.id])
+        attempts = [entry.attempt for entry in self.storm.histories[operation.id] if entry.attempt is not None]
+        return strange and (foreign or any(attempt.classification.rule == DOES_NOT_FIT for attempt in attempts))
+
+    def everything_is_found_out(self) -> Iterator[str]:
+        """Where the resolver runs, no doubt outlasts the faults."""
+        yield from self.storm.stuck
+
+    def a_job_pays_once(self) -> Iterator[str]:
+        """Whoever tries under a fresh key each time, until it is told, has paid once. A process that is killed between
+        its record and its answer cannot know that nobody heard; there only an intent's guard holds."""
+        for payment in self.storm.payments:
+            if not payment.job or (self.storm.dials.crashes and payment.key == "none"):
+                continue
+            ids = {entry.id for entry in self.storm.sandbox.ledger.entries if entry.amount == payment.amount}
+            if len(ids) > 1:
+                tellings = [str(told) for told in self.storm.tellings if told.payment is payment]
+                yield f"{payment} paid {len(ids)} times: {tellings}"
 
     def doubted_after_a_no(self, operation: Operation) -> bool:
         """A holder whose lease was lost hears nothing, after a repeat was told the stored no: the lifecycle then asks
         for a person. More than is needed, but no lie."""
         denied = operation.state is State.FAILED and operation.reading in DENIALS
         return denied and operation.incident == IncidentKind.DOUBT_AFTER_FAILURE
+
+
+def _same(body: bytes) -> bytes:
+    """The provider's own object, whether it came as an answer, by an inquiry or by an event."""
+    try:
+        return json.dumps(json.loads(body)).encode()
+    except ValueError:
+        return body
 
 
 async def storm(seed: int, dials: Dials, directory: Path) -> None:
@@ -294,6 +351,24 @@ async def test_thirty_callers_a_payment_over_two_sidecars_whose_leases_run_out_a
     contract: str, tmp_path: Path
 ) -> None:
     await storm(3, Dials(contract, payments=8, calls_max=30, sidecars=2, sweeps=15, lost_replies=0.03), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contract", CONTRACTS)
+async def test_while_the_resolver_and_events_find_out_fresh_keys_and_jobs_pay_once_and_nothing_is_left_in_doubt(
+    contract: str, tmp_path: Path
+) -> None:
+    dials = Dials(contract, payments=20, jobs=15, fresh=0.4, distinct=0.05, sidecars=2, outages=1)
+    await storm(4, replace(dials, resolver=True, webhooks=True), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contract", ["replayed", "none"])
+async def test_a_resolver_that_is_killed_with_its_lease_out_and_loses_replies_leaves_nothing_in_doubt(
+    contract: str, tmp_path: Path
+) -> None:
+    dials = Dials(contract, payments=20, jobs=10, fresh=0.3, crashes=2, lost_replies=0.02, outages=1)
+    await storm(5, replace(dials, resolver=True, webhooks=contract == "none"), tmp_path)
 
 
 # Single blows, each where a storm seldom hits.

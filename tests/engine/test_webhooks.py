@@ -261,6 +261,30 @@ async def test_events_in_reverse_end_where_they_would_have_in_order(hooks: Hooks
     assert (ended.state, ended.incident) == (State.SUCCEEDED, None)
 
 
+async def test_what_was_given_back_is_neither_told_as_paid_nor_taken_nor_in_the_way(hooks: Hooks) -> None:
+    operation = await hooks.unknown()
+    await hooks.tell(event(operation, "succeeded", event_id="evt_1"))
+    await hooks.until_counted("applied")
+    await hooks.tell(event(operation, "reversed", event_id="evt_2"))
+    await hooks.until_counted("applied", 2)
+    reversed_since = await hooks.operation()
+    assert (reversed_since.state, reversed_since.reading) == (State.SUCCEEDED, Reading.REVERSED)
+    again = await hooks.world.charge()
+    assert (again.status_code, b"given back" in again.body) == (409, True)
+    fresh = await hooks.world.charge("a fresh key")
+    assert (fresh.status_code, fresh.operation_id != operation.id) == (200, True)
+
+
+async def test_an_older_denial_that_comes_late_is_checked_with_the_provider_and_is_no_incident(hooks: Hooks) -> None:
+    reply = await hooks.world.charge()
+    operation = await hooks.operation()
+    assert (reply.status_code, operation.state) == (200, State.SUCCEEDED)
+    await hooks.tell(event(operation, "failed"))
+    await hooks.until_counted("nothing_new")
+    after = await hooks.operation()
+    assert (after.state, after.incident) == (State.SUCCEEDED, None)
+
+
 async def test_a_denial_while_an_attempt_is_under_way_waits_for_its_end(sandbox: Sandbox) -> None:
     async with hooked(sandbox, ONE_TRY, ("first_byte: 5s", "first_byte: 700ms")) as hooks:
         hooks.apply_from_now_on()
