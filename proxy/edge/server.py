@@ -90,6 +90,7 @@ class EdgeServer:
         self._cut()
         if ending:
             await asyncio.wait(ending, timeout=_LAST_WORDS_S)
+        await self._let_in()  # what was accepted just now comes in only to be turned away: else nobody closes it
         for listener in self._listeners:
             await listener.wait_closed()
         self._listeners.clear()
@@ -101,6 +102,10 @@ class EdgeServer:
         while _readable(numbers) and rounds < _ACCEPT_ROUNDS_MAX:
             rounds += 1
             await asyncio.sleep(0)
+        await self._let_in()
+
+    async def _let_in(self) -> None:
+        """Connections that the loop has accepted reach us a few of its turns later."""
         for _ in range(_ACCEPT_STEPS):
             await asyncio.sleep(0)
 
