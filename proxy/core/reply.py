@@ -316,9 +316,11 @@ def _advice(kind: Problem, operation: Operation | None) -> Advice:
 
 def advice_for(operation: Operation) -> Advice:
     """What the end customer may be told about the operation as it stands."""
-    if operation.state is State.FAILED and operation.incident is None:
+    if operation.incident is not None:
+        return Advice.DO_NOT_PAY_AGAIN
+    if operation.state is State.FAILED:
         return ADVICE[operation.reading] if operation.reading is not None else Advice.TRY_AGAIN_LATER
-    if operation.state is State.REQUIRES_ACTION and operation.incident is None:
+    if operation.state is State.REQUIRES_ACTION:
         return Advice.AUTHENTICATE
     if operation.state is State.SUCCEEDED and operation.reading is Reading.REVERSED:
         return ADVICE[Reading.REVERSED]
