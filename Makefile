@@ -20,10 +20,10 @@ run: .venv/.runtime ## Start the proxy (127.0.0.1:8700) with the sandbox provide
 demo: .venv/.runtime ## A hundred payments through a broken provider, with and without us; under a minute
 	@exec $(BIN)/paywitness demo
 
-quick: .venv/.dev ## The quick tests: about a minute
+quick: .venv/.dev .need-redis ## The quick tests: about a minute
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
 
-test: check ## Everything: the checks and all tests
+test: check .need-redis ## Everything: the checks and all tests
 	$(BIN)/python -m pytest -q -n auto
 
 check: .venv/.dev ## Lint, format and types; changes nothing
@@ -71,5 +71,20 @@ clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness s
 	else \
 		echo "$(PYTHON) cannot make virtual environments here. Install its venv module first, for example:"; \
 		echo "  sudo apt-get install python3 python3-venv"; \
+		exit 1; \
+	fi
+
+# The journal's and the limits' tests start a redis-server of their own, on a free port; without one they fail.
+.PHONY: .need-redis
+.need-redis:
+	@if command -v redis-server >/dev/null; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing redis-server from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server >/dev/null; \
+	else \
+		echo "The tests start a redis-server of their own. Install it first, for example:"; \
+		echo "  sudo apt-get install redis-server"; \
 		exit 1; \
 	fi

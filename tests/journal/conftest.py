@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from proxy.journal.base import Journal
 from proxy.journal.memory import MemoryJournal
+from proxy.journal.redis import RedisJournal
 from proxy.journal.sqlite import SqliteJournal
+from tests.journal.redis_server import RedisServer
 from tests.journal.sample import HandClock
 
 
@@ -21,13 +24,14 @@ class Store:
     journal: Journal
     clock: HandClock
     _reopen: Callable[[Journal], Awaitable[Journal]]
+    shared: bool = False  # others may hold it at the same time
 
     async def reopen(self) -> Journal:
         self.journal = await self._reopen(self.journal)
         return self.journal
 
 
-async def _sqlite(directory: Path, clock: HandClock) -> Store:
+async def _sqlite(directory: Path, clock: HandClock, _: pytest.FixtureRequest) -> Store:
     async def reopen(journal: Journal) -> Journal:
         await journal.close()
         return await SqliteJournal.open(directory / "journal.db", clock=clock)
@@ -35,7 +39,7 @@ async def _sqlite(directory: Path, clock: HandClock) -> Store:
     return Store(await SqliteJournal.open(directory / "journal.db", clock=clock), clock, reopen)
 
 
-async def _memory(_: Path, clock: HandClock) -> Store:
+async def _memory(_: Path, clock: HandClock, __: pytest.FixtureRequest) -> Store:
     async def reopen(journal: Journal) -> Journal:
         assert isinstance(journal, MemoryJournal)
         return journal.reopened(clock)
@@ -43,7 +47,33 @@ async def _memory(_: Path, clock: HandClock) -> Store:
     return Store(MemoryJournal(clock=clock), clock, reopen)
 
 
-_STORES = {"sqlite": _sqlite, "memory": _memory}
+async def _redis(_: Path, clock: HandClock, request: pytest.FixtureRequest) -> Store:
+    url: str = request.getfixturevalue("redis_url")
+
+    async def reopen(journal: Journal) -> Journal:
+        await journal.close()
+        return await RedisJournal.open(url, clock=clock)
+
+    return Store(await RedisJournal.open(url, clock=clock), clock, reopen, shared=True)
+
+
+_STORES = {"sqlite": _sqlite, "memory": _memory, "redis": _redis}
+_prefixes = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One for all tests of this worker."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """A journal of its own for each test."""
+    return f"{redis_server.url}?prefix=test-{next(_prefixes)}:"
 
 
 @pytest.fixture
@@ -53,7 +83,7 @@ def clock() -> HandClock:
 
 @pytest.fixture(params=sorted(_STORES))
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Store]:
-    store = await _STORES[request.param](tmp_path, clock)
+    store = await _STORES[request.param](tmp_path, clock, request)
     yield store
     await store.journal.close()
 

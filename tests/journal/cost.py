@@ -1,4 +1,5 @@
-"""What a clean call costs the embedded journal: one claim and one record, in CPU time of both threads together.
+"""What a clean call costs a journal: one claim and one record, in CPU time of our process, both threads of the embedded
+journal together. What Redis itself needs is not in it: that is told by `INFO commandstats`.
 
     python -m tests.journal.cost [seconds] [directory]
 
@@ -22,7 +23,9 @@ from proxy.core.claim import ClaimRequest
 from proxy.core.operation import Guard, GuardKind
 from proxy.journal.base import Change, Journal
 from proxy.journal.memory import MemoryJournal
+from proxy.journal.redis import RedisJournal
 from proxy.journal.sqlite import SqliteJournal
+from tests.journal.redis_server import RedisServer
 from tests.journal.sample import asking, succeeding
 
 REQUEST_BYTES = 700  # a small JSON body, sealed
@@ -92,7 +95,10 @@ async def one_round(journal: Journal, waiting: list[ClaimRequest], at_once: int,
 async def main(seconds: float, directory: str | None) -> None:
     with tempfile.TemporaryDirectory(dir=directory) as place:
         sqlite = await SqliteJournal.open(Path(place) / "journal.db", clock=SystemClock())
-        journals: dict[str, Journal] = {"sqlite": sqlite, "memory": MemoryJournal(clock=SystemClock())}
+        server = RedisServer(Path(place) / "redis")
+        server.start()
+        redis = await RedisJournal.open(server.url)
+        journals: dict[str, Journal] = {"sqlite": sqlite, "redis": redis, "memory": MemoryJournal(clock=SystemClock())}
         for name, journal in journals.items():
             start = 0
             for at_once, calls in ((1, 20), (64, 256)):
@@ -105,6 +111,7 @@ async def main(seconds: float, directory: str | None) -> None:
                     start += calls
                 print(f"{name}, {at_once:2d} at once: {rounds}", flush=True)
             await journal.close()
+        server.stop()
 
 
 if __name__ == "__main__":

@@ -108,12 +108,17 @@ class TestEarlierHolders:
         operation = await owned(store.journal)
         journal = await store.reopen()
         assert await journal.expire_leases() == ()
+        if store.shared:  # that our own earlier process is gone says nothing of others: the lease runs on
+            assert await journal.expire_leases(all_of_earlier_holders=True) == ()
+            store.clock.move(LEASE_S)
         (expired,) = await journal.expire_leases(all_of_earlier_holders=True)
         assert (expired.id, expired.state) == (operation.id, State.UNKNOWN)
 
     async def test_those_of_this_process_are_not(self, store: Store) -> None:
         earlier = await owned(store.journal, "key-1")
         journal = await store.reopen()
+        if store.shared:
+            store.clock.move(LEASE_S)
         present = await owned(journal, "key-2")
         (expired,) = await journal.expire_leases(all_of_earlier_holders=True)
         assert expired.id == earlier.id

@@ -1,0 +1,2 @@
+-- time: a small real write, which health asks for.
+return tell_time(ARGV[1])

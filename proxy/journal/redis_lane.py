@@ -1,0 +1,250 @@
+"""A lane to Redis: one connection, and whatever is waiting goes out as one pipeline.
+
+Calls made in one turn of the event loop, or while a pipeline is under way, ride together; each has its own answer and
+its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
+run. A connection that fails fails all that rode on it: what they wrote is not known.
+
+A write before a send is followed by WAIT in the same pipeline, where there are replicas. Once a replica was seen, one
+is asked for until this process ends: a primary that was cut off from its replicas must not go on alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.connection import Connection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from proxy.core.errors import JournalUnavailable
+from proxy.journal.redis_connection import ELSEWHERE, Command, connected, packed, replication_in, unavailable
+from proxy.journal.redis_scripts import Script
+from proxy.journal.redis_sheets import Argument
+from proxy.journal.redis_url import Place
+from proxy.tasks import Tasks
+
+_log = logging.getLogger("paywitness.journal")
+
+CALL_TIMEOUT_S = 1.0  # in all, waiting included: a caller is told within a second
+BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
+WAITING_MAX = 10_000
+WAIT_MS = 500  # for a replica: within the call's second
+REPLICAS_AGAIN_AFTER_S = 1.0  # how soon a replica that joined is counted upon
+CLOSE_TIMEOUT_S = 5.0
+
+Binding = Callable[[Any], bool]  # whether an answer means that something may be sent now
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    command: Command
+    wire: bytes  # the command as it goes out; made where it is asked, so that what cannot be sent fails nobody else
+    future: asyncio.Future[Any]
+    script: Script | None
+    moot: bool
+    binding: Binding | None
+
+
+class Lane:
+    """Calls to one Redis, in the order they were made. Use it from one event loop alone."""
+
+    def __init__(self, name: str, place: Place, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._name = name
+        self._place = place
+        self._call_timeout_s = call_timeout_s
+        self._waiting: deque[_Call] = deque()
+        self._tasks = Tasks()
+        self._running: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._replicas_wanted = place.replicas or 0
+        self._replicas_asked_at = 0.0
+        self._open = True
+        self.round_trips = 0  # pipelines so far; fewer than calls, where calls came together
+        self.calls = 0
+        self.replication_id = ""
+
+    async def run(
+        self, script: Script, *arguments: Argument, moot: bool = False, binding: Binding | None = None
+    ) -> Any:
+        """Run a script. `moot`: not sent once nobody waits for it any more. `binding`: see `Binding`."""
+        command: Command = ("EVALSHA", script.sha, 1, self._place.prefix, *arguments)
+        return await self._ask(command, script, moot, binding)
+
+    async def ask(self, name: str, *arguments: Argument | int) -> Any:
+        """Any other command."""
+        return await self._ask((name, *arguments), None, True, None)
+
+    async def _ask(self, command: Command, script: Script | None, moot: bool, binding: Binding | None) -> Any:
+        if not self._open:
+            raise JournalUnavailable("the journal is closed")
+        if len(self._waiting) >= WAITING_MAX:
+            raise JournalUnavailable(f"{WAITING_MAX} calls wait for Redis already")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(_Call(command, packed(command), future, script, moot, binding))
+        self.calls += 1
+        if self._running is None:
+            self._running = self._tasks.start(self._run(), self._name)
+        overdue = loop.call_later(self._call_timeout_s, _give_up, future, self._call_timeout_s)
+        try:
+            return await future
+        finally:
+            overdue.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch: list[_Call] = []
+                while self._waiting and len(batch) < BATCH_MAX:
+                    call = self._waiting.popleft()
+                    if not (call.moot and call.future.done()):
+                        batch.append(call)
+                if batch:
+                    await self._serve(batch)
+        finally:
+            self._running = None
+
+    async def _serve(self, batch: list[_Call]) -> None:
+        error: BaseException
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                forgotten = await self._exchange(await self._connected(), batch, [call.wire for call in batch])
+                if forgotten:
+                    await self._exchange(await self._connected(), forgotten, [_whole(call) for call in forgotten])
+                return
+        except (RedisError, OSError, TimeoutError, JournalUnavailable) as failure:
+            error = failure
+        except BaseException as failure:
+            await self._fail(batch, failure)
+            raise
+        await self._fail(batch, error)
+
+    async def _fail(self, batch: list[_Call], error: BaseException) -> None:
+        for call in batch:
+            if not call.future.done():
+                call.future.set_exception(unavailable(error))
+                call.future.exception()  # somebody may have gone away without it
+        await self._disconnect()
+
+    async def _exchange(self, connection: Connection, calls: list[_Call], wires: list[bytes]) -> list[_Call]:
+        """Send all, read all; the calls whose script is not known, which have not run."""
+        waits = self._replicas_wanted > 0 and any(call.binding is not None for call in calls)
+        asks = self._place.replicas is None and self._is_time_to_count()
+        await _send(connection, wires, self._replicas_wanted if waits else 0, asks)
+        self.round_trips += 1
+        forgotten: list[_Call] = []
+        bound: list[tuple[_Call, Any]] = []
+        lost = False
+        for call in calls:
+            answer = await _answer(connection)
+            if isinstance(answer, NoScriptError):
+                forgotten.append(call)
+            elif isinstance(answer, ResponseError):
+                _refuse(call, answer)
+                lost = lost or isinstance(answer, ELSEWHERE)
+            elif waits and call.binding is not None and call.binding(answer):
+                bound.append((call, answer))
+            else:
+                _tell(call, answer)
+        if waits:
+            self._release(bound, await _answer(connection))
+        if asks:
+            self._count(await _answer(connection))
+        if lost:
+            await self._disconnect()
+        return forgotten
+
+    def _release(self, bound: list[tuple[_Call, Any]], replicas: Any) -> None:
+        """Tell those whose write may now be acted upon, or that too few replicas have it."""
+        enough = isinstance(replicas, int) and replicas >= self._replicas_wanted
+        for call, answer in bound:
+            if enough:
+                _tell(call, answer)
+            else:
+                few = f"{replicas} of {self._replicas_wanted} replicas had the write in {WAIT_MS} ms"
+                _refuse(call, JournalUnavailable(f"Redis: {few}; nothing may be sent on it"))
+
+    def _is_time_to_count(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now - self._replicas_asked_at < REPLICAS_AGAIN_AFTER_S:
+            return False
+        self._replicas_asked_at = now
+        return True
+
+    def _count(self, info: Any) -> None:
+        if not isinstance(info, bytes):
+            return
+        told = replication_in(info)
+        self.replication_id = told.history
+        if told.replicas and not self._replicas_wanted:
+            _log.info("the journal's Redis has %d replicas: one must have a write before a send", told.replicas)
+            self._replicas_wanted = 1
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.is_connected:
+            return self._connection
+        self._connection = connection = await connected(self._place)
+        await connection.send_command("INFO", "replication", check_health=False)
+        info = await _answer(connection)
+        if isinstance(info, bytes):
+            if not replication_in(info).primary:
+                raise JournalUnavailable(f"Redis at {self._place} is a replica: a failover may be under way")
+            if self._place.replicas is None:
+                self._count(info)
+        return connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """Send what waits, then let go of the connection."""
+        self._open = False
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=CLOSE_TIMEOUT_S)
+        await self._tasks.stop()
+        await self._disconnect()
+
+
+async def _send(connection: Connection, wires: list[bytes], replicas: int, asks: bool) -> None:
+    pipeline = [*wires]
+    if replicas:
+        pipeline.append(packed(("WAIT", replicas, WAIT_MS)))
+    if asks:
+        pipeline.append(packed(("INFO", "replication")))
+    await connection.send_packed_command(b"".join(pipeline), check_health=False)
+
+
+def _whole(call: _Call) -> bytes:
+    assert call.script is not None
+    return packed(("EVAL", call.script.text, *call.command[2:]))
+
+
+async def _answer(connection: Connection) -> Any:
+    """The answer, or the error that Redis gave in its place."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error
+
+
+def _tell(call: _Call, answer: Any) -> None:
+    if not call.future.done():
+        call.future.set_result(answer)
+
+
+def _refuse(call: _Call, error: BaseException) -> None:
+    if not call.future.done():
+        call.future.set_exception(unavailable(error))
+
+
+def _give_up(future: asyncio.Future[Any], after_s: float) -> None:
+    if not future.done():
+        future.set_exception(JournalUnavailable(f"Redis did not answer in {after_s:g} s"))

@@ -1,0 +1,156 @@
+"""With replicas: a write before a send is acknowledged only when a replica has it, so that no failover forgets it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.core.claim import Verdict
+from proxy.core.errors import JournalUnavailable, StaleWrite
+from proxy.journal.redis import RedisJournal
+from proxy.journal.redis_connection import Replication, replication_in
+from tests.journal.redis_server import RedisServer
+from tests.journal.sample import asking, doubting, owned, read, resending, succeeding
+
+
+def _wait_until_replicated(primary: RedisServer, replica: RedisServer) -> None:
+    """Until it has everything, says so, and is done with what it does after its first sync."""
+    until = time.monotonic() + 30
+    for _ in range(2):
+        primary.ask("SET", "marker", "1")
+        while not _is_acknowledged(primary) or replica.info("persistence")["aof_rewrite_in_progress"] != "0":
+            assert time.monotonic() < until, "the replica does not come online"
+            time.sleep(0.05)
+
+
+def _is_acknowledged(primary: RedisServer) -> bool:
+    told = primary.info("replication")
+    return f"state=online,offset={told['master_repl_offset']}," in told.get("slave0", "")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
+    primary = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0")
+    primary.start()
+    replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}")
+    replica.start()
+    _wait_until_replicated(primary, replica)
+    yield primary, replica
+    for server in (replica, primary):
+        server.kill()
+
+
+@pytest.fixture
+async def journal(servers: tuple[RedisServer, RedisServer]) -> AsyncIterator[RedisJournal]:
+    journal = await RedisJournal.open(servers[0].url, call_timeout_s=2.0)
+    yield journal
+    await journal.close()
+
+
+def test_only_replicas_that_have_all_are_counted() -> None:
+    """One that is being filled may take minutes: waiting for it would refuse every payment meanwhile."""
+    replicas = (
+        "slave0:ip=a,port=1,state=online,offset=77,lag=0",
+        "slave1:ip=b,port=1,state=send_bulk,offset=0,lag=0",
+        "slave2:ip=c,port=1,state=online,offset=0,lag=1",
+    )
+    info = "\r\n".join(("# Replication", "role:master", "connected_slaves:3", *replicas, "master_replid:abc"))
+    assert replication_in(info.encode()) == Replication(True, 1, "abc")
+
+
+async def test_what_was_owned_or_is_under_way_survives_the_primary(
+    servers: tuple[RedisServer, RedisServer], journal: RedisJournal
+) -> None:
+    primary, replica = servers
+    requests = [asking(f"key-{number}") for number in range(50)]
+    claims = await asyncio.gather(*map(journal.claim, requests))
+    assert {claim.verdict for claim in claims} == {Verdict.OWNED}
+    primary.kill()
+    replica.ask("REPLICAOF", "NO", "ONE")
+    after = await RedisJournal.open(replica.url)
+    for claim in claims:
+        assert claim.operation is not None
+        assert await after.read(claim.operation.id) == claim.operation
+    await after.close()
+
+
+async def test_too_few_replicas_are_as_a_lost_reply(
+    servers: tuple[RedisServer, RedisServer], journal: RedisJournal
+) -> None:
+    _, replica = servers
+    ended = await journal.record(succeeding(await owned(journal, "ended")))
+    request = asking()
+    replica.freeze()
+    try:
+        for _ in range(2):  # asked again it is not owned either, for no replica has it yet
+            with pytest.raises(JournalUnavailable, match="0 of 1 replicas"):
+                await journal.claim(request)
+        # What sends nothing does not wait for anybody.
+        assert (await journal.claim(asking("ended"))).operation == ended
+        assert (await journal.claim(asking())).verdict is Verdict.IN_FLIGHT
+    finally:
+        replica.thaw()
+    assert (await journal.claim(request)).verdict is Verdict.OWNED
+
+
+async def test_a_change_that_leaves_an_attempt_under_way_waits_too(
+    servers: tuple[RedisServer, RedisServer], journal: RedisJournal
+) -> None:
+    _, replica = servers
+    doubted = await journal.record(doubting(await owned(journal)))
+    change = resending(doubted, "resolver")
+    replica.freeze()
+    try:
+        for _ in range(2):  # stale by its own first write, which nobody may act upon yet
+            with pytest.raises(JournalUnavailable, match="0 of 1 replicas"):
+                await journal.record(change)
+    finally:
+        replica.thaw()
+    with pytest.raises(StaleWrite):
+        await journal.record(change)
+    assert (await read(journal, doubted)).attempts == 2
+
+
+async def test_once_seen_a_replica_is_waited_for_unless_the_operator_says_otherwise(
+    servers: tuple[RedisServer, RedisServer], journal: RedisJournal
+) -> None:
+    """A primary that was cut off from its replicas would go on alone, and be forgotten."""
+    primary, replica = servers
+    await owned(journal)
+    replica.kill()
+    with pytest.raises(JournalUnavailable, match="0 of 1 replicas"):
+        await journal.claim(asking("key-2"))
+    alone = await RedisJournal.open(f"{primary.url}?replicas=0")
+    assert (await alone.claim(asking("key-3"))).verdict is Verdict.OWNED
+    await alone.close()
+
+
+@pytest.mark.slow
+async def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_next(
+    servers: tuple[RedisServer, RedisServer], tmp_path: Path
+) -> None:
+    primary, _ = servers
+    sentinel = RedisServer(tmp_path / "sentinel")
+    sentinel.start_sentinel("payments", primary.port)
+    url = f"redis+sentinel://127.0.0.1:{sentinel.port}/payments"
+    journal = await RedisJournal.open(f"{url}?replicas=0")
+    try:
+        operation = await owned(journal)
+        await asyncio.sleep(1.5)  # the replica has it, and the sentinel knows the replica
+        primary.kill()
+        for _ in range(60):
+            try:
+                ended = await journal.record(succeeding(operation))
+                break
+            except JournalUnavailable:
+                await asyncio.sleep(0.5)
+        assert await read(journal, operation) == ended
+        with pytest.raises(JournalUnavailable, match="knows no other"):
+            await RedisJournal.open(f"redis+sentinel://127.0.0.1:{sentinel.port}/other")
+    finally:
+        await journal.close()
+        sentinel.kill()
