@@ -14,6 +14,8 @@ from typing import Any
 
 from proxy.core.backoff import RetryRule
 from proxy.core.body import Encoding
+from proxy.core.budget import BudgetRules
+from proxy.core.circuit import CircuitRules
 from proxy.core.classify import ClassifyRules, Expression
 from proxy.core.contract import Kind, Place, ProviderContract
 from proxy.core.inquiry import Cancel, Inquiry
@@ -166,6 +168,7 @@ class Policy:
     fallbacks: tuple[Fallback, ...] = ()
     credentials: Credentials | None = None
     observe: bool = False
+    budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
 
     def retry_rule(self, reading: Reading) -> RetryRule:
         return self.retry.get(reading, self.retry_default)
@@ -191,6 +194,7 @@ class Provider:
     notices: NoticeRules | None = None  # how the provider's webhooks are checked, read and matched
     account: tuple[Place, ...] = ()
     key_name: str = ""  # the provider's name as keys know it
+    circuit: CircuitRules = CircuitRules()
     not_in_force: tuple[str, ...] = ()
 
     @property

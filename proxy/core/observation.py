@@ -1,0 +1,134 @@
+"""Observations: what one attempt showed of the provider's health, and counts of them over a sliding window.
+
+Health is not the outcome of a payment. A decline, a 4xx and an accepted payment are all signs of a healthy provider;
+what never left for a reason of our own (no free connection, no DNS, a lease that was over) says nothing of it and is
+not counted. `bad` counts failures and doubts, `unknown` the doubts alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proxy.core.evidence import Evidence, WireFault
+from proxy.core.reading import Reading
+
+BUCKETS = 10  # a window slides in tenths
+RECENT_BUCKETS = 3  # the last three tenths: in a hard outage the whole window would take 8.5 of 10 s to reach 85% bad
+
+
+class Health(StrEnum):
+    OK = "ok"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+    THROTTLED = "throttled"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    health: Health
+    duration_s: float = 0.0  # how long ago it began
+    slow: bool = False
+    retry_after_s: float | None = None  # what the provider asked for, where it refused
+    overload: bool = False  # a sign that it has too much to do: 429, 503, a timeout
+
+    @property
+    def well(self) -> bool:
+        return self.health is Health.OK and not self.slow
+
+
+# Nothing left, and the reason lay with us or our resolver.
+_OF_OUR_OWN = frozenset({WireFault.POOL_EXHAUSTED, WireFault.DNS_FAILURE, WireFault.LEASE_OVER})
+_TIMEOUTS = frozenset(
+    {
+        WireFault.CONNECT_TIMEOUT,
+        WireFault.TLS_TIMEOUT,
+        WireFault.WRITE_TIMEOUT,
+        WireFault.FIRST_BYTE_TIMEOUT,
+        WireFault.BODY_TIMEOUT,
+    },
+)
+_OVERLOADED = frozenset({429, 503, 504})
+
+_HEALTH = {
+    Reading.RATE_LIMITED: Health.THROTTLED,
+    Reading.TEMPORARY_PROVIDER_ERROR: Health.BAD,
+    Reading.NETWORK_CONNECT_FAILURE: Health.BAD,
+    Reading.NETWORK_READ_TIMEOUT: Health.UNKNOWN,
+    Reading.PROVIDER_TIMEOUT: Health.UNKNOWN,
+    Reading.UNKNOWN_OUTCOME: Health.UNKNOWN,
+}
+
+
+def observation_of(
+    reading: Reading,
+    evidence: Evidence,
+    slow_after_s: float,
+    retry_after_s: float | None = None,
+) -> Observation | None:
+    """What an attempt showed of the provider's health; None where it showed nothing."""
+    if evidence.fault in _OF_OUR_OWN and not evidence.sent:
+        return None
+    health = _HEALTH.get(reading, Health.OK)
+    slow = evidence.duration_s >= slow_after_s
+    asked_s = retry_after_s if health in {Health.THROTTLED, Health.BAD} else None
+    status = evidence.response.status_code if evidence.response is not None else 0
+    overload = health is Health.THROTTLED or evidence.fault in _TIMEOUTS or status in _OVERLOADED
+    return Observation(health, evidence.duration_s, slow, asked_s, overload)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    total: int = 0
+    bad: int = 0
+    slow: int = 0
+    unknown: int = 0
+    throttled: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(
+            self.total + other.total,
+            self.bad + other.bad,
+            self.slow + other.slow,
+            self.unknown + other.unknown,
+            self.throttled + other.throttled,
+        )
+
+
+NOTHING = Counts()
+
+
+@dataclass(slots=True)
+class _Bucket:
+    index: int = -1
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+
+
+class Window:
+    """The observations of one sidecar in the last `window_s`, by tenths. The caller brings the time."""
+
+    def __init__(self, window_s: float) -> None:
+        self.bucket_ms = max(1, round(window_s * 1000 / BUCKETS))
+        self._buckets = [_Bucket() for _ in range(BUCKETS)]
+
+    def add(self, observation: Observation, now_ms: int) -> None:
+        index = now_ms // self.bucket_ms
+        bucket = self._buckets[index % BUCKETS]
+        if bucket.index != index:
+            bucket.index, bucket.counts = index, [0, 0, 0, 0, 0]
+        counts, health = bucket.counts, observation.health
+        counts[0] += 1
+        counts[1] += health is Health.BAD or health is Health.UNKNOWN
+        counts[2] += observation.slow
+        counts[3] += health is Health.UNKNOWN
+        counts[4] += health is Health.THROTTLED
+
+    def counts(self, now_ms: int, buckets: int = BUCKETS) -> Counts:
+        """The sum of the newest buckets, the one that is filling included."""
+        oldest = now_ms // self.bucket_ms - buckets
+        found = [bucket.counts for bucket in self._buckets if bucket.index > oldest]
+        return Counts(*(sum(column) for column in zip(*found, strict=True))) if found else NOTHING
+
+    def clear(self) -> None:
+        for bucket in self._buckets:
+            bucket.index = -1

@@ -1,0 +1,184 @@
+-- Retry budgets of one provider and group: counts, then all scopes or none. Milliseconds; cost units; parts of one.
+-- The same arithmetic as core/budget.py, in the same order of operations. Every key has the provider as its hash tag.
+--
+-- KEYS[1]    the sidecars that use this provider (a sorted set: id by when it was last heard)
+-- KEYS[2..]  one string a scope, its ten numbers as text; the first is the provider's
+-- ARGV[1]    now_ms; empty: this server's TIME. Only tests give it
+-- ARGV[2]    id of the sidecar      ARGV[3] peers_ms: how long a silent sidecar is counted
+-- ARGV[4]    cost of the retry asked for; 0: only count      ARGV[5] share of the asker's priority
+-- ARGV[6..]  one text a scope: kind (own, class, intent), window_ms, floor, ratio, ceiling, least, firsts, spent,
+--            helped, vain; the last four are what happened in it since it was last told
+-- returns    {granted 0|1, index of the limiting scope from 0 or -1, wait_ms, peers, left of each scope as text}
+
+local USELESS, SPAN, HALF_LIFE_MS, KNOWN_LEAST, PRIOR = 0.2, 0.4, 1000, 20, 1.0
+local RISE, RISE_MS, RISES_MAX, RISE_FROM = 1.5, 500, 20, 0.01
+
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local cost, share = tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local function elapsed(tally, window)
+  return math.min(math.max((now - tally.bucket * window) / window, 0), 1)
+end
+
+local function fade_of(tally)
+  local known = tally.helped + tally.vain
+  if known <= KNOWN_LEAST then return 1 end
+  return math.max(0.5 ^ (math.max(0, now - tally.judged_ms) / HALF_LIFE_MS), KNOWN_LEAST / known)
+end
+
+local function target(tally, line)
+  if line.ceiling <= 0 then return 0 end
+  local prior = USELESS + SPAN * line.ratio / line.ceiling
+  local helps = (tally.helped + PRIOR * prior) / (tally.helped + tally.vain + PRIOR)
+  return math.min(math.max(line.ceiling * (helps - USELESS) / SPAN, line.least), line.ceiling)
+end
+
+local function adapt(tally, line)
+  local wanted, ratio, since = target(tally, line), tally.ratio, tally.ratio_ms
+  if wanted <= ratio or now < since then
+    tally.ratio, tally.ratio_ms = math.min(ratio, wanted), now
+    return
+  end
+  local rises = math.floor((now - since) / RISE_MS)
+  for _ = 1, math.min(rises, RISES_MAX) do
+    ratio = math.max(ratio, RISE_FROM) * RISE
+  end
+  tally.ratio, tally.ratio_ms = math.min(ratio, wanted), since + rises * RISE_MS
+end
+
+local WORD = '([^ ]+)'
+local TEN = '^' .. string.rep(WORD .. ' ', 9) .. WORD .. '$'
+local FORMAT = string.rep('%.17g ', 9) .. '%.17g'
+
+local function parse(text)
+  if not text then return nil end
+  local bucket, firsts, firsts_before, spent, spent_before, helped, vain, judged_ms, ratio, ratio_ms =
+    string.match(text, TEN)
+  if not bucket then return nil end
+  return {bucket = tonumber(bucket), firsts = tonumber(firsts), firsts_before = tonumber(firsts_before),
+    spent = tonumber(spent), spent_before = tonumber(spent_before), helped = tonumber(helped), vain = tonumber(vain),
+    judged_ms = tonumber(judged_ms), ratio = tonumber(ratio), ratio_ms = tonumber(ratio_ms)}
+end
+
+local function text_of(tally)
+  return string.format(FORMAT, tally.bucket, tally.firsts, tally.firsts_before, tally.spent, tally.spent_before,
+    tally.helped, tally.vain, tally.judged_ms, tally.ratio, tally.ratio_ms)
+end
+
+local function fresh(bucket, ratio)
+  return {bucket = bucket, firsts = 0, firsts_before = 0, spent = 0, spent_before = 0, helped = 0, vain = 0,
+    judged_ms = now, ratio = ratio, ratio_ms = now}
+end
+
+local function counted_intent(tally, line)
+  if not tally or now >= tally.bucket then
+    tally = fresh(now + line.window, 0)
+  end
+  tally.spent = math.max(0, tally.spent + line.add_spent)
+  return tally
+end
+
+local function counted(tally, line)
+  local bucket = math.floor(now / line.window)
+  if not tally or bucket > tally.bucket + 1 then
+    tally = fresh(bucket, line.ratio)
+  elseif bucket == tally.bucket + 1 then
+    tally.bucket = bucket
+    tally.firsts, tally.firsts_before = 0, tally.firsts
+    tally.spent, tally.spent_before = 0, tally.spent
+  end
+  local spent = tally.spent + line.add_spent
+  if spent < 0 then
+    tally.spent_before = math.max(0, tally.spent_before + spent)
+    spent = 0
+  end
+  tally.firsts, tally.spent = tally.firsts + line.add_firsts, spent
+  local fade = fade_of(tally)
+  tally.helped, tally.vain = tally.helped * fade + line.add_helped, tally.vain * fade + line.add_vain
+  tally.judged_ms = now
+  adapt(tally, line)
+  return tally
+end
+
+local function wait_of(tally, window, limit, late)
+  if limit < 1 then return 2 * window end
+  local room, wait = 0.999, 0
+  if limit > cost then room = limit - cost end
+  if tally.spent <= room and tally.spent_before > 0 then
+    wait = (late - (room - tally.spent) / tally.spent_before) * window
+  elseif tally.spent > room then
+    wait = (late + 1 - room / tally.spent) * window
+  end
+  return math.max(1, math.ceil(wait))
+end
+
+-- Count what happened.
+local kept = redis.call('MGET', unpack(KEYS, 2))
+local lines, tallies = {}, {}
+for index = 1, #KEYS - 1 do
+  local kind, window, floor, ratio, ceiling, least, firsts, spent, helped, vain = string.match(ARGV[5 + index], TEN)
+  local line = {kind = kind, window = tonumber(window), floor = tonumber(floor), ratio = tonumber(ratio),
+    ceiling = tonumber(ceiling), least = tonumber(least), add_firsts = tonumber(firsts), add_spent = tonumber(spent),
+    add_helped = tonumber(helped), add_vain = tonumber(vain)}
+  lines[index] = line
+  local tally = parse(kept[index])
+  if line.kind == 'intent' then tallies[index] = counted_intent(tally, line) else tallies[index] = counted(tally, line) end
+end
+
+-- Weigh the retry in every scope.
+local limiting, wait, left = -1, 0, {}
+for index, line in ipairs(lines) do
+  local tally = tallies[index]
+  local refused, until_ms
+  if line.kind == 'intent' then
+    left[index] = line.floor - tally.spent
+    refused = tally.spent + 1 > line.floor
+    until_ms = math.max(tally.bucket - now, 1)
+  else
+    local firsts_of = tally
+    if line.kind == 'class' then firsts_of = tallies[1] end
+    local late = 1 - elapsed(tally, line.window)
+    local late_of_firsts = 1 - elapsed(firsts_of, line.window)
+    local firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
+    local spent = tally.spent + tally.spent_before * late
+    local most = math.max(line.floor, tally.ratio * firsts)
+    local limit = share * most
+    left[index] = most - spent
+    refused = spent + cost > limit and not (spent < 1 and limit >= 1)
+    until_ms = wait_of(tally, line.window, limit, late)
+  end
+  if cost > 0 and refused and until_ms > wait then limiting, wait = index - 1, until_ms end
+end
+
+-- Debit all or none, and write down what was counted.
+local granted = cost > 0 and limiting < 0
+local reply = {granted and 1 or 0, limiting, wait, 0}
+for index, line in ipairs(lines) do
+  local tally = tallies[index]
+  if granted then
+    local debit = cost
+    if line.kind == 'intent' then debit = 1 end
+    tally.spent, left[index] = tally.spent + debit, left[index] - debit
+  end
+  local key = KEYS[index + 1]
+  if line.kind ~= 'intent' then
+    redis.call('SET', key, text_of(tally), 'PX', 3 * line.window)
+  elseif tally.spent > 0 then
+    redis.call('SET', key, text_of(tally), 'PX', math.max(1, tally.bucket - now))
+  elseif kept[index] then
+    redis.call('DEL', key)
+  end
+  reply[4 + index] = string.format('%.17g', left[index])
+end
+
+if cost == 0 then
+  redis.call('ZADD', KEYS[1], now, ARGV[2])
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[3]))
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+reply[4] = redis.call('ZCARD', KEYS[1])
+return reply

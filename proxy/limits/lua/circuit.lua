@@ -1,0 +1,245 @@
+-- Times and durations are milliseconds of this server's clock; shares are parts from 0 to 1; counts are calls.
+--
+-- The circuit of one provider and group: core/circuit.py in Lua, move for move. A test runs both through the same
+-- sequences and compares every field, so change both or neither.
+--
+-- KEYS 1 circuit (hash)  2 rows (hash: sidecar -> its counts)  3 leases (sorted set: lease -> until)
+-- ARGV 1 verb  2 draw in [0, 1)  3 minimum  4-6 open at bad, unknown, slow  7-10 degrade at bad, unknown, slow, throttled
+--   report   11 sidecar  12 epoch  13-17 recent counts  18-22 whole counts  23 Retry-After that is left, 0 for none
+--   take     11 lease  12 how long it lasts
+--   vote     11 lease  12 '1' well, '0' not, '' no vote
+--   force    11 state  12 for how long  13 actor  14 reason
+--   release
+-- Reply: granted, now, sidecars, then the circuit's fields as in FIELDS.
+
+local STALE, JUDGE_EVERY, QUORUM_SHARE = 2000, 200, 0.3
+local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 5000, 1.5, 20
+local PROBES_MAX, PROBES_OK, BAD_AFTER_OPEN_MAX = 3, 5, 0.2
+local RAMP_MINIMUM, RAMP_STAGE, RAMP_STAGES = 5, 1000, 3
+local CLEAN, PATIENCE, GATE_MAX = 10000, 10000, 300000
+local KEPT = 86400000 -- an unused circuit is forgotten after a day: it is closed
+
+local FIELDS = {'state', 'version', 'epoch', 'since', 'until', 'opened', 'ok', 'bad', 'patience', 'troubled', 'gate',
+  'judged', 'actor', 'reason'}
+local WORDS = {state = 'closed', actor = '', reason = ''}
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local draw, minimum = tonumber(ARGV[2]), tonumber(ARGV[3])
+local open_at = {bad = tonumber(ARGV[4]), unknown = tonumber(ARGV[5]), slow = tonumber(ARGV[6]), throttled = 2}
+local degrade_at = {bad = tonumber(ARGV[7]), unknown = tonumber(ARGV[8]), slow = tonumber(ARGV[9]),
+  throttled = tonumber(ARGV[10])}
+
+local circuit, changed = {}, false
+local stored = redis.call('HMGET', KEYS[1], unpack(FIELDS))
+for i, name in ipairs(FIELDS) do
+  if WORDS[name] then circuit[name] = stored[i] or WORDS[name] else circuit[name] = tonumber(stored[i] or '0') end
+end
+local forced = circuit.actor ~= ''
+
+local function text(value)
+  if type(value) == 'number' then return string.format('%.0f', value) end
+  return value
+end
+
+local function set(name, value)
+  circuit[name] = value
+  changed = true
+end
+
+-- how a state is entered
+
+local function enter(state, until_at, patience, actor, reason)
+  set('version', circuit.version + 1)
+  if (state ~= 'closed' and state ~= 'degraded') or actor then circuit.epoch = circuit.version end
+  circuit.state, circuit.since = state, now
+  circuit['until'], circuit.patience = until_at or 0, patience or 0
+  circuit.ok, circuit.bad = 0, 0
+  circuit.actor, circuit.reason = actor or '', reason or ''
+  forced = actor ~= nil
+  redis.call('DEL', KEYS[3])
+end
+
+local function open()
+  local opened = circuit.opened
+  local lasts = math.min(OPEN_MAX, OPEN_BASE * OPEN_GROWTH ^ math.min(opened, GROWTHS_MAX))
+  lasts = math.floor(lasts * (0.8 + 0.4 * draw))
+  enter('open', math.max(now + lasts, circuit.gate))
+  circuit.opened = math.min(opened + 1, GROWTHS_MAX)
+end
+
+local function end_of_force()
+  if circuit.state == 'open' then enter('half_open', 0, now + PATIENCE) else enter('closed') end
+end
+
+-- what time alone changes
+
+local function advance()
+  if forced then
+    if now >= circuit['until'] then end_of_force() end
+  elseif circuit.state == 'open' then
+    if now >= circuit['until'] then enter('half_open', 0, now + PATIENCE) end
+  elseif circuit.state == 'half_open' then
+    if now >= circuit.patience then enter('ramp') end
+  elseif circuit.state == 'ramp' then
+    if now - circuit.since >= RAMP_STAGE * RAMP_STAGES then enter('closed') end
+  end
+end
+
+-- how it is judged
+
+local function reached(at, c)
+  return c.total > 0 and (c.bad / c.total >= at.bad or c.unknown / c.total >= at.unknown or c.slow / c.total >= at.slow
+    or c.throttled / c.total >= at.throttled)
+end
+
+local function nothing()
+  return {total = 0, bad = 0, slow = 0, unknown = 0, throttled = 0, speaking = 0, bad_rows = 0}
+end
+
+-- No table a row: of all that this script does, only this is done hundreds of times.
+local function sum(into, total, bad, slow, unknown, throttled)
+  if total == 0 then return end
+  into.total, into.bad, into.slow = into.total + total, into.bad + bad, into.slow + slow
+  into.unknown, into.throttled = into.unknown + unknown, into.throttled + throttled
+  into.speaking = into.speaking + 1
+  if bad / total >= open_at.bad or unknown / total >= open_at.unknown or slow / total >= open_at.slow then
+    into.bad_rows = into.bad_rows + 1
+  end
+end
+
+local ROW = '^' .. string.rep('(%d+) ', 12) .. '(%d+)$'
+
+-- All rows that are fresh; of those that belong to this epoch, the sums of both spans and the latest Retry-After.
+local function gather()
+  local all = redis.call('HGETALL', KEYS[2])
+  local epoch = text(circuit.epoch)
+  local reporting, asked, spans = 0, 0, {nothing(), nothing()}
+  for i = 1, #all, 2 do
+    local at, of, rt, rb, rs, ru, rh, wt, wb, ws, wu, wh, left = string.match(all[i + 1], ROW)
+    if not at or now - at > STALE then -- gone; or not of this version
+      redis.call('HDEL', KEYS[2], all[i])
+    else
+      reporting = reporting + 1
+      if of == epoch and wt ~= '0' then
+        sum(spans[1], tonumber(rt), tonumber(rb), tonumber(rs), tonumber(ru), tonumber(rh))
+        sum(spans[2], tonumber(wt), tonumber(wb), tonumber(ws), tonumber(wu), tonumber(wh))
+        if left ~= '0' then asked = math.max(asked, tonumber(left)) end
+      end
+    end
+  end
+  return reporting, asked, spans
+end
+
+local function gate(asked, spans)
+  local met = false
+  for _, s in ipairs(spans) do
+    if s.total > 0 and s.throttled + s.bad >= degrade_at.throttled * s.total then met = true end
+  end
+  local until_at = math.min(asked, now + GATE_MAX)
+  if not met or until_at <= math.max(now, circuit.gate) then return end
+  set('gate', until_at)
+  if circuit.state == 'open' then circuit['until'] = math.max(circuit['until'], until_at) end
+end
+
+local function clean()
+  if circuit.state == 'degraded' and now - circuit.troubled >= CLEAN then
+    enter('closed')
+    circuit.opened = 0
+  elseif circuit.state == 'closed' and circuit.opened > 0 and now - circuit.since >= CLEAN then
+    set('opened', 0)
+  end
+end
+
+local function judge()
+  local reporting, asked, spans = gather()
+  gate(asked, spans)
+  if circuit.state == 'ramp' then
+    local c = spans[2]
+    if c.total >= RAMP_MINIMUM and c.bad > BAD_AFTER_OPEN_MAX * c.total then open() end
+    return
+  end
+  if circuit.state ~= 'closed' and circuit.state ~= 'degraded' then return end
+  local must_open, must_degrade = false, false
+  for _, s in ipairs(spans) do
+    if s.total >= minimum then
+      local quorum = 1
+      if reporting > 1 then quorum = math.max(2, math.ceil(QUORUM_SHARE * s.speaking)) end
+      if reached(open_at, s) and s.bad_rows >= quorum then must_open = true end
+      if reached(degrade_at, s) then must_degrade = true end
+    end
+  end
+  if must_open then
+    open()
+  elseif must_degrade then
+    if circuit.state == 'closed' then enter('degraded') end
+    set('troubled', now)
+  else
+    clean()
+  end
+end
+
+-- the verbs
+
+local granted = 0
+local verb = ARGV[1]
+
+if verb == 'report' then
+  local left = tonumber(ARGV[23])
+  local row = {text(now), ARGV[12]}
+  for i = 13, 22 do row[#row + 1] = ARGV[i] end
+  row[#row + 1] = left > 0 and text(now + left) or '0'
+  redis.call('HSET', KEYS[2], ARGV[11], table.concat(row, ' '))
+  redis.call('PEXPIRE', KEYS[2], 60000)
+  advance()
+  local since_judged = now - circuit.judged
+  -- A clock that went back (a failover) must not put judging off until it has caught up.
+  if not forced and (since_judged < 0 or since_judged >= JUDGE_EVERY) then
+    set('judged', now)
+    judge()
+  end
+elseif verb == 'take' then
+  advance()
+  if circuit.state == 'half_open' and circuit.gate <= now then
+    redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(now)) -- who died holding one holds none
+    local lasts = tonumber(ARGV[12])
+    local held = redis.call('ZSCORE', KEYS[3], ARGV[11])
+    if held or redis.call('ZCARD', KEYS[3]) < PROBES_MAX then
+      if not held then redis.call('ZADD', KEYS[3], text(now + lasts), ARGV[11]) end
+      redis.call('PEXPIRE', KEYS[3], text(lasts + 60000))
+      set('patience', math.max(circuit.patience, now + lasts + PATIENCE))
+      granted = 1
+    end
+  end
+elseif verb == 'vote' then
+  local held = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[11]) or '0')
+  redis.call('ZREM', KEYS[3], ARGV[11])
+  if ARGV[12] ~= '' and held > now and circuit.state == 'half_open' then
+    if ARGV[12] == '1' then set('ok', circuit.ok + 1) else set('bad', circuit.bad + 1) end
+    circuit.patience = now + PATIENCE
+    granted = 1
+    if circuit.bad > BAD_AFTER_OPEN_MAX * (circuit.ok + circuit.bad) then
+      open()
+    elseif circuit.ok >= PROBES_OK then
+      enter('ramp')
+    end
+  end
+elseif verb == 'force' then
+  enter(ARGV[11], now + tonumber(ARGV[12]), 0, ARGV[13], ARGV[14])
+elseif verb == 'release' then
+  if forced then end_of_force() end
+end
+
+if changed then
+  local fields = {}
+  for _, name in ipairs(FIELDS) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = text(circuit[name])
+  end
+  redis.call('HSET', KEYS[1], unpack(fields))
+  redis.call('PEXPIRE', KEYS[1], text(KEPT + math.max(0, circuit['until'] - now)))
+end
+
+local reply = {granted, text(now), redis.call('HLEN', KEYS[2])}
+for _, name in ipairs(FIELDS) do reply[#reply + 1] = text(circuit[name]) end
+return reply

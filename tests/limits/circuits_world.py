@@ -1,0 +1,113 @@
+"""A fleet of sidecars over one real Redis, in time that the test moves: the script's own text, its clock replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis import Redis
+
+from proxy.chance import SeededChance
+from proxy.core.circuit import CircuitRules, Group
+from proxy.core.observation import Health, Observation
+from proxy.limits.circuits import Change, Circuits, LocalCircuits
+from proxy.limits.redis_circuits import RedisCircuits
+from proxy.limits.scripts import Argument, Script, StoreUnavailable
+
+START_S = 50_000.0
+WELL = Observation(Health.OK)
+BAD = Observation(Health.BAD)
+UNKNOWN = Observation(Health.UNKNOWN)
+
+_TIME = "redis.call('TIME')"
+_MOVED_TIME = (
+    "(function() local ms = tonumber(redis.call('GET', 'moved-time'))"
+    " return {math.floor(ms / 1000), (ms % 1000) * 1000} end)()"
+)
+
+
+class MovedClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = START_S
+
+    def now(self) -> float:
+        return self.seconds + 1e9
+
+    def mono(self) -> float:
+        return self.seconds
+
+    def boot(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += max(0.0, seconds)
+        await asyncio.sleep(0)
+
+
+def in_moved_time(script: Script) -> Script:
+    assert script.text.count(_TIME) == 1
+    return replace(script, text=script.text.replace(_TIME, _MOVED_TIME))
+
+
+class MovedScripts:
+    """Runs scripts on a real Redis whose clock is the test's, some way off ours. `down`: it does not answer."""
+
+    def __init__(self, client: Redis, clock: MovedClock, ahead_ms: int = 7_654_321) -> None:
+        self._client = client
+        self._clock = clock
+        self._ahead_ms = ahead_ms
+        self.down = False
+        self.calls = 0
+
+    @property
+    def available(self) -> bool:
+        return not self.down
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        await asyncio.sleep(0)
+        if self.down:
+            raise StoreUnavailable("down")
+        self.calls += 1
+        self._client.set("moved-time", int(self._clock.seconds * 1000) + self._ahead_ms)
+        return self._client.eval(in_moved_time(script).text, len(keys), *keys, *map(str, arguments))
+
+
+class Sidecars:
+    """Any number of sidecars, one clock. Every half second each of them reports."""
+
+    def __init__(self, clock: MovedClock, circuits: Sequence[Circuits]) -> None:
+        self.clock = clock
+        self.all = list(circuits)
+
+    def __getitem__(self, number: int) -> Circuits:
+        return self.all[number]
+
+    async def report(self) -> list[Change]:
+        return [change for circuits in self.all for change in await circuits.report()]
+
+    async def pass_time(self, seconds: float) -> list[Change]:
+        changes: list[Change] = []
+        for _ in range(round(seconds / 0.5)):
+            self.clock.seconds += 0.5
+            changes += await self.report()
+        return changes
+
+    def see(self, observation: Observation, times: int = 30, group: Group = Group.WRITE, who: Any = None) -> None:
+        for circuits in self.all if who is None else [self.all[number] for number in who]:
+            for _ in range(times):
+                circuits.observe("acme", group, observation)
+
+
+RULES = {"acme": CircuitRules()}
+
+
+def local(clock: MovedClock, seed: int = 1) -> LocalCircuits:
+    return LocalCircuits(lambda: RULES, clock, SeededChance(seed))
+
+
+def shared(clock: MovedClock, scripts: Any, seed: int = 1) -> RedisCircuits:
+    return RedisCircuits(scripts, "test", lambda: RULES, clock, SeededChance(seed))

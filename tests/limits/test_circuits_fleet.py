@@ -1,0 +1,462 @@
+"""The fleet's circuits on a real Redis: quorum, probes, the same machine as the core's, and a store that goes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from proxy.chance import SeededChance
+from proxy.clock import SystemClock
+from proxy.core import circuit as machine
+from proxy.core.circuit import CircuitRules, CircuitState, Fleet, Forced, Group, Row
+from proxy.core.observation import Counts, Health, Observation
+from proxy.core.passage import CircuitRefusal, Passage
+from proxy.limits.circuits import Order
+from proxy.limits.redis_circuits import RedisCircuits, Reply, keys_of
+from proxy.limits.scripts import Script, Scripts, StoreUnavailable, connect
+from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScripts, Sidecars, in_moved_time, shared
+from tests.limits.redis_server import RedisServer, free_port
+
+CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
+WRITE, INQUIRY = Group
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Redis]:
+    with Redis(port=redis_server.port, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+def scripts(client: Redis, clock: MovedClock) -> MovedScripts:
+    return MovedScripts(client, clock)
+
+
+@pytest.fixture
+def fleet_of(scripts: MovedScripts, clock: MovedClock) -> Callable[[int], Sidecars]:
+    return lambda count: Sidecars(clock, [shared(clock, scripts, seed) for seed in range(count)])
+
+
+def states(fleet: Sidecars) -> list[CircuitState]:
+    return [circuits.view("acme", WRITE).state for circuits in fleet.all]
+
+
+async def opened(fleet: Sidecars) -> None:
+    await fleet.report()
+    fleet.see(BAD)
+    await fleet.pass_time(1)
+    assert set(states(fleet)) == {OPEN}
+
+
+async def half_open(fleet: Sidecars) -> None:
+    await opened(fleet)
+    await fleet.pass_time(1.5)
+    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} == {Passage.PROBE}
+
+
+# --- one of many
+
+
+async def test_one_bad_sidecar_of_eleven_opens_only_for_itself(fleet_of):
+    fleet = fleet_of(11)
+    await fleet.report()
+    fleet.see(WELL, who=range(10))
+    fleet.see(BAD, who=[10])
+    await fleet.pass_time(1)
+    assert states(fleet) == [CLOSED] * 10 + [OPEN]
+    assert fleet[10].view("acme", WRITE).passage is Passage.REFUSE
+
+
+async def test_the_lone_bad_one_finds_its_own_way_back(fleet_of):
+    fleet = fleet_of(11)
+    await fleet.report()
+    fleet.see(WELL, who=range(10))
+    fleet.see(BAD, who=[10])
+    await fleet.pass_time(2.5)
+    for _ in range(5):
+        probe = await fleet[10].take_probe("acme", WRITE, 5.0, repeatable=True)
+        assert probe is not None
+        assert not probe.fleet
+        await fleet[10].end_probe(probe, WELL)
+    await fleet.pass_time(4)
+    assert states(fleet) == [CLOSED] * 11
+
+
+async def test_ten_bad_sidecars_of_eleven_open_for_all(fleet_of):
+    fleet = fleet_of(11)
+    await fleet.report()
+    fleet.see(BAD, who=range(10))
+    fleet.see(WELL, who=[10])
+    await fleet.pass_time(1)
+    assert states(fleet) == [OPEN] * 11
+    assert all(standing.fleet for standing in fleet[10].standings())
+
+
+async def test_sidecars_that_opened_for_themselves_still_make_a_quorum(fleet_of):
+    fleet = fleet_of(10)
+    await fleet.report()
+    fleet.see(BAD)
+    fleet.clock.seconds += 0.2
+    fleet.see(BAD, 1)
+    assert not any(standing.fleet and standing.state is OPEN for standing in fleet[0].standings())
+    assert states(fleet) == [OPEN] * 10
+    await fleet.pass_time(1)
+    assert all(standing.fleet for standing in fleet[0].standings() if standing.group is WRITE)
+
+
+async def test_a_sidecar_that_is_gone_is_no_part_of_the_quorum(fleet_of, clock):
+    fleet = fleet_of(11)
+    await fleet.report()
+    gone, clock.seconds = fleet.all[1:], clock.seconds + 2.5
+    fleet.all = fleet.all[:1]
+    fleet.see(BAD)
+    await fleet.pass_time(0.5)
+    assert len(gone) == 10
+    (standing,) = [standing for standing in fleet[0].standings() if standing.group is WRITE]
+    assert (standing.state, standing.fleet, standing.sidecars) == (OPEN, True, 1)
+
+
+async def test_a_new_sidecar_learns_at_its_first_report_that_the_circuit_is_open(fleet_of, scripts, clock):
+    fleet = fleet_of(3)
+    await opened(fleet)
+    newcomer = shared(clock, scripts, 99)
+    await newcomer.report()
+    assert newcomer.view("acme", WRITE).passage is Passage.REFUSE
+
+
+# --- probes
+
+
+async def test_fifty_sidecars_that_race_get_three_probes(fleet_of):
+    fleet = fleet_of(50)
+    await half_open(fleet)
+    asked = (circuits.take_probe("acme", WRITE, 5.0, repeatable=True) for circuits in fleet.all)
+    probes = [probe for probe in await asyncio.gather(*asked) if probe is not None]
+    assert len(probes) == 3
+    fleet.clock.seconds += 6.0  # all three holders died
+    asked = (circuits.take_probe("acme", WRITE, 5.0, repeatable=True) for circuits in fleet.all)
+    assert sum(probe is not None for probe in await asyncio.gather(*asked)) == 3
+    await fleet[0].end_probe(probes[0], BAD)  # a late vote of the first round
+    await fleet.report()
+    assert set(states(fleet)) == {HALF_OPEN}
+
+
+async def test_five_good_probes_by_anyone_let_all_ramp_up(fleet_of):
+    fleet = fleet_of(5)
+    await half_open(fleet)
+    for circuits in fleet.all:
+        probe = await circuits.take_probe("acme", WRITE, 5.0, repeatable=True)
+        assert probe is not None
+        await circuits.end_probe(probe, WELL)
+    changes = await fleet.report()
+    assert set(states(fleet)) == {RAMP}
+    assert sum(change.recovered for change in changes if change.group is WRITE) == 5
+    await fleet.pass_time(3)
+    assert set(states(fleet)) == {CLOSED}
+
+
+async def test_who_was_given_no_probe_does_not_ask_again_at_once(fleet_of, scripts):
+    fleet = fleet_of(4)
+    await half_open(fleet)
+    for circuits in fleet.all:
+        await circuits.take_probe("acme", WRITE, 5.0, repeatable=True)
+    calls = scripts.calls
+    for _ in range(1000):
+        view = fleet[3].view("acme", WRITE)
+        assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.PROBING)
+        assert await fleet[3].take_probe("acme", WRITE, 5.0, repeatable=True) is None
+    assert scripts.calls == calls
+
+
+async def test_no_call_asks_the_store(fleet_of, scripts):
+    fleet = fleet_of(2)
+    for prepare in (fleet.report, lambda: opened(fleet)):
+        await prepare()
+        calls = scripts.calls
+        for _ in range(100):
+            fleet[0].view("acme", WRITE)
+            fleet[0].observe("acme", WRITE, BAD)
+        assert scripts.calls == calls
+
+
+async def test_one_script_call_for_each_provider_and_group_and_report(fleet_of, scripts):
+    await fleet_of(1).report()
+    assert scripts.calls == len(RULES) * len(Group)
+
+
+# --- operators and Retry-After, fleet-wide
+
+
+async def test_a_forced_state_reaches_every_sidecar(fleet_of):
+    fleet = fleet_of(3)
+    await fleet[0].force("acme", INQUIRY, Order(OPEN, "ada", "maintenance", 60.0))
+    await fleet.report()
+    assert {circuits.view("acme", INQUIRY).reason for circuits in fleet.all} == {CircuitRefusal.FORCED}
+    await fleet[2].force("acme", INQUIRY, Order(None, "bob", "over"))
+    await fleet.report()
+    assert {circuits.view("acme", INQUIRY).state for circuits in fleet.all} == {HALF_OPEN}
+
+
+async def test_retry_after_to_one_holds_all_back(fleet_of):
+    fleet = fleet_of(3)
+    await fleet.report()
+    fleet.see(Observation(Health.THROTTLED, retry_after_s=30.0), 2, who=[0])
+    await fleet.pass_time(1)
+    assert {circuits.view("acme", WRITE).reason for circuits in fleet.all} == {CircuitRefusal.THROTTLED}
+
+
+# --- the store goes, and comes back
+
+
+async def test_an_open_of_the_fleet_is_honoured_when_the_store_is_gone(fleet_of, scripts):
+    fleet = fleet_of(3)
+    await fleet[0].force("acme", WRITE, Order(OPEN, "ada", "maintenance", 10.0))
+    await fleet.report()
+    scripts.down = True
+    await fleet.pass_time(9.5)
+    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} == {Passage.REFUSE}
+    await fleet.pass_time(0.5)
+    probe = await fleet[0].take_probe("acme", WRITE, 5.0, repeatable=True)
+    assert probe is not None
+    assert not probe.fleet
+
+
+async def test_without_the_store_a_sidecar_judges_for_itself_and_later_hears_the_fleet_again(fleet_of, scripts, client):
+    fleet = fleet_of(3)
+    await fleet.report()
+    scripts.down = True
+    fleet.see(BAD, who=[1])
+    await fleet.pass_time(0.5)
+    assert states(fleet) == [CLOSED, OPEN, CLOSED]
+    with pytest.raises(StoreUnavailable):
+        await fleet[0].force("acme", WRITE, Order(OPEN, "ada", "nobody hears it"))
+    client.flushall()
+    scripts.down = False
+    await fleet.pass_time(20)  # nobody probes: after a while ordinary calls try it
+    assert states(fleet) == [CLOSED] * 3
+    await opened(fleet)
+    assert all(standing.fleet for standing in fleet[0].standings())
+
+
+async def test_a_store_that_forgot_everything_starts_from_closed(fleet_of, client):
+    fleet = fleet_of(3)
+    await opened(fleet)
+    client.flushall()
+    await fleet.pass_time(0.5)
+    assert states(fleet) == [CLOSED] * 3
+    fleet.see(BAD)
+    await fleet.pass_time(1)
+    assert states(fleet) == [OPEN] * 3
+
+
+async def test_a_real_redis_is_killed_and_comes_back(mortal_redis):
+    client, prefix = connect(mortal_redis.url)
+    chance, clock = SeededChance(5), SystemClock()
+    scripts = Scripts(client, clock, chance)
+    circuits = RedisCircuits(scripts, prefix, lambda: RULES, clock, chance)
+
+    async def until(true: Callable[[], Any]) -> None:
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.05)
+                await circuits.report()
+
+    try:
+        await until(lambda: any(standing.fleet for standing in circuits.standings()))
+        mortal_redis.stop()
+        await until(lambda: circuits.standings() and not any(standing.fleet for standing in circuits.standings()))
+        for _ in range(30):
+            circuits.observe("acme", WRITE, BAD)
+        await until(lambda: circuits.view("acme", WRITE).passage is Passage.REFUSE)
+        mortal_redis.start()
+        await until(lambda: any(standing.fleet for standing in circuits.standings()))
+        await circuits.force("acme", INQUIRY, Order(OPEN, "ada", "heard again", 60.0))
+        assert circuits.view("acme", INQUIRY).reason is CircuitRefusal.FORCED
+    finally:
+        await scripts.close()
+
+
+async def test_what_another_version_wrote_stops_nobody(fleet_of, client):
+    fleet = fleet_of(3)
+    state, rows, _ = keys_of("test", "acme", WRITE)
+    client.hset(rows, "an older one", "1700000000000 0 5")
+    await opened(fleet)
+    client.hset(state, "state", "a_later_state")
+    await fleet.pass_time(5)
+    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} <= {Passage.PERMIT, Passage.PROBE}
+
+
+async def eventually(ask: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        if await ask():
+            return
+        await asyncio.sleep(0.02)
+
+
+async def hears_the_fleet(circuits: RedisCircuits) -> bool:
+    await circuits.report()
+    return all(standing.fleet for standing in circuits.standings())
+
+
+async def test_it_runs_on_a_cluster(tmp_path):
+    server = RedisServer(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    server.start()
+    server.call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    client, prefix = connect(server.url.replace("redis://", "redis+cluster://"), timeout_s=0.1)
+    scripts = Scripts(client, SystemClock(), SeededChance(1), timeout_s=0.1)
+    circuits = RedisCircuits(scripts, prefix, lambda: RULES, SystemClock(), SeededChance(1))
+    try:
+        async with asyncio.timeout(20):
+            await eventually(lambda: hears_the_fleet(circuits))
+            await circuits.force("acme", WRITE, Order(OPEN, "ada", "maintenance", 0.001))
+            await eventually(lambda: circuits.take_probe("acme", WRITE, 5.0, repeatable=True))
+    finally:
+        await scripts.close()
+        server.stop()
+
+
+# --- a hard outage
+
+
+@pytest.mark.parametrize("count", [1, 10, 50])
+async def test_in_a_hard_outage_few_calls_are_tried_once_the_circuit_is_open(fleet_of, clock, count):
+    """Twenty calls a second in all, whoever makes them; every one that is tried fails."""
+    fleet, random = fleet_of(count), Random(count)
+    calls, tried, open_at = 0, 0, None
+    await fleet.report()
+    for tick in range(20 * 20):
+        clock.seconds += 0.05
+        for circuits in fleet.all[tick % 10 :: 10]:
+            await circuits.report()
+        circuits = random.choice(fleet.all)
+        went = await try_a_call(circuits)
+        if open_at is None:
+            assert tick < 12 * 20, "never opened"
+            open_at = tick if OPEN in states(fleet) else None
+        else:
+            calls, tried = calls + 1, tried + went
+    assert tried / calls <= 0.2
+
+
+async def try_a_call(circuits: Any) -> bool:
+    view = circuits.view("acme", WRITE)
+    if view.passage is Passage.REFUSE:
+        return False
+    probe = None
+    if view.passage is Passage.PROBE:
+        probe = await circuits.take_probe("acme", WRITE, 1.0, repeatable=True)
+        if probe is None:
+            return False
+    circuits.observe("acme", WRITE, BAD)
+    if probe is not None:
+        await circuits.end_probe(probe, BAD)
+    return True
+
+
+# --- the same machine twice
+
+
+class Twins:
+    """The core's machine and the script, fed the same."""
+
+    def __init__(self, client: Redis, rules: CircuitRules) -> None:
+        self.client = client
+        self.rules = rules
+        self.fleet = Fleet()
+        self.text = in_moved_time(Script.named("circuit")).text
+        shares = (*vars_of(rules.open_at, "bad unknown slow"), *vars_of(rules.degrade_at, "bad unknown slow throttled"))
+        self.numbers = (rules.minimum, *map(repr, shares))
+
+    def run(self, now_ms: int, verb: str, draw: float, *words: Any) -> Reply:
+        self.client.set("moved-time", now_ms)
+        arguments = map(str, (verb, repr(draw), *self.numbers, *words))
+        return Reply.read(self.client.eval(self.text, 3, *keys_of("twin", "acme", WRITE), *arguments))
+
+    def step(self, random: Random, now_ms: int) -> tuple[str, Reply, bool]:
+        draw, who, epoch = random.random(), str(random.randrange(6)), self.fleet.circuit.epoch
+        verb = random.choices(["report", "take", "vote", "force", "release"], [12, 6, 8, 0.3, 0.3])[0]
+        granted = False
+        match verb:
+            case "report":
+                epoch -= random.random() < 0.1
+                recent, whole = counts(random), counts(random)
+                left_ms = random.choices([0, 700, 4000, 400_000], [40, 4, 2, 0.1])[0]
+                row = Row(now_ms, epoch, recent, whole, now_ms + left_ms if left_ms else 0)
+                words = (who, epoch, *as_words(recent), *as_words(whole), left_ms)
+                self.fleet = machine.report(self.fleet, who, row, now_ms, draw, self.rules)
+            case "take":
+                words = (who, 1500)
+                self.fleet, granted = machine.take(self.fleet, who, now_ms, 1500)
+            case "vote":
+                ok = random.choice([True, True, True, True, True, True, False, None])
+                words = (who, "" if ok is None else str(int(ok)))
+                self.fleet = machine.vote(self.fleet, who, ok, now_ms, draw)
+            case "force":
+                state, by = random.choice(sorted(machine.FORCIBLE)), Forced("ada", "a reason")
+                words = (state, 3000, by.actor, by.reason)
+                self.fleet = machine.force(self.fleet, state, by, now_ms, 3000)
+            case _:
+                words = ()
+                self.fleet = machine.release(self.fleet, now_ms)
+        return verb, self.run(now_ms, verb, draw, *words), granted
+
+
+def vars_of(value: object, names: str) -> list[float]:
+    return [getattr(value, name) for name in names.split()]
+
+
+def as_words(found: Counts) -> tuple[int, ...]:
+    return found.total, found.bad, found.slow, found.unknown, found.throttled
+
+
+def counts(random: Random) -> Counts:
+    total = random.choice([0, 3, 10, 40])
+    ill = random.random() < 0.5
+
+    def share() -> int:
+        return random.randint(0, total) if ill and random.random() < 0.6 else 0
+
+    bad = total if ill and random.random() < 0.4 else share()
+    return Counts(total, bad, share(), min(bad, share()), share())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_script_and_the_core_agree_on_every_field_after_every_step(client, seed):
+    random, now_ms = Random(seed), 1_700_000_000_000
+    twins, seen = Twins(client, CircuitRules(minimum=20)), set()
+    for number in range(400):
+        now_ms += random.choice([0, 20, 100, 400, 400, 1000, 3000])
+        verb, reply, granted = twins.step(random, now_ms)
+        assert reply.circuit == twins.fleet.circuit, (number, verb)
+        assert reply.now_ms == now_ms
+        assert verb != "take" or reply.granted == granted, number
+        seen.add(reply.circuit.state)
+    assert seen >= {CLOSED, OPEN, HALF_OPEN}
+
+
+def test_both_know_the_same_numbers():
+    path = Path(machine.__file__).parents[1] / "limits" / "lua" / "circuit.lua"
+    heads = re.findall(r"^local ([A-Z_, ]+) = ([\d., ]+)", path.read_text(), re.MULTILINE)
+    found = {
+        name: float(number)
+        for names, numbers in heads
+        for name, number in zip(names.split(", "), numbers.strip().split(", "), strict=True)
+    }
+    del found["KEPT"]
+    stages = found.pop("RAMP_STAGES")
+    assert stages == len(machine.RAMP_SHARES)
+    for name, number in found.items():
+        ours = [vars(machine)[known] for known in (name, f"{name}_MS", f"_{name}") if known in vars(machine)]
+        assert ours == [number], name

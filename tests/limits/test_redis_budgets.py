@@ -1,0 +1,337 @@
+"""What only a fleet's budgets do: races, the same arithmetic in Lua, many sidecars, Redis gone and back, a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from proxy.chance import SeededChance
+from proxy.clock import SystemClock
+from proxy.core.budget import NOTHING, BudgetRules, Origin, RetryAsk, Scope, ScopeRule, lines_asked
+from proxy.core.call import Priority
+from proxy.core.circuit import Group
+from proxy.core.reading import Reading
+from proxy.limits.budgets import Budgets, Grant, LocalBudgets, Refusal
+from proxy.limits.redis_budgets import BUDGET, RedisBudgets
+from proxy.limits.scripts import Scripts, connect
+from tests.limits.redis_server import RedisServer, free_port
+from tests.limits.world import HandClock, ask, grants, only, origin, redis_budgets
+
+# --- the same sequences, the same grants
+
+STEPS = st.one_of(
+    st.tuples(st.just("move"), st.integers(0, 30_000)),
+    st.tuples(st.just("first"), st.integers(1, 200)),
+    st.tuples(st.just("repeat"), st.sampled_from([1, 2, 4])),
+    st.tuples(st.just("flush"), st.just(0)),
+    st.tuples(st.just("end"), st.integers(0, 2)),
+    st.tuples(
+        st.just("ask"),
+        st.tuples(
+            st.sampled_from(["charge", "refund"]),
+            st.sampled_from(["a", "b"]),
+            st.sampled_from([Reading.RATE_LIMITED, Reading.PROVIDER_TIMEOUT]),
+            st.sampled_from([1, 2, 4]),
+            st.sampled_from(list(Priority)),
+            st.sampled_from([None, "i", "j"]),
+            st.sampled_from(list(Group)),
+        ),
+    ),
+)
+RULES = st.builds(
+    BudgetRules,
+    window_s=st.sampled_from([1.0, 10.0, 7.3]),
+    provider=st.builds(ScopeRule, st.integers(0, 20), st.sampled_from([0.0, 0.05, 0.3]), st.sampled_from([0.3, 1.0])),
+    account=st.builds(ScopeRule, st.integers(0, 20), st.sampled_from([0.0, 0.05, 0.3]), st.sampled_from([0.3, 2.0])),
+    per_intent=st.integers(0, 5),
+)
+
+
+class Telling:
+    """Tells budgets a sequence of happenings, and keeps what they answer."""
+
+    def __init__(self, budgets: Budgets, clock: HandClock, rules: BudgetRules) -> None:
+        self.budgets = budgets
+        self.clock = clock
+        self.rules = rules
+        self.where = Origin("acme", "charge", "a", rules)
+        self.open: list[Grant] = []
+        self.answers: list[object] = []
+
+    async def tell(self, steps: list[tuple[str, Any]]) -> list[object]:
+        for what, how in steps:
+            await getattr(self, what)(how)
+        return self.answers
+
+    async def move(self, later_ms: int) -> None:
+        self.clock.seconds = round(self.clock.seconds + later_ms / 1000, 3)
+
+    async def first(self, count: int) -> None:
+        for _ in range(count):
+            self.budgets.count_first(self.where)
+
+    async def repeat(self, cost: int) -> None:
+        self.budgets.count_repeat(self.where, cost)
+
+    async def flush(self, _: int) -> None:
+        await self.budgets.flush()
+
+    async def end(self, kind: int) -> None:
+        if not self.open:
+            return
+        grant = self.open.pop()
+        if kind == 0:
+            await self.budgets.refund(grant)
+        else:
+            self.budgets.succeeded(grant) if kind == 1 else self.budgets.failed(grant)
+
+    async def ask(self, wanted: tuple[str, str, Reading, int, Priority, str | None, Group]) -> None:
+        operation, account, failure_class, cost, priority, intent, group = wanted
+        where = Origin("acme", operation, account, self.rules, group)
+        answer = await self.budgets.acquire(RetryAsk(where, failure_class, cost, priority, intent))
+        if isinstance(answer, Grant):
+            self.open.append(answer)
+            self.answers.append(("granted", answer.remaining))
+        else:
+            self.answers.append((answer.scope, answer.wait_s, answer.remaining))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(rules=RULES, steps=st.lists(STEPS, max_size=40))
+def test_local_and_redis_give_the_same_answers_to_the_same_sequence(
+    redis_server: RedisServer, rules: BudgetRules, steps: list[tuple[str, Any]]
+) -> None:
+    async def compare() -> None:
+        here, there = HandClock(), HandClock()
+        fleet, scripts = redis_budgets(redis_server.url, there)
+        try:
+            local = await Telling(LocalBudgets(here, SeededChance(1)), here, rules).tell(steps)
+            assert local == await Telling(fleet, there, rules).tell(steps)
+            assert scripts.available
+        finally:
+            await scripts.close()
+
+    redis_server.call("FLUSHALL")
+    asyncio.run(compare())
+
+
+# --- races
+
+
+@pytest.mark.parametrize("cost", [1, 4])
+async def test_ten_thousand_racing_requests_are_granted_exactly_the_budget(
+    redis_server: RedisServer, cost: int
+) -> None:
+    """On the server's own clock, over twenty connections; the window is so wide that it does not turn meanwhile."""
+    rules = BudgetRules(window_s=10**9, provider=ScopeRule(500), operation=ScopeRule(1_000), account=ScopeRule(1_000))
+    rules = BudgetRules(rules.window_s, rules.provider, rules.operation, rules.account, ScopeRule(1_000))
+    client, prefix = connect(redis_server.url)
+    shapes = RedisBudgets(Scripts(client, SystemClock(), SeededChance(1)), SystemClock(), SeededChance(1), prefix)
+    wanted = ask(origin(rules=rules), cost=cost)
+    lines = lines_asked(wanted)
+    keys, arguments = shapes._call(("acme", Group.WRITE), lines, [NOTHING] * len(lines), cost, 1.0)
+    sha = await client.script_load(BUDGET.text)
+
+    async def race(count: int) -> list[list[object]]:
+        async with Redis.from_url(redis_server.url, decode_responses=True) as own, own.pipeline(False) as pipeline:
+            for _ in range(count):
+                pipeline.evalsha(sha, len(keys), *keys, *map(str, arguments))
+            return await pipeline.execute()
+
+    replies = [reply for batch in await asyncio.gather(*(race(500) for _ in range(20))) for reply in batch]
+    await client.aclose()
+    assert len(replies) == 10_000
+    assert sum(int(str(reply[0])) for reply in replies) == 500 // cost
+
+
+# --- a fleet
+
+
+async def test_sidecars_share_one_budget_and_know_of_each_other(redis_server: RedisServer) -> None:
+    clock = HandClock()
+    fleet = [redis_budgets(redis_server.url, clock, seed=seed) for seed in range(10)]
+    where = origin(rules=only(provider=ScopeRule(10)))
+    for budgets, _ in fleet:
+        for _ in range(100):
+            budgets.count_first(where)
+        await budgets.flush()
+    granted = [len(await grants(budgets, ask(where))) for budgets, _ in fleet]
+    assert granted == [50, *[0] * 9]
+    await fleet[0][0].flush()
+    assert fleet[0][0].peers("acme") == fleet[9][0].peers("acme") == 10
+    for _, scripts in fleet:
+        await scripts.close()
+
+
+async def test_in_a_hard_outage_a_fleet_on_redis_makes_at_most_110_attempts_for_100_calls(
+    redis_server: RedisServer,
+) -> None:
+    clock = HandClock()
+    fleet = [redis_budgets(redis_server.url, clock, seed=seed) for seed in range(10)]
+    where, retries, calls = origin(), 0, 0
+    for tick in range(20 * 20):
+        clock.seconds += 0.05
+        budgets = fleet[tick % 10][0]
+        budgets.count_first(where)
+        if tick >= 200:
+            calls += 1
+            answer = await budgets.acquire(ask(where))
+            if isinstance(answer, Grant):
+                assert answer.fleet
+                retries += 1
+                budgets.failed(answer)
+        if tick % 10 == 9:
+            await asyncio.gather(*(each.flush() for each, _ in fleet))
+    for _, scripts in fleet:
+        await scripts.close()
+    assert 0 < retries <= calls * 0.10
+
+
+# --- Redis gone, and back
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(redis_server: RedisServer) -> None:
+    budgets, scripts = redis_budgets(redis_server.url, HandClock())
+    where = origin(rules=only(provider=ScopeRule(10)))
+    for _ in range(3):
+        answers = await asyncio.gather(*(budgets.acquire(ask(where)) for _ in range(3)))
+        assert all(isinstance(answer, Grant) and answer.fleet for answer in answers)
+        redis_server.call("SCRIPT", "FLUSH", "SYNC")
+    assert len(await grants(budgets, ask(where))) == 1
+    await scripts.close()
+
+
+@pytest.fixture
+async def fleet_of_one(mortal_redis: RedisServer) -> AsyncIterator[tuple[RedisBudgets, HandClock]]:
+    clock = HandClock()
+    budgets, scripts = redis_budgets(mortal_redis.url, clock)
+    yield budgets, clock
+    await scripts.close()
+
+
+async def test_without_redis_the_warm_local_budget_answers_within_the_timeout_and_redis_comes_back(
+    mortal_redis: RedisServer, fleet_of_one: tuple[RedisBudgets, HandClock]
+) -> None:
+    budgets, clock = fleet_of_one
+    where = origin(rules=only(provider=ScopeRule(10)))
+    assert len(await grants(budgets, ask(where), at_most=4)) == 4
+    mortal_redis.stop()
+    time = SystemClock()
+    for _ in range(3):
+        before = time.mono()
+        answer = await budgets.acquire(ask(where))
+        assert time.mono() - before < 0.5  # the timeout is a tenth; the machine may be busy
+        assert isinstance(answer, Grant)
+        assert not answer.fleet
+    assert len(await grants(budgets, ask(where))) == 3  # warm: four were spent before, three just now
+    assert budgets.remaining("acme")[Scope.PROVIDER] == 0
+    before = time.mono()
+    for _ in range(100):
+        assert isinstance(await budgets.acquire(ask(where)), Refusal)
+    assert time.mono() - before < 0.5  # nobody waits for a Redis that is known to be gone
+
+    mortal_redis.start()
+    clock.seconds += 6  # the longest pause
+    refused = await budgets.acquire(ask(where))
+    assert isinstance(refused, Grant)  # an empty Redis: but it heard of the six
+    assert refused.fleet
+    assert len(await grants(budgets, ask(where))) == 3
+
+
+async def test_what_was_granted_without_redis_is_told_to_it_when_it_is_back(
+    mortal_redis: RedisServer, fleet_of_one: tuple[RedisBudgets, HandClock]
+) -> None:
+    budgets, clock = fleet_of_one
+    where = origin(rules=only(provider=ScopeRule(10)))
+    await budgets.acquire(ask(where))
+    mortal_redis.stop()
+    given = await grants(budgets, ask(where))
+    assert len(given) == 9
+    await budgets.refund(given[0])
+    await budgets.refund(given[0])
+    await budgets.flush()
+    mortal_redis.start()
+    clock.seconds += 6
+    await budgets.flush()
+    assert budgets.remaining("acme")[Scope.PROVIDER] == pytest.approx(2)  # ten, less eight; it forgot the first
+
+
+async def test_a_sidecar_alone_has_its_part_of_the_floor(mortal_redis: RedisServer) -> None:
+    clock = HandClock()
+    fleet = [redis_budgets(mortal_redis.url, clock, seed=seed) for seed in range(5)]
+    where = origin(rules=only(provider=ScopeRule(10), account=ScopeRule(3)))
+    for _ in range(2):
+        for budgets, _ in fleet:
+            budgets.count_first(where)
+            await budgets.flush()
+    mortal_redis.stop()
+    granted = [len(await grants(budgets, ask(where))) for budgets, _ in fleet]
+    assert granted == [1] * 5  # of the account's three, one at least
+    for _, scripts in fleet:
+        await scripts.close()
+
+
+async def test_without_redis_what_is_ambiguous_and_unkeyed_is_refused_and_what_is_keyed_gets_one(
+    mortal_redis: RedisServer, fleet_of_one: tuple[RedisBudgets, HandClock]
+) -> None:
+    budgets, _ = fleet_of_one
+    mortal_redis.stop()
+    where = origin(rules=only(per_intent=3))
+    refused = await budgets.acquire(ask(where, cost=4, repeatable=False))
+    assert isinstance(refused, Refusal)
+    assert refused.because == "limits_unavailable"
+    assert isinstance(await budgets.acquire(ask(where, cost=1, repeatable=False)), Grant)
+    assert len(await grants(budgets, ask(where, cost=4, intent="i"))) == 1
+    assert len(await grants(budgets, ask(where, cost=1, intent="j"))) == 3
+
+
+async def test_a_redis_that_hangs_is_given_up_after_the_timeout() -> None:
+    heard: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: heard.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    budgets, scripts = redis_budgets(f"redis://127.0.0.1:{port}", HandClock(), timeout_s=0.05)
+    time = SystemClock()
+    before = time.mono()
+    answer = await budgets.acquire(ask(origin()))
+    assert time.mono() - before < 0.5
+    assert isinstance(answer, Grant)
+    assert not answer.fleet
+    await scripts.close()
+    silent.close()
+    for writer in heard:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+# --- a cluster
+
+
+async def test_budgets_run_on_a_redis_cluster(tmp_path: Path) -> None:
+    """Every key of a call in one slot: a server in cluster mode refuses a script that spans slots."""
+    options = ("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-port", str(free_port()))
+    server = RedisServer(tmp_path, *options)
+    try:
+        server.start()
+        server.call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        for _ in range(500):
+            if "cluster_state:ok" in str(server.call("CLUSTER", "INFO")):
+                break
+            await asyncio.sleep(0.02)
+        budgets, scripts = redis_budgets(f"redis+cluster://127.0.0.1:{server.port}", HandClock())
+        for provider in ("acme", "stripe", "adyen"):
+            where = origin(provider=provider, account="{tag}")
+            budgets.count_first(where)
+            await budgets.flush()
+            found = [await budgets.acquire(ask(where, intent="i")) for _ in range(4)]
+            assert [isinstance(answer, Grant) for answer in found] == [True, True, True, False]
+            assert all(answer.fleet for answer in found)
+        await scripts.close()
+    finally:
+        server.stop()
