@@ -21,6 +21,7 @@ ENCRYPTION_KEYS = "PAYWITNESS_ENCRYPTION_KEYS"
 ADMIN_TOKEN = "PAYWITNESS_ADMIN_TOKEN"
 EVENTS_SECRET = "PAYWITNESS_EVENTS_SECRET"
 
+SHARED_JOURNALS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 OFF = "off"
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -67,13 +68,21 @@ class Settings:
         return self.spool if self.spool is not None else self.home / "spool"
 
     @property
-    def journal_path(self) -> Path:
-        """Where the embedded journal stands: sqlite:///relative or sqlite:////absolute."""
+    def journal_shown(self) -> str:
+        """The journal's address without its user and password."""
+        scheme, separator, rest = self.journal.partition("://")
+        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+    @property
+    def journal_path(self) -> Path | None:
+        """Where the embedded journal stands: sqlite:///relative or sqlite:////absolute. None: a fleet shares it."""
         parts = urlsplit(self.journal)
+        if parts.scheme in SHARED_JOURNALS:
+            return None
         if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
             raise SettingsError(
-                f"--journal {self.journal!r}: this version keeps its journal in SQLite: sqlite:///relative/path.db or "
-                "sqlite:////absolute/path.db"
+                f"--journal {self.journal!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db for one "
+                "sidecar, redis://host:6379/0 (rediss://, redis+sentinel://) for a fleet"
             )
         return Path(parts.path[1:])
 

@@ -55,6 +55,7 @@ from proxy.engine.steps import NoSteps, Steps
 from proxy.engine.watch import Watch
 from proxy.engine.webhooks import Webhooks
 from proxy.journal.base import Journal
+from proxy.journal.redis import RedisJournal
 from proxy.journal.sqlite import SqliteJournal
 from proxy.policy.book import PolicyBook, load_directory
 from proxy.policy.watch import PolicyWatch
@@ -69,6 +70,7 @@ from proxy.vault import Vault, read_identity_secret, read_ring
 
 _LAST_WORDS_S = 2.0  # of the grace time, for writing down what did not finish
 Say = Callable[[str], None]
+Greet = Callable[[Settings, PolicyBook, int], list[str]]  # what to say once it listens
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,7 @@ async def serve(
     environment: Mapping[str, str],
     *,
     say: Say,
+    greet: Greet,
     steps: Steps | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
@@ -246,7 +249,7 @@ async def serve(
     book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
     sink = sink_for(settings, environment)
     async with AsyncExitStack() as stack:
-        journal = await SqliteJournal.open(settings.journal_path, clock=clock)
+        journal, shared = await open_journal(settings, clock)
         stack.push_async_callback(journal.close)
         vault = vault_for(settings, environment, chance)
         await journal.check_identity(check_value(vault.identity_secret))
@@ -261,7 +264,7 @@ async def serve(
         replay = Replay(spool, parts.records, parts.pinned, lambda: engine.book, clock, parts.late)
         await replay.replay_all()  # what is known for certain comes before what must be assumed
         recovery = Recovery(journal, clock, telemetry)
-        recovered = await recovery.at_start(only_holder=True)
+        recovered = await recovery.at_start(only_holder=not shared)
         reload = Reload(PolicyWatch(settings.policies, book), engine, journal, clock, telemetry)
         telemetry.tell(reloaded(book))
         webhooks = webhooks_for(ground, parts)
@@ -283,7 +286,7 @@ async def serve(
             background.start(loop, name)
         bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks)
         _listen_to_signals(stop, reload.look_now)
-        for line in greeting(bound, book, recovered):
+        for line in greet(bound, book, recovered):
             say(line)
         await stop.wait()
         say("Draining: no new calls; those under way finish or are recorded as doubt.")
@@ -337,6 +340,14 @@ async def drain(engine: Engine, edge: EdgeServer, grace_s: float, clock: Clock) 
     await engine.tasks.close(max(0.0, share_s - (clock.mono() - began_mono)))
 
 
+async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]:
+    """The journal, and whether others may hold it too."""
+    path = settings.journal_path
+    if path is None:
+        return await RedisJournal.open(settings.journal), True
+    return await SqliteJournal.open(path, clock=clock), False
+
+
 def vault_for(settings: Settings, environment: Mapping[str, str], chance: Chance) -> Vault:
     """The vault of this journal: secrets from the environment, or those that the journal keeps beside itself."""
 
@@ -344,40 +355,25 @@ def vault_for(settings: Settings, environment: Mapping[str, str], chance: Chance
         return base64.b64encode(chance.key()).decode()
 
     path = settings.journal_path
+    if path is None:
+        missing = [name for name in (IDENTITY_SECRET, ENCRYPTION_KEYS) if not environment.get(name)]
+        if missing:
+            raise SettingsError(
+                f"--journal {settings.journal_shown}: set {' and '.join(missing)}, the "
+                "same for every sidecar that shares it: else none would recognise another's payments"
+            )
+        ring = read_ring(environment[ENCRYPTION_KEYS])
+        return Vault(read_identity_secret(environment[IDENTITY_SECRET]), ring, chance.nonce)
     secret = environment.get(IDENTITY_SECRET) or kept_secret(path.with_name(f"{path.name}.identity"), text_of_key)
-    ring = environment.get(ENCRYPTION_KEYS) or kept_secret(
+    keys = environment.get(ENCRYPTION_KEYS) or kept_secret(
         path.with_name(f"{path.name}.keys"), lambda: f"k1:{text_of_key()}"
     )
-    return Vault(read_identity_secret(secret), read_ring(ring), chance.nonce)
+    return Vault(read_identity_secret(secret), read_ring(keys), chance.nonce)
 
 
 def admin_token(settings: Settings, environment: Mapping[str, str], chance: Chance) -> str:
     """The token of the admin port: from the environment, or made once and kept where `paywitness ops` looks for it."""
     return environment.get(ADMIN_TOKEN) or kept_secret(settings.home / "admin-token", chance.token)
-
-
-def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
-    """What a person who has just started it wants to know."""
-    providers = ", ".join(sorted(book.providers))
-    lines = [
-        f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
-        f"Admin, metrics, health on {settings.admin.url}  journal: {settings.journal}",
-    ]
-    if settings.webhooks is not None:
-        told = sorted(name for name, provider in book.providers.items() if provider.notices is not None)
-        lines.append(
-            f"Webhooks on {settings.webhooks.url}/paywitness/webhooks/{{provider}}  for: {', '.join(told) or 'nobody'}"
-        )
-    if settings.events is not None:
-        lines.append(f"Events go to {settings.events}")
-    if settings.sandbox is not None:
-        url = settings.sandbox.url
-        lines.append(f"The sandbox provider listens on {url}  ledger: {url}/_sandbox/ledger")
-        if url not in {provider.upstream for provider in book.providers.values()}:
-            lines.append(f"No policy's upstream is the sandbox: set `upstream: {url}` in a policy to reach it.")
-    if recovered:
-        lines.append(f"Recovered what an earlier process had left under way: {recovered} operation(s).")
-    return lines
 
 
 def _listen_to_signals(stop: asyncio.Event, look_now: asyncio.Event) -> None:

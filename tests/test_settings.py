@@ -54,7 +54,12 @@ def test_a_journal_url_is_a_path_relative_or_absolute() -> None:
     assert Settings(Path("p"), journal="sqlite:////a/b.db").journal_path == Path("/a/b.db")
 
 
-@pytest.mark.parametrize("url", ["redis://localhost", "sqlite://", "sqlite:///", "sqlite://host/x.db", "x.db"])
+@pytest.mark.parametrize("url", ["redis://localhost", "rediss://u:p@h:6380/1", "redis+sentinel://a:1,b:2/service"])
+def test_a_journal_of_a_fleet_is_no_path(url: str) -> None:
+    assert Settings(Path("p"), journal=url).journal_path is None
+
+
+@pytest.mark.parametrize("url", ["postgres://localhost", "sqlite://", "sqlite:///", "sqlite://host/x.db", "x.db"])
 def test_another_journal_is_refused_with_what_is_possible(url: str) -> None:
     with pytest.raises(SettingsError, match="sqlite:///"):
         _ = Settings(Path("p"), journal=url).journal_path

@@ -14,6 +14,7 @@ import click
 import yaml
 
 from proxy.chance import SystemChance
+from proxy.cli.greeting import greeting
 from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
 from proxy.sandbox.server import Sandbox, SandboxOptions
@@ -225,7 +226,7 @@ async def _serve(settings: Settings) -> None:
             sandbox = Sandbox(SandboxOptions(webhooks=_told_to(settings.webhooks, secret)))
             await sandbox.start(host=settings.sandbox.host, port=settings.sandbox.port)
             beside.push_async_callback(sandbox.stop)
-        await serve(settings, environment, say=lambda text: click.echo(text, err=True))
+        await serve(settings, environment, say=lambda text: click.echo(text, err=True), greet=greeting)
 
 
 def _told_to(listener: Address | None, secret: str) -> Mapping[str, object]:

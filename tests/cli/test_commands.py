@@ -98,7 +98,7 @@ def test_explain_says_what_there_is_instead(arguments: tuple[str, ...], says: st
     ("arguments", "says"),
     [
         (("--listen", "nowhere"), "give host:port"),
-        (("--journal", "redis://localhost"), "sqlite:///"),
+        (("--journal", "postgres://localhost"), "sqlite:///"),
         (("--limits", "redis://localhost"), "local"),
         (("--lease-seconds", "3"), "more than the 5 s"),
         (("--policies", "/nonexistent"), "/nonexistent"),
