@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from proxy.cli.demo import demo
+from proxy.cli.doctor import doctor
 from proxy.cli.ops import ops
 from proxy.cli.policy import policy
 from proxy.cli.run import run
@@ -15,6 +16,7 @@ _EPILOG = """
 First steps:
   paywitness run --with-sandbox          a proxy, a provider to play with, a journal
   paywitness policy check policies/      what your policies say, and what is wrong with them
+  paywitness doctor                      whether all this is fit to hold money
   paywitness ops list --doubt            what became of the money, as far as anybody knows
 """
 
@@ -29,5 +31,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, sandbox, policy, ops):
+for command in (run, demo, sandbox, policy, ops, doctor):
     main.add_command(command)

@@ -104,14 +104,16 @@ class Repeats:
         if carrier is not None and carrier is not errand:
             with self.watch.awaited(operation.id, lambda: not errand.nobody_hears):
                 done, _ = await asyncio.wait({carrier.over}, timeout=max(0.0, left_s))
-            if done and not carrier.over.cancelled():
-                return self._same_answer(errand, carrier)
             operation = carrier.operation or operation
+            if done and not carrier.over.cancelled():
+                errand.operation = operation
+                return await self.evidence_or(self._same_answer(errand, carrier), errand)
             may_have_sent = carrier.may_have_sent
         else:
             operation = await self._look_until_over(errand, operation)
             if operation.lease is None:
-                return await self._as_it_stands(errand, operation)
+                errand.operation = operation
+                return await self.evidence_or(await self._as_it_stands(errand, operation), errand)
             may_have_sent = operation.state is not State.BACKOFF
         if may_have_sent:
             return unknown(operation, errand.shape, sent=False, detail=_STILL_UNDER_WAY)

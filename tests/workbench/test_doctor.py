@@ -1,0 +1,295 @@
+"""The doctor, away from Redis: policies, secrets, the SQLite journal, the machine, and time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from proxy.clock import SystemClock
+from proxy.core.identity import check_value
+from proxy.journal.sqlite import SqliteJournal
+from proxy.settings import ENCRYPTION_KEYS, IDENTITY_SECRET, Address
+from proxy.workbench import doctor_sqlite, examination
+from proxy.workbench.doctor_redis import clock_finding
+from proxy.workbench.examination import Examination
+from proxy.workbench.finding import Finding, Fitness, ok, scrubbed
+from tests.e2e.sidecar import Sidecar
+from tests.workbench.conftest import SECRETS, Installation, everything, found
+
+
+async def make_journal(path: Path, secret: str) -> None:
+    journal = await SqliteJournal.open(path, clock=SystemClock())
+    await journal.check_identity(check_value(secret.encode()))
+    await journal.close()
+
+
+class TestPolicies:
+    async def test_a_good_installation_is_fit(self, installation: Installation) -> None:
+        report = await installation.examined()
+        assert report.fit, everything(report)
+        assert found(report, "journal directory").fitness is Fitness.OK
+
+    async def test_a_bad_policy_is_unfit_with_its_place(self, installation: Installation) -> None:
+        (installation.policies / "bad.yaml").write_text("provider: bad\nupstream: http://h\noperatoins: {}\n")
+        report = await installation.examined()
+        assert not report.fit
+        assert "bad.yaml:3:1" in everything(report)
+        assert "did you mean 'operations'" in everything(report)
+
+    async def test_a_directory_without_policies_is_unfit(self, installation: Installation, tmp_path: Path) -> None:
+        report = await installation.examined(policies=tmp_path / "nowhere")
+        assert found(report, "policies").fitness is Fitness.UNFIT
+
+    async def test_a_missing_webhook_secret_is_named(self, installation: Installation) -> None:
+        del installation.environment["ACME_WEBHOOK_SECRET"]
+        finding = found(await installation.examined(), "policy acme")
+        assert finding.fitness is Fitness.WARNING
+        assert "ACME_WEBHOOK_SECRET not set" in finding.found
+        assert found(await installation.examined(webhooks=None), "policy acme").fitness is Fitness.OK
+
+    async def test_missing_credentials_are_named(self, installation: Installation) -> None:
+        file = installation.policies / "acme.yaml"
+        file.write_text(file.read_text() + "\ncredentials:\n  header: {Authorization: env:ACME_KEY}\n")
+        assert "ACME_KEY not set" in everything(await installation.examined())
+        installation.environment["ACME_KEY"] = "the key itself"
+        told = everything(await installation.examined())
+        assert "ACME_KEY" not in told
+        assert "the key itself" not in told
+
+    async def test_what_is_not_in_force_is_told(self, installation: Installation) -> None:
+        file = installation.policies / "acme.yaml"
+        file.write_text(file.read_text() + "\nmode: observe\n")
+        assert "not in force yet: mode" in everything(await installation.examined())
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("name", "value", "subject", "fitness"),
+        [
+            (IDENTITY_SECRET, "tiny-7319", "secrets identity", Fitness.UNFIT),
+            (IDENTITY_SECRET, "just long enough", "secrets identity", Fitness.WARNING),
+            (IDENTITY_SECRET, "a" * 64, "secrets identity", Fitness.WARNING),
+            (ENCRYPTION_KEYS, "k1:dG9vIHNob3J0", "secrets keys", Fitness.UNFIT),
+            (ENCRYPTION_KEYS, " , ,", "secrets keys", Fitness.UNFIT),
+            ("PAYWITNESS_ADMIN_TOKEN", "tiny-7319", "secrets admin token", Fitness.WARNING),
+        ],
+    )
+    async def test_bad_ones_are_told_and_never_shown(
+        self, installation: Installation, name: str, value: str, subject: str, fitness: Fitness
+    ) -> None:
+        installation.environment[name] = value
+        report = await installation.examined()
+        assert found(report, subject).fitness is fitness
+        assert value not in everything(report)
+
+    async def test_no_secret_is_shown(self, installation: Installation) -> None:
+        told = everything(await installation.examined())
+        for secret in SECRETS.values():
+            assert secret not in told
+
+    async def test_a_fleet_needs_both_in_the_environment(self, installation: Installation) -> None:
+        for name in (IDENTITY_SECRET, ENCRYPTION_KEYS):
+            del installation.environment[name]
+        report = await installation.examined(journal="redis://127.0.0.1:1")
+        assert found(report, "secrets identity").fitness is Fitness.UNFIT
+        assert found(report, "secrets keys").fitness is Fitness.UNFIT
+
+    async def test_the_doctor_makes_none(self, installation: Installation) -> None:
+        installation.environment.clear()
+        before = sorted(installation.home.rglob("*"))
+        report = await installation.examined()
+        assert report.fit
+        assert "the first start makes" in found(report, "secrets identity").found
+        assert sorted(installation.home.rglob("*")) == before
+
+    @pytest.mark.parametrize(("mode", "fitness"), [(0o644, Fitness.UNFIT), (0o640, Fitness.WARNING)])
+    async def test_a_file_that_others_read_is_told(
+        self, installation: Installation, mode: int, fitness: Fitness
+    ) -> None:
+        del installation.environment[IDENTITY_SECRET]
+        file = installation.home / "journal.db.identity"
+        file.write_text(SECRETS[IDENTITY_SECRET])
+        file.chmod(mode)
+        findings = [one for one in (await installation.examined()).findings if one.subject == "secrets identity"]
+        assert fitness in {one.fitness for one in findings}
+        assert f"chmod 600 {file}" in {one.remedy for one in findings}
+        file.chmod(0o600)
+        assert found(await installation.examined(), "secrets identity").fitness is Fitness.OK
+
+    async def test_a_journal_that_lost_its_secret_is_unfit(self, installation: Installation) -> None:
+        await make_journal(installation.home / "journal.db", SECRETS[IDENTITY_SECRET])
+        del installation.environment[IDENTITY_SECRET]
+        assert found(await installation.examined(), "secrets identity").fitness is Fitness.UNFIT
+
+
+class TestSqlite:
+    async def test_at_rest_its_identity_is_compared(self, installation: Installation) -> None:
+        await make_journal(installation.home / "journal.db", SECRETS[IDENTITY_SECRET])
+        before = {path.name: path.stat().st_mtime_ns for path in installation.home.iterdir()}
+        assert "under this one" in found(await installation.examined(), "journal identity").found
+        assert {path.name: path.stat().st_mtime_ns for path in installation.home.iterdir()} == before
+        installation.environment[IDENTITY_SECRET] = "the identity of quite another journal, 9876543210"
+        assert found(await installation.examined(), "journal identity").fitness is Fitness.UNFIT
+
+    async def test_a_running_sidecar_is_seen_and_not_disturbed(self, installation: Installation) -> None:
+        path = installation.home / "journal.db"
+        journal = await SqliteJournal.open(path, clock=SystemClock())
+        await journal.check_identity(check_value(SECRETS[IDENTITY_SECRET].encode()))
+        report = await installation.examined()
+        assert await journal.healthy()
+        await journal.close()
+        assert f"process {os.getpid()} holds" in found(report, "journal held").found
+        assert "under this one" in found(report, "journal identity").found
+        assert "no process" in found(await installation.examined(), "journal held").found
+
+    @pytest.mark.parametrize("kind", ["not a directory", "takes no files"])
+    async def test_a_directory_that_cannot_be_written_is_unfit(self, installation: Installation, kind: str) -> None:
+        """Tests may run as root, whom no mode keeps out: so a file in its place, and a file system of the kernel."""
+        if kind == "not a directory":
+            (installation.home / "file").touch()
+            journal = f"sqlite:///{installation.home}/file/journal.db"
+        else:
+            journal = "sqlite:////proc/journal.db"
+        finding = found(await installation.examined(journal=journal), "journal directory")
+        assert finding.fitness is Fitness.UNFIT
+        assert "name another directory" in finding.remedy
+
+    @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 40, None])
+    async def test_a_file_that_is_no_journal_is_unfit(self, installation: Installation, content: bytes | None) -> None:
+        path = installation.home / "journal.db"
+        if content is not None:
+            path.write_bytes(content)
+        else:
+            connection = sqlite3.connect(path)
+            connection.execute("CREATE TABLE meta (name, value)")
+            connection.close()
+        assert found(await installation.examined(), "journal identity").fitness is Fitness.UNFIT
+
+    @pytest.mark.parametrize(
+        ("kind", "fitness"),
+        [
+            ("ext4", Fitness.OK),
+            ("tmpfs", Fitness.WARNING),
+            ("nfs4", Fitness.WARNING),
+            ("fuse.sshfs", Fitness.WARNING),
+            ("overlay", Fitness.WARNING),
+        ],
+    )
+    async def test_what_it_lies_on(
+        self, installation: Installation, monkeypatch: pytest.MonkeyPatch, kind: str, fitness: Fitness
+    ) -> None:
+        monkeypatch.setattr(doctor_sqlite, "_file_system", lambda _: kind)
+        assert found(await installation.examined(), "journal file system").fitness is fitness
+
+    def test_the_deepest_mount_decides(self) -> None:
+        assert doctor_sqlite._file_system(Path("/proc/self")) == "proc"
+
+    @pytest.mark.parametrize(("free_mib", "fitness"), [(10, Fitness.UNFIT), (500, Fitness.WARNING)])
+    async def test_a_disk_that_fills_up(
+        self, installation: Installation, monkeypatch: pytest.MonkeyPatch, free_mib: int, fitness: Fitness
+    ) -> None:
+        usage = type("Usage", (), {"free": free_mib << 20})
+        monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+        assert found(await installation.examined(), "journal disk").fitness is fitness
+
+
+class TestMachine:
+    async def test_a_port_of_somebody_else_is_unfit(self, installation: Installation) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            report = await installation.examined(listen=Address("127.0.0.1", server.getsockname()[1]))
+        assert "not by a sidecar" in found(report, "port listen").found
+
+    async def test_two_listeners_on_one_port_are_unfit(self, installation: Installation) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = Address("127.0.0.1", server.getsockname()[1])
+        assert found(await installation.examined(listen=address, admin=address), "port admin").fitness is Fitness.UNFIT
+
+    async def test_an_address_of_another_machine_is_unfit(self, installation: Installation) -> None:
+        report = await installation.examined(webhooks=Address("192.0.2.1", 8703))
+        assert found(report, "port webhooks").fitness is Fitness.UNFIT
+
+    async def test_a_running_sidecar_is_recognised_at_its_ports(self, installation: Installation) -> None:
+        sidecar = Sidecar(installation.home / "running", "http://127.0.0.1:1").start()
+        try:
+            report = await installation.examined(
+                listen=Address("127.0.0.1", sidecar.port),
+                admin=Address("127.0.0.1", sidecar.admin_port),
+                webhooks=Address("127.0.0.1", sidecar.webhooks_port),
+            )
+        finally:
+            sidecar.stop()
+        for name in ("listen", "admin", "webhooks"):
+            assert "a sidecar answers" in found(report, f"port {name}").found
+
+    async def test_listening_to_the_network_is_a_warning(self, installation: Installation) -> None:
+        report = await installation.examined(listen=Address("0.0.0.0", 0), webhooks=Address("0.0.0.0", 0))
+        listen = [one.fitness for one in report.findings if one.subject == "port listen"]
+        assert listen == [Fitness.OK, Fitness.WARNING]
+        assert found(report, "port webhooks").fitness is Fitness.OK
+
+    async def test_few_open_files_are_a_warning(
+        self, installation: Installation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+        assert found(await installation.examined(), "machine files").fitness is Fitness.WARNING
+
+
+class TestTime:
+    async def test_what_hangs_is_unfit_after_its_time_and_told_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(examination, "CHECK_S", 0.05)
+        monkeypatch.setattr(examination, "_SLOW_S", 0.01)
+        said: list[str] = []
+        over = threading.Event()
+
+        def hangs() -> Iterable[Finding]:
+            over.wait(30)
+            return []
+
+        looking = Examination(SystemClock(), said.append)
+        assert not await looking.check_aside("a disk", hangs)
+        over.set()
+        assert found(looking.report, "a disk").fitness is Fitness.UNFIT
+        assert said == ["still looking at: a disk ..."]
+
+    async def test_the_whole_is_bounded_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(examination, "WHOLE_S", 0.0)
+        looking = Examination(SystemClock(), lambda _: None)
+        assert not await looking.check_aside("anything", lambda: [ok("anything", "fine")])
+        assert "not looked at" in found(looking.report, "anything").found
+
+    async def test_a_check_that_fails_is_unfit(self) -> None:
+        def fails() -> Iterable[Finding]:
+            raise OSError("the disk is on fire")
+
+        looking = Examination(SystemClock(), lambda _: None)
+        assert not await looking.check_aside("a disk", fails)
+        assert "on fire" in found(looking.report, "a disk").found
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "fitness"),
+    [(0.2, Fitness.OK), (-0.9, Fitness.OK), (1.1, Fitness.WARNING), (-15.1, Fitness.UNFIT), (16.0, Fitness.UNFIT)],
+)
+def test_how_far_clocks_may_differ(ahead_s: float, fitness: Fitness) -> None:
+    assert clock_finding(ahead_s, 30.0).fitness is fitness
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--limits 'redis://ada:p@ss@h:1/0'", "--limits 'redis://...@h:1/0'"),
+        ("redis://h?sentinel_password=hidden&x=1", "redis://h?sentinel_password=...&x=1"),
+        ("two\nlines", "two lines"),
+        ("redis://h:6379", "redis://h:6379"),
+    ],
+)
+def test_a_text_is_scrubbed(text: str, shown: str) -> None:
+    assert scrubbed(text) == shown
