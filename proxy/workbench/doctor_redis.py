@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
+import math
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ class _Look:
         return sorted(took)
 
     def _latency_finding(self, what: str, took_ms: list[float]) -> Finding:
-        middle, worst = took_ms[len(took_ms) // 2], took_ms[len(took_ms) * 99 // 100]
+        middle, worst = took_ms[len(took_ms) // 2], took_ms[math.ceil(len(took_ms) * 0.99) - 1]
         found = f"{what}: p50 {middle:.2f} ms, p99 {worst:.2f} ms over {len(took_ms)}"
         if worst <= _SLOW_MS:
             return ok(f"{self._room} latency", found)

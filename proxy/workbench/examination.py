@@ -57,7 +57,7 @@ class Examination:
             slow.cancel()
         return True
 
-    async def checkaside(self, subject: str, looking: Callable[[], Iterable[Finding]]) -> bool:
+    async def check_aside(self, subject: str, looking: Callable[[], Iterable[Finding]]) -> bool:
         """The same for what blocks: a disk that hangs, a resolver of names."""
         return await self.check(subject, lambda: aside(lambda: list(looking())))
 

@@ -30,7 +30,7 @@ class Finding:
     @property
     def line(self) -> str:
         """All of it but the subject, as one sentence and an advice."""
-        told = f"{self.found}: {self.why}" if self.why else self.found
+        told = f"{self.found.rstrip('.')}: {self.why}" if self.why else self.found
         return f"{told}. {self.remedy}" if self.remedy else told
 
     def as_json(self) -> dict[str, str]:
