@@ -69,9 +69,8 @@ class Settings:
 
     @property
     def journal_shown(self) -> str:
-        """The journal's address without its user and password."""
-        scheme, separator, rest = self.journal.partition("://")
-        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        """The journal's address without what could be a password: its user, and what it asks for."""
+        return shown_address(self.journal)
 
     @property
     def journal_path(self) -> Path | None:
@@ -81,10 +80,16 @@ class Settings:
             return None
         if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
             raise SettingsError(
-                f"--journal {self.journal!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db for one "
+                f"--journal {self.journal_shown!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db for one "
                 "sidecar, redis://host:6379/0 (rediss://, redis+sentinel://) for a fleet"
             )
         return Path(parts.path[1:])
+
+
+def shown_address(url: str) -> str:
+    """An address as it may be printed. A password may hold any character, so nothing before the last @ is shown."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
 
 
 def read_address(text: str, name: str) -> Address:
@@ -133,7 +138,7 @@ def read_sink(text: str, name: str) -> str:
 
 def check_limits(text: str) -> str:
     if text != "local":
-        raise SettingsError(f"--limits {text!r}: this version keeps its limits in the process: local")
+        raise SettingsError(f"--limits {shown_address(text)!r}: this version keeps its limits in the process: local")
     return text
 
 

@@ -65,6 +65,15 @@ def test_another_journal_is_refused_with_what_is_possible(url: str) -> None:
         _ = Settings(Path("p"), journal=url).journal_path
 
 
+def test_a_password_is_never_shown() -> None:
+    url = "redis://user:pa/s@s@host:6379/0?sentinel_password=hidden"
+    assert Settings(Path("p"), journal=url).journal_shown == "redis://host:6379/0"
+    with pytest.raises(SettingsError) as refused:
+        check_limits(url)
+    assert "hidden" not in str(refused.value)
+    assert "pa/s" not in str(refused.value)
+
+
 def test_other_limits_are_refused() -> None:
     assert check_limits("local") == "local"
     with pytest.raises(SettingsError, match="local"):

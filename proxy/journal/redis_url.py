@@ -54,7 +54,7 @@ def place_of(url: str) -> Place:
             raise ValueError(f"it begins with none of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
         return _place(parts)
     except ValueError as error:
-        raise SettingsError(f"the journal's URL cannot be used: {error}") from error
+        raise SettingsError(f"the journal's URL cannot be used: {error}") from None
 
 
 def _place(parts: SplitResult) -> Place:
@@ -88,9 +88,13 @@ def _place(parts: SplitResult) -> Place:
 
 def _host(text: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
+    try:
+        named = parts.port
+    except ValueError:  # whose own words show what stands there: perhaps a piece of a password
+        raise ValueError("its port is no number; a password is to be percent-encoded") from None
     if not parts.hostname:
         raise ValueError("it names no host")
-    return parts.hostname, parts.port or port
+    return parts.hostname, named or port
 
 
 def _is_yes(text: str) -> bool:
