@@ -80,8 +80,8 @@ class Settings:
             return None
         if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
             raise SettingsError(
-                f"--journal {self.journal_shown!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db for one "
-                "sidecar, redis://host:6379/0 (rediss://, redis+sentinel://) for a fleet"
+                f"--journal {self.journal_shown!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db for "
+                "one sidecar, redis://host:6379/0 (rediss://, redis+sentinel://) for a fleet"
             )
         return Path(parts.path[1:])
 

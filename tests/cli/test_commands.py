@@ -26,7 +26,7 @@ def run(*arguments: str) -> Result:
         ("sandbox",),
         ("policy",),
         ("doctor",),
-    ("policy", "check"),
+        ("policy", "check"),
         ("policy", "explain"),
         ("ops",),
         ("ops", "list"),
