@@ -168,10 +168,8 @@ class Resolver:
             await self._look_again(operation, policy, errand.token, look, asked_at)
 
     async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> None:
-        """The same bytes under the same key, under the account's newest credential."""
-        newest = await self.inquirer.credentials.newest(operation)
-        if newest:
-            errand.request = errand.request.with_credentials_of(newest)
+        """The same bytes under the same key, and under the credential of the first send: another one could be another
+        account's, where the key is not known. Should it have expired, the re-send is refused, and we ask."""
         resent = advance(operation, Event.RESEND_RECORDED).changed(
             lease=Lease(errand.token, 0.0), misses=0, first_miss_at=None, looks=operation.looks + 1
         )
