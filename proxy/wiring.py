@@ -55,7 +55,6 @@ from proxy.engine.steps import NoSteps, Steps
 from proxy.engine.watch import Watch
 from proxy.engine.webhooks import Webhooks
 from proxy.journal.base import Journal
-from proxy.journal.redis import RedisJournal
 from proxy.journal.sqlite import SqliteJournal
 from proxy.policy.book import PolicyBook, load_directory
 from proxy.policy.watch import PolicyWatch
@@ -344,6 +343,8 @@ async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]
     """The journal, and whether others may hold it too."""
     path = settings.journal_path
     if path is None:
+        from proxy.journal.redis import RedisJournal  # a tenth of a second, which only a fleet's sidecars pay
+
         return await RedisJournal.open(settings.journal), True
     return await SqliteJournal.open(path, clock=clock), False
 
