@@ -89,6 +89,7 @@ def read_inquiry(inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, ask
         return _seen(inquiry, Found.MISSED, status, "not found")
     if not 200 <= status < 300 or not readable:
         return _seen(inquiry, Found.FAILED, status, "no answer that says anything")
+    more = inquiry.more is not None and truthy(inquiry.more, tree)
     shown = tree
     if inquiry.at is not None:
         place = inquiry.at(values)
@@ -97,13 +98,42 @@ def read_inquiry(inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, ask
         shown = evaluate(place, tree)
     if isinstance(shown, list):
         if len(shown) > 1:
-            return _seen(inquiry, Found.FAILED, status, "several were found")
+            each = [read_object(inquiry.name, inquiry.answers, rules, asked, response, one) for one in shown]
+            return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
         shown = shown[0] if shown else None
     if shown is None or shown in ({}, ""):
-        if inquiry.more is not None and truthy(inquiry.more, tree):
+        if more:
             return _seen(inquiry, Found.FAILED, status, "not on this page, and there are more")
         return _seen(inquiry, Found.MISSED, status, "nothing found")
-    return read_object(inquiry.name, inquiry.answers, rules, asked, response, shown)
+    seen = read_object(inquiry.name, inquiry.answers, rules, asked, response, shown)
+    return _on_page(inquiry, status, seen, more=more)
+
+
+def _on_page(inquiry: Inquiry, status_code: int, seen: Seen, *, more: bool) -> Seen:
+    """What a page says, where there are more: that it was paid, but not that it was not."""
+    if more and (seen.finding.found is Found.MISSED or _reading(seen) in DENIALS):
+        return _seen(inquiry, Found.FAILED, status_code, "denied on this page, and there are more")
+    return seen
+
+
+def _one_of_several(inquiry: Inquiry, status_code: int, each: list[Seen]) -> Seen:
+    """What several objects say together. A provider that executes a failed try again keeps each of them: one that was
+    paid is the truth, and where all of ours were denied, that is. Two that were paid, or one that cannot be read, are a
+    person's; objects that are not ours do not count."""
+    hits = [seen for seen in each if seen.finding.found is Found.HIT and seen.finding.classification is not None]
+    others = [seen for seen in each if seen.finding.found not in {Found.HIT, Found.NOT_OURS}]
+    if others or not hits:
+        found = Found.NOT_OURS if not others and not hits else Found.FAILED
+        return _seen(inquiry, found, status_code, "several were found")
+    denied = [seen for seen in hits if _reading(seen) in DENIALS]
+    moved = [seen for seen in hits if seen not in denied]
+    if len(moved) > 1:
+        return _seen(inquiry, Found.FAILED, status_code, "several were found that were paid or still may be")
+    return moved[0] if moved else denied[0]
+
+
+def _reading(seen: Seen) -> Reading | None:
+    return seen.finding.classification.reading if seen.finding.classification is not None else None
 
 
 def read_object(

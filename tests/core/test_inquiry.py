@@ -77,8 +77,51 @@ def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:
     assert asked(page(has_more=True)).finding.found is Found.FAILED
 
 
-def test_several_found_say_nothing() -> None:
-    assert asked(page(CHARGE, CHARGE)).finding.found is Found.FAILED
+DENIED = {**CHARGE, "id": "ch_2", "status": "failed"}
+STRANGE = {**CHARGE, "id": "ch_3", "status": "new word"}
+FOREIGN = {**CHARGE, "id": "ch_4", "stamp": "op_02"}
+
+
+@pytest.mark.parametrize(
+    ("found", "reading"),
+    [
+        ((CHARGE, DENIED), Reading.SUCCEEDED),  # a try that failed was executed again, and paid
+        ((DENIED, CHARGE, DENIED), Reading.SUCCEEDED),
+        ((DENIED, DENIED), Reading.FAILED),
+        ((FOREIGN, CHARGE), Reading.SUCCEEDED),
+        ((FOREIGN, DENIED), Reading.FAILED),
+    ],
+)
+def test_of_several_the_one_that_was_paid_is_the_truth_or_that_all_were_denied(
+    found: tuple[dict[str, object], ...], reading: Reading
+) -> None:
+    seen = asked(page(*found))
+    assert seen.finding.found is Found.HIT
+    assert seen.finding.classification is not None
+    assert seen.finding.classification.reading is reading
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        ((CHARGE, {**CHARGE, "id": "ch_5"}), Found.FAILED),  # two were paid: a person's
+        ((CHARGE, STRANGE), Found.FAILED),
+        ((DENIED, STRANGE), Found.FAILED),
+        ((FOREIGN, FOREIGN), Found.NOT_OURS),
+        (({**CHARGE, "status": "processing"}, CHARGE), Found.FAILED),
+    ],
+)
+def test_of_several_anything_that_could_be_two_payments_is_a_persons(
+    found: tuple[dict[str, object], ...], what: Found
+) -> None:
+    assert asked(page(*found)).finding.found is what
+
+
+def test_a_page_of_several_can_say_that_it_was_paid_but_not_that_it_was_not() -> None:
+    assert asked(page(CHARGE, has_more=True)).finding.found is Found.HIT
+    assert asked(page(DENIED, has_more=True)).finding.found is Found.FAILED
+    assert asked(page(DENIED, DENIED, has_more=True)).finding.found is Found.FAILED
+    assert asked(page({**CHARGE, "status": "authorized"}, has_more=True)).finding.found is Found.FAILED
 
 
 def test_not_found_counts_only_where_the_provider_itself_says_so() -> None:
