@@ -13,7 +13,6 @@ from itertools import islice
 
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
-from proxy.core.guard import guard_kept
 from proxy.core.operation import HistoryEntry, Operation, State
 from proxy.journal import claiming, steps
 from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
@@ -176,7 +175,7 @@ class MemoryJournal:
         aliased = {alias.operation_id for alias in self._shelves.aliases.values() if alias.client_key == listing.key}
         for operation in sorted(operations, key=lambda operation: operation.id, reverse=True):
             by_key = operation.id in aliased or listing.key in {operation.client_key, operation.provider_key}
-            if (listing.key is None or by_key) and _is_listed(operation, listing):
+            if (listing.key is None or by_key) and steps.is_listed(operation, listing):
                 yield operation
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
@@ -286,23 +285,3 @@ class MemoryJournal:
         if not self._open:
             raise JournalUnavailable("the journal is closed")
         return self._shelves
-
-
-def _is_listed(operation: Operation, listing: Listing) -> bool:
-    """Whether the operation is asked for, leaving its keys aside."""
-    subject = operation.guard.shown if operation.guard is not None else ""
-    asked_and_found = (
-        (listing.provider, {operation.provider}),
-        (listing.operation, {operation.operation}),
-        (listing.reference, {operation.reference}),
-        (listing.stamp, {operation.id, operation.stamp or None}),
-        (listing.guard, {guard_kept(operation)}),
-        (listing.subject, {subject or None}),
-        (listing.money, {operation.money}),
-    )
-    return (
-        all(asked is None or asked in found for asked, found in asked_and_found)
-        and (not listing.states or operation.state in listing.states)
-        and (not listing.incidents_only or operation.incident is not None)
-        and (listing.before is None or operation.id < listing.before)
-    )

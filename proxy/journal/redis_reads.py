@@ -10,13 +10,12 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 
-from proxy.core.guard import guard_kept
 from proxy.core.operation import HistoryEntry, Operation, State
 from proxy.journal import redis_scripts
 from proxy.journal.base import DoubtCount, Listing, OutcomeRow, Revision
 from proxy.journal.redis_lane import Lane
 from proxy.journal.redis_sheets import Argument, entry_in, row_of, word_of
-from proxy.journal.steps import HISTORY_MAX, LISTING_MAX
+from proxy.journal.steps import HISTORY_MAX, LISTING_MAX, is_listed
 
 _READ_AT_ONCE = 200
 _LOOKED_AT_MAX = 200_000  # of the newest, for what no index names: an amount, a provider, what succeeded
@@ -173,26 +172,6 @@ def _bears(operation: Operation, source: _Source, listing: Listing) -> bool:
     """Whether it is asked for by its own key, where a key is asked for: an alias names it by another's."""
     letter, _ = source
     return listing.key is None or letter == "k" or listing.key in {operation.client_key, operation.provider_key}
-
-
-def is_listed(operation: Operation, listing: Listing) -> bool:
-    """Whether the operation is asked for, leaving its keys aside."""
-    subject = operation.guard.shown if operation.guard is not None else ""
-    asked_and_found = (
-        (listing.provider, {operation.provider}),
-        (listing.operation, {operation.operation}),
-        (listing.reference, {operation.reference}),
-        (listing.stamp, {operation.id, operation.stamp or None}),
-        (listing.guard, {guard_kept(operation)}),
-        (listing.subject, {subject or None}),
-        (listing.money, {operation.money}),
-    )
-    return (
-        all(asked is None or asked in found for asked, found in asked_and_found)
-        and (not listing.states or operation.state in listing.states)
-        and (not listing.incidents_only or operation.incident is not None)
-        and (listing.before is None or operation.id < listing.before)
-    )
 
 
 def _revision_in(provider: str, revision: str, text: bytes) -> Revision:

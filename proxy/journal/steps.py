@@ -13,11 +13,11 @@ from typing import Protocol
 
 from proxy.core.claim import drop_lease
 from proxy.core.errors import IllegalTransition, StaleWrite
-from proxy.core.guard import contradicts_second_success
+from proxy.core.guard import contradicts_second_success, guard_kept
 from proxy.core.lifecycle import Event, IncidentKind
 from proxy.core.operation import GuardKind, HistoryEntry, Lease, Operation, State, Told, Word
 from proxy.core.outside import told_by
-from proxy.journal.base import Change
+from proxy.journal.base import Change, Listing
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -239,4 +239,24 @@ def entry_of(operation: Operation, source: str, events: tuple[str, ...], note: s
         operation.state,
         operation.doubt,
         note=note,
+    )
+
+
+def is_listed(operation: Operation, listing: Listing) -> bool:
+    """Whether the operation is asked for, leaving its keys aside."""
+    subject = operation.guard.shown if operation.guard is not None else ""
+    asked_and_found = (
+        (listing.provider, {operation.provider}),
+        (listing.operation, {operation.operation}),
+        (listing.reference, {operation.reference}),
+        (listing.stamp, {operation.id, operation.stamp or None}),
+        (listing.guard, {guard_kept(operation)}),
+        (listing.subject, {subject or None}),
+        (listing.money, {operation.money}),
+    )
+    return (
+        all(asked is None or asked in found for asked, found in asked_and_found)
+        and (not listing.states or operation.state in listing.states)
+        and (not listing.incidents_only or operation.incident is not None)
+        and (listing.before is None or operation.id < listing.before)
     )
