@@ -45,7 +45,9 @@ class RedisServer:
         while True:
             try:
                 with Redis(port=self.port, socket_timeout=1) as client:
-                    client.ping()
+                    found = client.info("server")["process_id"]
+                # Another test's server may have been given the same free port a moment earlier.
+                assert self._process is None or found == self._process.pid, f"somebody else has port {self.port}"
                 return
             except (RedisError, OSError):
                 assert time.monotonic() < until, (self._directory / "redis.log").read_text()
