@@ -20,7 +20,7 @@ run: .venv/.runtime ## Start the proxy (127.0.0.1:8700) with the sandbox provide
 demo: .venv/.runtime ## A hundred payments through a broken provider, with and without us; under a minute
 	@exec $(BIN)/paywitness demo
 
-quick: .venv/.dev .need-redis ## The quick tests: about a minute
+quick: .venv/.dev .need-redis ## The quick tests: two to three minutes
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
 
 test: check .need-redis ## Everything: the checks and all tests
