@@ -48,7 +48,7 @@ from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
 
 _RECORD_NOT_TAKEN = (
-    "The provider answered, but the journal did not take the record. What became of this payment will be found out. "
+    "The journal did not take the record of this attempt. What became of this payment will be found out. "
     "Repeat with the same key, or wait. Do not make another payment."
 )
 
@@ -236,15 +236,16 @@ class Carry:
     async def _spooled(
         self, errand: Errand, operation: Operation, policy: Policy, attempt: AttemptSummary, evidence: Evidence
     ) -> tuple[Operation, Decision]:
-        """The journal did not take what we know. A spool of our own keeps it for when it does; then the answer passes,
-        with that reason. Else nothing is kept, and nothing is said."""
+        """The journal did not take what we know. A spool of our own keeps it for when it does; then an answer that the
+        provider stands by passes, with that reason. "Nothing was sent, and nothing will be" is no such answer: until
+        the journal has it, somebody else may take the operation for a doubt and send it again."""
         quiet_at = self.clock.now() + evidence.listening_s
         unheard = errand.nobody_hears
         if not await self.spool.put(operation, attempt, evidence.response, quiet_at=quiet_at, unheard=unheard):
             raise JournalUnavailable("neither the journal nor the spool took the record")
         after, _ = conclude(operation, attempt.number, attempt.classification, policy.contract)
         if after.state is State.BACKOFF:
-            after = advance(after, Event.GIVEN_UP)
+            raise JournalUnavailable("the operation is not ended in the journal")
         after = after.changed(because="journal_unavailable_spooled")
         return after, Decision(Action.STOP, after.because, 0.0, effect_may_exist=bool(after.doubt))
 

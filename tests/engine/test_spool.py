@@ -14,6 +14,7 @@ import pytest
 
 from proxy.chance import SeededChance
 from proxy.clock import SystemClock
+from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, SettingsError
 from proxy.core.evidence import Response
 from proxy.core.lifecycle import Event
@@ -31,10 +32,12 @@ from proxy.engine.reload import keep_revisions
 from proxy.engine.replay import Replay
 from proxy.engine.spool import FILE_BYTES_MAX, Spool, SpooledEvidence
 from proxy.engine.watch import Watch
-from proxy.journal.base import Change
+from proxy.journal.base import Change, Listing
 from proxy.journal.memory import MemoryJournal
+from proxy.sandbox.server import Sandbox
 from proxy.vault import RingKey, Vault
-from tests.engine.world import SECRET, book_of, telemetry_for
+from tests.engine.conftest import close
+from tests.engine.world import SECRET, World, book_of, header, make_world, outcome, telemetry_for
 from tests.journal.sample import LEASE_S, owned, read, resending, succeeding, summary
 
 BOOK = book_of("http://127.0.0.1:1")
@@ -567,3 +570,69 @@ async def test_a_repeat_that_sends_right_now_keeps_its_lease_when_evidence_of_an
     assert (after.state, after.doubt, after.attempt_under_way) == (State.UNKNOWN, frozenset({1, 2}), True)
     assert after.lease is not None
     assert after.lease.token == "token of the repeat"
+
+
+# --- a call whose record the journal did not take
+
+
+class FallsSilent(DownJournal):
+    """Takes the claim, and then nothing more until it is told to."""
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        claim = await super().claim(request)
+        self.down = True
+        return claim
+
+
+@pytest.mark.parametrize(
+    ("source", "status_code", "state"),
+    [("tok_ok", 200, State.SUCCEEDED), ("tok_stolen_card", 402, State.FAILED)],
+)
+async def test_the_providers_own_answer_passes_once_the_spool_has_it(
+    sandbox: Sandbox, tmp_path: Path, source: str, status_code: int, state: State
+) -> None:
+    world, spool, journal = await silent_world(sandbox, tmp_path)
+    reply = await world.charge(source=source)
+    assert reply.status_code == status_code
+    assert header(reply, "Paywitness-Because") == "journal_unavailable_spooled"
+    assert (await stands(world)).state is State.SENDING  # the journal knows nothing of it yet
+    journal.down = False
+    assert await replay_in(world, spool).replay_all() == 1
+    assert (await stands(world)).state is state
+    await end(world, spool)
+
+
+async def test_that_nothing_will_be_sent_is_not_said_before_the_journal_has_it(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    world, spool, journal = await silent_world(sandbox, tmp_path)
+    await sandbox.stop()
+    reply = await world.charge(timeout_s=5.0)
+    assert (reply.status_code, outcome(reply)) == (504, "unknown")
+    assert len(spool) == 1
+    journal.down = False
+    assert await replay_in(world, spool).replay_all() == 1
+    ended = await stands(world)
+    assert (ended.state, ended.released) == (State.FAILED, True)
+    await end(world, spool)
+
+
+async def silent_world(sandbox: Sandbox, folder: Path) -> tuple[World, Spool, FallsSilent]:
+    journal = FallsSilent(clock=SystemClock())
+    spool = Spool(folder / "spool", VAULT, SystemClock())
+    return await make_world(sandbox, journal=journal, spool=spool), spool, journal
+
+
+def replay_in(world: World, spool: Spool) -> Replay:
+    parts = world.parts
+    return Replay(spool, parts.records, parts.pinned, lambda: world.engine.book, world.clock, parts.late)
+
+
+async def stands(world: World) -> Operation:
+    (operation,) = await world.journal.listing(Listing())
+    return operation
+
+
+async def end(world: World, spool: Spool) -> None:
+    spool.close()
+    await close(world)

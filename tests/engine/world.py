@@ -158,7 +158,7 @@ async def make_world(
     await keep_revisions(journal, book)
     vault = Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce)
     ground = Ground(journal, vault, clock, chance, steps or NoSteps(), telemetry_for(clock), environment or {})
-    parts = assemble(ground, Bounds(lease_s, calls_max, harvest_s), book, spool or NoSpool())
+    parts = assemble(ground, Bounds(lease_s, calls_max, harvest_s), book, spool if spool is not None else NoSpool())
     return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 
