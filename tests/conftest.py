@@ -4,7 +4,9 @@ import pytest
 from hypothesis import settings
 
 # A busy machine is not a counterexample, so single examples have no deadline: pytest's own timeout bounds each test.
-settings.register_profile("paywitness", deadline=None, print_blob=True)
+# The same examples in every run: a red run is a change's doing. `--hypothesis-profile explore` looks for new ones.
+settings.register_profile("paywitness", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile("paywitness")
 
 

@@ -30,7 +30,10 @@ def _read(headers: Headers, body: bytes) -> Signed | Check:
         return value
     if value is None:
         return Check(Verdict.NO_SIGNATURE, detail="no Stripe-Signature header")
-    pairs = [(key.strip(), text.strip()) for key, _, text in (item.partition(b"=") for item in value.split(b","))]
+    items = value.split(b",")
+    if any(item.strip() in (b"t", b"v1") for item in items):
+        return malformed("Stripe-Signature holds a t or a v1 without a value")
+    pairs = [(key.strip(), text.strip()) for key, _, text in (item.partition(b"=") for item in items)]
     times = [text for key, text in pairs if key == b"t"]
     signatures = [text for key, text in pairs if key == b"v1"]
     if len(times) != 1:
