@@ -23,7 +23,7 @@ class Wishes:
     intent: str | None = None
     account: str | None = None
     timeout_s: float | None = None
-    priority: Priority = Priority.HIGH
+    priority: Priority | None = None
     distinct: str | None = None
 
 

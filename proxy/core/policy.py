@@ -1,8 +1,7 @@
 """Policies as plain values: what was parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
 
 A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged in.
-Later parts of the product read `budget` and `circuit`; they are validated with the file and listed in
-`Provider.not_in_force` until they act.
+What a file asks for and does not get yet is listed in `Provider.not_in_force`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from proxy.core.inquiry import Cancel, Inquiry
 from proxy.core.money import Unit
 from proxy.core.notice import NoticeRules
 from proxy.core.operation import Again
+from proxy.core.priority import PriorityRule
 from proxy.core.reading import Reading
 from proxy.core.template import Template
 
@@ -169,6 +169,7 @@ class Policy:
     credentials: Credentials | None = None
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
+    priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
     def retry_rule(self, reading: Reading) -> RetryRule:
         return self.retry.get(reading, self.retry_default)

@@ -109,7 +109,7 @@ def read_wishes(ours: Mapping[bytes, bytes]) -> Wishes:
         intent=_read(ours, b"paywitness-intent", _text, None),
         account=_read(ours, b"paywitness-account", _text, None),
         timeout_s=_read(ours, b"paywitness-timeout-ms", _timeout_s, None),
-        priority=_read(ours, b"paywitness-priority", _priority, Priority.HIGH),
+        priority=_read(ours, b"paywitness-priority", _priority, None),
         distinct=_read(ours, b"paywitness-distinct", _text, None),
     )
 

@@ -10,18 +10,21 @@ from urllib.parse import urlsplit
 from proxy.core.body import Encoding
 from proxy.core.contract import Place, PlaceKind
 from proxy.core.policy import Policy, Provider, Route, Timeouts, Unmatched
+from proxy.policy.budgets import read_budget
+from proxy.policy.circuits import read_circuit
 from proxy.policy.contracts import key_place_or_none, read_key_rules
 from proxy.policy.credentials import read_credentials
 from proxy.policy.document import MapNode, canonical_text, json_value
+from proxy.policy.expressions import expression_over
 from proxy.policy.fallbacks import FallbackEntry, check_fallbacks, covers, read_fallbacks
 from proxy.policy.identity import identity_of
-from proxy.policy.later import read_budget, read_circuit
 from proxy.policy.marks import Mark, Problems
 from proxy.policy.operations import Shared, read_operation
 from proxy.policy.pacing import read_retry, read_timeouts
+from proxy.policy.priorities import read_priorities
 from proxy.policy.rows import read_answers, read_rows, read_tables
 from proxy.policy.scalars import body_path, host, listen, name, one_of, place, provider_name, upstream, word_of
-from proxy.policy.schema import FILE, IDEMPOTENCY, OPERATION, TIMEOUTS
+from proxy.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
 from proxy.policy.section import Layers, Section
 from proxy.policy.webhooks import IN_FORCE, read_webhook, scheme_of
 
@@ -60,8 +63,6 @@ def compile_file(document: MapNode, source: str, problems: Problems) -> Compiled
     _check_names(file, policies)
     _check_routes(file, policies)
     check_fallbacks(file, shared.fallbacks, policies)
-    read_budget(file)
-    read_circuit(file)
     provider = _provider(file, shared, policies, content, source)
     if problems.count:
         return None
@@ -75,13 +76,14 @@ def _read_shared(file: Section, revision: str) -> Shared:
     answers = read_answers(file, tables)
     classify = read_rows(file, "classify", tables)
     rows_are_whole = file.problems.count == before
+    encoding = file.read_or("body", one_of(Encoding), Encoding.JSON)
     return Shared(
         file=file,
         name=own_name,
         key_name=file.read_or("formerly", name, own_name),
         revision=revision,
         upstream=_read_upstream(file),
-        encoding=file.read_or("body", one_of(Encoding), Encoding.JSON),
+        encoding=encoding,
         account=_read_account(file),
         merchant=file.read_or("merchant", name, ""),
         tables=tables,
@@ -92,7 +94,15 @@ def _read_shared(file: Section, revision: str) -> Shared:
         fallbacks=read_fallbacks(file, own_name=own_name),
         hears_events=scheme_of(file) in IN_FORCE,
         observe=file.read_or("mode", word_of("enforce", "observe"), "enforce") == "observe",
+        budget=read_budget(file),
+        priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
     )
+
+
+def _has_money(file: Section) -> bool:
+    """Whether some operation says where its amount and currency stand."""
+    nodes = (entry.node for entry in file.entries("operations"))
+    return any(isinstance(node, MapNode) and {"amount", "currency"} <= node.entries.keys() for node in nodes)
 
 
 def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], content: str, source: str) -> Provider:
@@ -118,6 +128,7 @@ def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], conte
         notices=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
         account=shared.account,
         key_name=shared.key_name,
+        circuit=read_circuit(file),
         not_in_force=_not_in_force(file, shared),
     )
 
@@ -213,13 +224,8 @@ def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
 
 
 def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
-    """What the file asks for and gets only later, in the order of the schema."""
-    given = set(file.later)
-    for entry in file.entries("operations"):
-        if isinstance(entry.node, MapNode):
-            given.update(key for key in entry.node.entries if key in OPERATION.later)
-    order = [*FILE.keys, *(key for key in OPERATION.keys if key not in FILE.keys)]
-    names = [key for key in order if key in given]
+    """What the file asks for and gets only later."""
+    names = list(file.later)
     if shared.observe:
         names.append("mode: observe")
     if shared.encoding is Encoding.XML:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from proxy.core.backoff import RetryRule
+from proxy.core.budget import BudgetRules
+from proxy.core.call import Priority
+from proxy.core.circuit import CircuitRules, Shares
 from proxy.core.contract import ErrorsUnderKey, ProviderContract
 from proxy.core.inquiry import Inquiry
 from proxy.core.notice import NoticeRules
 from proxy.core.policy import Policy, Provider
+from proxy.core.priority import PriorityRule
 from proxy.policy.scalars import duration_text
 from proxy.policy.templates import template_text
 
@@ -26,6 +30,9 @@ def describe_provider(provider: Provider) -> tuple[str, ...]:
         lines += (f"  {line}" for line in describe_policy(policy))
     if provider.notices is not None:
         lines.append(f"  {_describe_notices(provider.notices)}")
+    if provider.policies:
+        lines.append(f"  budget: {describe_budget(provider.policies[0].budget)}")
+    lines.append(f"  circuit: {_describe_circuit(provider.circuit)}")
     return tuple(lines)
 
 
@@ -34,6 +41,50 @@ def _describe_notices(rules: NoticeRules) -> str:
     found = ", ".join(dict.fromkeys(str(finder) for finder, _ in rules.find))
     relay = f", told again to {rules.relay}" if rules.relay is not None else ""
     return f"webhook: {rules.scheme}, secrets in {', '.join(variables) or 'no variable'}, found by {found}{relay}"
+
+
+def describe_budget(rules: BudgetRules) -> str:
+    """What retries may cost in a window, scope by scope."""
+    scopes = {
+        "provider": rules.provider,
+        "operation": rules.operation,
+        "account": rules.account,
+        "failure_class": rules.failure_class,
+    }
+    told = [
+        f"{name} {rule.floor:g} or {_percent(rule.ratio)} to {_percent(rule.ceiling)}" for name, rule in scopes.items()
+    ]
+    return (
+        f"retries in {duration_text(rules.window_s)}: {', '.join(told)} of first attempts; {rules.per_intent} an intent"
+    )
+
+
+def _describe_circuit(rules: CircuitRules) -> str:
+    judged = f"{rules.minimum} calls or more in {duration_text(rules.window_s)}"
+    slow = f"slow after {duration_text(rules.slow_after_s)}"
+    return f"{judged}: open at {_shares(rules.open_at)}; degraded at {_shares(rules.degrade_at)}; {slow}"
+
+
+def _shares(shares: Shares) -> str:
+    parts = {"bad": shares.bad, "unknown": shares.unknown, "slow": shares.slow, "throttled": shares.throttled}
+    return ", ".join(f"{name} {_percent(share)}" for name, share in parts.items() if share <= 1)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g}%"
+
+
+def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
+    """The rows in their order, and what is left over."""
+    told: list[str] = []
+    for rule in rules:
+        conditions = [str(rule.when)] if rule.when is not None else []
+        conditions += [f"above {rule.above}"] if rule.above is not None else []
+        conditions += [f"below {rule.below}"] if rule.below is not None else []
+        if not conditions:
+            return ", else ".join([*told, str(rule.priority)])
+        told.append(f"{rule.priority} where {' and '.join(conditions)}")
+    return ", else ".join([*told, str(Priority.HIGH)])
 
 
 def describe_policy(policy: Policy) -> tuple[str, ...]:
@@ -46,6 +97,8 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     lines.append(f"  {_describe_tries(policy)}")
     if policy.kind.moves_money:
         lines.append(f"  in doubt: {describe_doubt(policy)}")
+    if policy.priorities:
+        lines.append(f"  priority: {describe_priorities(policy.priorities)}")
     if policy.fallbacks:
         lines.append(f"  {_describe_fallbacks(policy)}")
     return tuple(lines)

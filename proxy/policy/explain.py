@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.core.budget import cost_of
 from proxy.core.decide import Action, Context, Decision, decide
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
 from proxy.core.policy import Policy
 from proxy.core.reading import DEFAULT_EFFECTS, Classification, Effect, Reading
-from proxy.policy.describe import describe_contract, describe_doubt
+from proxy.policy.describe import describe_budget, describe_contract, describe_doubt, describe_priorities
 
 _LOST = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.UNKNOWN_OUTCOME})
+_RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ def explain(policy: Policy, supposed: Supposed) -> Explanation:
             answer_seen_in_doubt=bool(after.seen),
         )
     )
-    return Explanation(after.state, effect, decision, _told(policy, supposed, after, decision))
+    lines = _told(policy, supposed, after, decision, cost_of(classification))
+    return Explanation(after.state, effect, decision, lines)
 
 
 def _supposed_operation(policy: Policy) -> Operation:
@@ -101,7 +104,7 @@ _MEANING = {
 }
 
 
-def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decision) -> tuple[str, ...]:
+def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decision, cost: int) -> tuple[str, ...]:
     may = "money may have moved" if decision.effect_may_exist else "no money has moved"
     sent = "sent" if supposed.sent else "not sent"
     return (
@@ -111,4 +114,11 @@ def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decisi
         f"  because:  {decision.because}",
         f"  contract: {describe_contract(policy.contract)}",
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
+        *(_told_of_limits(policy, cost) if decision.action in _RETRIES else ()),
     )
+
+
+def _told_of_limits(policy: Policy, cost: int) -> tuple[str, ...]:
+    """What a retry must also get past: whether it does depends on the minute, not on the policy alone."""
+    priorities = (f"  priority: {describe_priorities(policy.priorities)}",) if policy.priorities else ()
+    return f"  budget:   if it allows a retry of cost {cost}; {describe_budget(policy.budget)}", *priorities

@@ -15,10 +15,10 @@ from typing import Any
 import jmespath
 from jmespath import exceptions, functions, lexer
 
-from proxy.core.body import Tree
+from proxy.core.body import Encoding, Tree
 from proxy.policy.closures import closure_of
 from proxy.policy.marks import did_you_mean
-from proxy.policy.scalars import Wrong
+from proxy.policy.scalars import Reader, Wrong
 
 _LENGTH_MAX = 1_000
 _NODES_MAX = 200  # an "or" over twenty statuses has 80
@@ -76,6 +76,11 @@ def form_expression(text: str) -> JmesPath:
                     value = str(child["value"]).lower()
                     raise Wrong(says=f"found a comparison with `{value}`, but form values are texts: write '{value}'")
     return compiled
+
+
+def expression_over(encoding: Encoding) -> Reader[JmesPath]:
+    """The reader of expressions over a request's body."""
+    return form_expression if encoding is Encoding.FORM else expression
 
 
 def _not_an_expression(text: str, position: int, reason: str) -> Wrong:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from proxy.core.body import Encoding
+from proxy.core.budget import BudgetRules
 from proxy.core.classify import ClassifyRules, Fit, Row
 from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
 from proxy.core.money import Unit
 from proxy.core.operation import Again
 from proxy.core.policy import AmountPlace, Credentials, Policy, Route
+from proxy.core.priority import PriorityRule
 from proxy.core.template import Template
 from proxy.policy.contracts import NO_PLACE, KeyRules, key_place_or_none, read_key_rules
 from proxy.policy.document import MapNode, json_value
-from proxy.policy.expressions import JmesPath, expression, form_expression
+from proxy.policy.expressions import expression, expression_over
 from proxy.policy.fallbacks import FallbackEntry, can_fall_back
 from proxy.policy.inquiries import Known, check_answer_name, read_cancel, read_inquiries
 from proxy.policy.marks import listed
 from proxy.policy.pacing import read_resolve, read_retry, read_timeouts
+from proxy.policy.priorities import read_priorities
 from proxy.policy.rows import Tables, can_read_a_success
 from proxy.policy.scalars import (
-    Reader,
     Wrong,
     body_path,
     name,
@@ -61,6 +63,8 @@ class Shared:
     fallbacks: tuple[FallbackEntry, ...]
     hears_events: bool  # there is a webhook whose signatures can be checked
     observe: bool
+    budget: BudgetRules
+    priorities: tuple[PriorityRule, ...]
 
 
 def read_operation(entry: Entry, shared: Shared) -> Policy | None:
@@ -80,7 +84,8 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
     inquiries = read_inquiries(section, known)
     contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
     retry_default, retry = read_retry(section, shared.file)
-    over_body: Reader[JmesPath] = form_expression if shared.encoding is Encoding.FORM else expression
+    over_body = expression_over(shared.encoding)
+    has_money = section.has("amount") and section.has("currency")
     problem = shared.file.node("problem")
     policy = Policy(
         provider=shared.name,
@@ -120,6 +125,8 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
         dashboard=_read_dashboard(section, shared, known),
         credentials=shared.credentials,
         observe=shared.observe,
+        budget=shared.budget,
+        priorities=(*read_priorities(section, over_body, has_money=has_money), *shared.priorities),
     )
     if can_fall_back(policy):
         policy = replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))

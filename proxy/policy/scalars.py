@@ -9,6 +9,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from proxy.core.contract import Place, PlaceKind
+from proxy.core.errors import MoneyError
+from proxy.core.money import Money, Unit, read_money
 from proxy.core.policy import Route
 from proxy.policy.marks import did_you_mean, listed
 
@@ -20,6 +22,7 @@ _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WHOLE = re.compile(r"[0-9]{1,9}\Z")
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%\Z")
+_MONEY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,4})?) ([A-Z]{3})\Z")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{1,1000}\Z")
@@ -94,6 +97,18 @@ def percentage(most: float) -> Reader[float]:
         return float(found[1]) / 100
 
     return read
+
+
+def money(value: str) -> Money:
+    """`500.00 EUR`: in major units, as people write amounts and as we show them."""
+    allowed = "an amount in major units and its currency, such as 500.00 EUR"
+    found = _MONEY.match(value)
+    if found is None:
+        raise Wrong(allowed)
+    try:
+        return read_money(found[1], found[2], Unit.MAJOR)
+    except MoneyError as error:
+        raise Wrong(f"{allowed}: {error}") from None
 
 
 def boolean(value: str) -> bool:

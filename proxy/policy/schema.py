@@ -55,12 +55,13 @@ FILE = Block(
         "retry": "a mapping: default, and failure classes",
         "budget": "a mapping: the allowance for retries",
         "circuit": "a mapping: when to stop calling",
+        "priority": "a list of rows that tell which calls matter more",
         "resolve": "a mapping: how doubt is resolved",
         "webhook": "a mapping: how the provider's events are read",
         "fallback": "a list of other providers",
         "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
     },
-    later=frozenset({"listen", "budget", "circuit"}),
+    later=frozenset({"listen"}),
     required=("provider", "upstream", "operations"),
 )
 
@@ -90,6 +91,7 @@ OPERATION = Block(
         "never_store": "a list of dotted body paths, added to the provider's",
         "ignore": "a list of dotted body paths, added to the provider's",
         "retry": "a mapping: what differs from the provider's",
+        "priority": "a list of rows, in front of the provider's",
         "resolve": "a mapping: what differs from the provider's",
         "webhook": "none: no event tells of this operation",
         "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
@@ -216,6 +218,16 @@ CIRCUIT = Block(
 )
 OPEN_AT = Block("open_at", dict.fromkeys(("bad", "unknown", "slow"), "a percentage"))
 DEGRADE_AT = Block("degrade_at", dict.fromkeys(("bad", "unknown", "slow", "throttled"), "a percentage"))
+PRIORITY = Block(
+    "priority",
+    {
+        "when": f"{_EXPRESSION} over the request's body",
+        "above": "an amount in major units and its currency, such as 500.00 EUR",
+        "below": "an amount in major units and its currency, such as 5.00 EUR",
+        "as": "high, medium or low",
+    },
+    required=("as",),
+)
 WEBHOOK = Block(
     "webhook",
     {
@@ -265,6 +277,7 @@ BLOCKS = (
     CIRCUIT,
     OPEN_AT,
     DEGRADE_AT,
+    PRIORITY,
     WEBHOOK,
     FALLBACK,
 )

@@ -31,6 +31,11 @@ def test_a_wish_is_read(name: bytes, value: bytes, wishes: Wishes) -> None:
     assert read_wishes({name: value}) == wishes
 
 
+def test_a_caller_who_says_nothing_of_priority_leaves_it_to_the_policy() -> None:
+    assert read_wishes({b"paywitness-key": b"k"}).priority is None
+    assert read_head((HOST,), is_http11=True).wishes.priority is None
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

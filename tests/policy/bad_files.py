@@ -163,6 +163,41 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ),
     ("another payment at will", "    reference: id\n", "    reference: id\n    during_action: never\n"),
     ("a percentage without its sign", "resolve: {", "circuit: {open_at: {bad: 85}}\nresolve: {"),
+    (
+        "a budget whose ratio is above its ceiling",
+        "resolve: {",
+        "budget: {account: {ratio: 20%, ceiling: 10%}}\nresolve: {",
+    ),
+    (
+        "a circuit that degrades after it opens",
+        "resolve: {",
+        "circuit: {open_at: {bad: 60%}, degrade_at: {bad: 70%}}\nresolve: {",
+    ),
+    ("a priority that does not exist", "resolve: {", "priority: [{as: urgent}]\nresolve: {"),
+    ("a priority row that gives none", "resolve: {", "priority: [{when: express}]\nresolve: {"),
+    ("a priority row of another shape", "resolve: {", "priority: [low, {if: express, as: low}]\nresolve: {"),
+    (
+        "a priority row behind one that takes every call",
+        "resolve: {",
+        "priority: [{as: medium}, {when: express, as: high}]\nresolve: {",
+    ),
+    ("an amount without its currency", "resolve: {", "priority: [{above: 50000, as: high}]\nresolve: {"),
+    ("an amount with more decimals than there are", "resolve: {", "priority: [{above: 1.5 JPY, as: high}]\nresolve: {"),
+    (
+        "amounts that nothing is between",
+        "resolve: {",
+        "priority: [{above: 5.00 EUR, below: 5.01 EUR, as: low}]\nresolve: {",
+    ),
+    (
+        "amounts of two currencies in one row",
+        "resolve: {",
+        "priority: [{above: 5 EUR, below: 9 USD, as: low}]\nresolve: {",
+    ),
+    (
+        "an amount to compare where the operation has none",
+        "    currency: currency\n",
+        "    priority: [{below: 5 EUR, as: low}]\n",
+    ),
     ("a header that cannot be forced", "resolve: {", "headers: {Authorization: x}\nresolve: {"),
     ("an unknown shipped policy", "provider: bank", "extends: paywitness:strip\nprovider: bank"),
     (

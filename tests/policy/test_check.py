@@ -27,7 +27,22 @@ def test_a_good_file_is_described(tmp_path):
         "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s); re-sent for 2m where that is safe; "
         "looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; absent only after 10m of silence and the misses above; "
         "then a person's",
+        "    budget: retries in 10s: provider 10 or 5% to 100%, operation 5 or 5% to 100%, account 3 or 5% to 100%, "
+        "failure_class 5 or 5% to 100% of first attempts; 3 an intent",
+        "    circuit: 20 calls or more in 10s: open at bad 85%, unknown 50%, slow 90%; "
+        "degraded at bad 20%, unknown 5%, slow 50%, throttled 10%; slow after 8s",
     )
+
+
+def test_the_numbers_of_limits_are_told(tmp_path):
+    limits = "budget: {window: 1m, account: {ceiling: 2.5%}, per_intent: 0}\ncircuit: {open_at: {slow: 30%}}\n"
+    lines = [line.strip() for line in check([written(tmp_path, limits + MINIMAL)]).lines]
+    (budget,) = (line for line in lines if line.startswith("budget: "))
+    (circuit,) = (line for line in lines if line.startswith("circuit: "))
+    assert budget.startswith("budget: retries in 1m: ")
+    assert "account 3 or 2.5% to 2.5%, " in budget
+    assert budget.endswith("; 0 an intent")
+    assert "open at bad 85%, unknown 50%, slow 30%; degraded at bad 20%, unknown 5%, slow 30%, throttled 10%" in circuit
 
 
 def test_it_is_told_how_doubt_is_resolved(tmp_path):
@@ -47,11 +62,11 @@ def test_it_is_told_how_doubt_is_resolved(tmp_path):
     giving_up = changed(
         "    kind: sale\n", f"    kind: sale\n    intent: order\n{cancel}when: schedule_ran_out}}\n", alone
     )
-    budget = "budget: {per_intent: 1}\nfallback: [{to: other, when: [not_sent], after: 2}]\n"
-    assert told(budget + giving_up) == [
+    more = "mode: observe\nfallback: [{to: other, when: [not_sent], after: 2}]\n"
+    assert told(more + giving_up) == [
         "in doubt: then cancelled; then a person's",
         "fallback: other when not_sent after 2 tries",
-        "not in force yet: budget",
+        "not in force yet: mode: observe",
     ]
 
 

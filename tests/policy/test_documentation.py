@@ -45,7 +45,9 @@ def test_words_with_a_meaning_are_explained():
 FULL = "stamp: body:metadata.paywitness\n" + changed("    kind: sale\n", "    kind: sale\n    intent: order\n")
 
 
-@pytest.mark.parametrize("block", ["ask", "cancel", "webhook", "credentials", "merchant"])
+@pytest.mark.parametrize(
+    "block", ["ask", "cancel", "webhook", "credentials", "merchant", "budget", "circuit", "priority"]
+)
 def test_the_example_of_a_block_loads(block):
     (example,) = re.findall(rf"```yaml\n({block}:.*?)```", DOCUMENT, re.DOTALL)
     if block in OPERATION.keys and block not in FILE.keys:

@@ -8,6 +8,8 @@ import pytest
 
 from proxy.core.backoff import Jitter, RetryRule
 from proxy.core.body import Encoding
+from proxy.core.budget import BudgetRules, ScopeRule
+from proxy.core.circuit import CircuitRules
 from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
 from proxy.core.money import Unit
 from proxy.core.operation import Again
@@ -81,7 +83,23 @@ def test_the_example_of_the_design_loads():
 
 
 def test_what_is_not_in_force_yet_is_named():
-    assert load(WITH_REFUND).not_in_force == ("budget", "circuit")
+    assert load(WITH_REFUND).not_in_force == ()
+    assert load("listen: 127.0.0.1:8711\n" + WITH_REFUND).not_in_force == ("listen",)
+
+
+def test_every_operation_has_its_providers_budget():
+    text = changed(
+        "budget: {window: 10s, provider: {floor: 10,", "budget: {window: 20s, provider: {floor: 7,", WITH_REFUND
+    )
+    budgets = {policy.budget for policy in load(text).policies}
+    assert budgets == {BudgetRules(20.0, ScopeRule(7, 0.05, 1.0), per_intent=3)}
+    assert {policy.budget for policy in load(MINIMAL).policies} == {BudgetRules()}
+
+
+def test_a_provider_has_its_circuit():
+    text = changed("minimum: 20, slow_after: 8s", "minimum: 9, slow_after: 3s", WITH_REFUND)
+    assert load(text).circuit == CircuitRules(minimum=9, slow_after_s=3.0)
+    assert load(MINIMAL).circuit == CircuitRules()
 
 
 def test_of_the_example_as_printed_only_the_missing_object_is_told():

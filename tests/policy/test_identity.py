@@ -62,6 +62,10 @@ def test_a_key_in_another_place_is_a_change_of_identity():
         ("[stolen_card]", "[stolen_card, lost_card]"),
         ("first_byte: 5s", "first_byte: 9s"),
         ("provider: bank", "provider: bank\nstamp: body:metadata.id"),
+        ("provider: bank", "provider: bank\nbudget: {per_intent: 1}"),
+        ("provider: bank", "provider: bank\ncircuit: {minimum: 5}"),
+        ("provider: bank", "provider: bank\npriority: [{as: low}]"),
+        ("    currency: c", "    priority: [{above: 1 EUR, as: low}]\n    currency: c"),
     ],
 )
 def test_what_keys_do_not_rest_on_may_change(old, new):
