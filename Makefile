@@ -35,7 +35,7 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: .venv/.dev ## What a call costs through us, beside a bare pass-through
+bench: .venv/.dev .want-peers ## What a call costs through us, beside a bare pass-through and nginx + Lua
 	@exec $(BIN)/python -m bench
 
 clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
@@ -87,4 +87,22 @@ clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness s
 		echo "The tests start a redis-server of their own. Install it first, for example:"; \
 		echo "  sudo apt-get install redis-server"; \
 		exit 1; \
+	fi
+
+# What the bench compares with, all started by itself on free ports. Where one of them cannot be had, the bench runs
+# without it and says what was not measured.
+PEERS := redis-server nginx libnginx-mod-http-lua lua-nginx-redis
+.PHONY: .want-peers
+.want-peers:
+	@if command -v redis-server >/dev/null && [ -e /usr/lib/nginx/modules/ngx_http_lua_module.so ] && \
+		[ -e /usr/share/lua/5.1/nginx/redis.lua ]; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $(PEERS) from the distribution's packages ..."; \
+		{ apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PEERS) >/dev/null; } || \
+		echo "That failed: routes that need them are not measured."; \
+	else \
+		echo "Some routes are not measured without these packages:"; \
+		echo "  sudo apt-get install $(PEERS)"; \
 	fi

@@ -10,7 +10,9 @@ from bench.load import Result
 
 DIRECT = "direct to the provider"
 PASS_THROUGH = "aiohttp pass-through"
-PAYWITNESS = "paywitness"
+NGINX = "nginx + Lua, Redis"
+PAYWITNESS = "paywitness, SQLite"
+PAYWITNESS_REDIS = "paywitness, Redis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Figures:
 
     calls_per_s: float
     cpu_us: float
+    redis_us: float  # processor time of Redis itself; zero on routes without
     p50_ms: float
     p99_ms: float
     added_p50_ms: float
@@ -37,11 +40,21 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Paywitness over the pass-through: the median of the rounds, and the least and the greatest of them."""
+    """One route over another: the median of the rounds, and the least and the greatest of them."""
 
     median: float
     least: float
     greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """A route over the pass-through."""
+
+    throughput: Ratio
+    cpu: Ratio
+    added_p50: Ratio
+    added_p99: Ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,8 @@ class Comparison:
 
     concurrency: int
     routes: dict[str, Figures]
-    cpu: Ratio
-    added_p50: Ratio
-    added_p99: Ratio
-    throughput: Ratio
+    ratios: dict[str, Ratios]  # of every route but the provider itself and the pass-through
+    over_nginx: Ratio | None  # CPU of Paywitness on Redis over that of nginx + Lua, where both were measured
 
 
 Rounds = list[dict[str, Result]]  # one mapping a round: route -> result
@@ -72,13 +83,17 @@ def compare(cells: list[Cell]) -> list[Comparison]:
 
 
 def _comparison(concurrency: int, rounds: Rounds) -> Comparison:
+    measured = [
+        route
+        for route in (DIRECT, PASS_THROUGH, NGINX, PAYWITNESS, PAYWITNESS_REDIS)
+        if all(route in r for r in rounds)
+    ]
+    both = NGINX in measured and PAYWITNESS_REDIS in measured
     return Comparison(
         concurrency,
-        {route: _figures(rounds, route) for route in (DIRECT, PASS_THROUGH, PAYWITNESS)},
-        cpu=_ratio(rounds, _cpu_us),
-        added_p50=_ratio(rounds, _added_p50_ms),
-        added_p99=_ratio(rounds, _added_p99_ms),
-        throughput=_ratio(rounds, _calls_per_s),
+        {route: _figures(rounds, route) for route in measured},
+        {route: _ratios(rounds, route) for route in measured if route not in (DIRECT, PASS_THROUGH)},
+        _ratio(rounds, _cpu_us, PAYWITNESS_REDIS, NGINX) if both else None,
     )
 
 
@@ -87,22 +102,28 @@ def _figures(rounds: Rounds, route: str) -> Figures:
         return median(value(results, route) for results in rounds)
 
     return Figures(
-        middle(_calls_per_s),
-        middle(_cpu_us),
-        middle(lambda results, name: results[name].p50_s * 1e3),
-        middle(lambda results, name: results[name].p99_s * 1e3),
-        middle(_added_p50_ms),
-        middle(_added_p99_ms),
+        calls_per_s=middle(_calls_per_s),
+        cpu_us=middle(_cpu_us),
+        redis_us=middle(lambda results, name: results[name].beside_cpu_s / results[name].calls * 1e6),
+        p50_ms=middle(lambda results, name: results[name].p50_s * 1e3),
+        p99_ms=middle(lambda results, name: results[name].p99_s * 1e3),
+        added_p50_ms=middle(_added_p50_ms),
+        added_p99_ms=middle(_added_p99_ms),
     )
 
 
-def _ratio(rounds: Rounds, value: Value) -> Ratio:
+def _ratios(rounds: Rounds, route: str) -> Ratios:
+    values = (_calls_per_s, _cpu_us, _added_p50_ms, _added_p99_ms)
+    return Ratios(*(_ratio(rounds, value, route, PASS_THROUGH) for value in values))
+
+
+def _ratio(rounds: Rounds, value: Value, route: str, base_route: str) -> Ratio:
     """Round by round, for the two routes of one round saw the same machine."""
     ratios = []
     for results in rounds:
-        base = value(results, PASS_THROUGH)
+        base = value(results, base_route)
         if base > 0:
-            ratios.append(value(results, PAYWITNESS) / base)
+            ratios.append(value(results, route) / base)
     return Ratio(median(ratios), min(ratios), max(ratios)) if ratios else Ratio(0.0, 0.0, 0.0)
 
 

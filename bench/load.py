@@ -18,6 +18,7 @@ from typing import cast
 import uvloop
 
 BODY_BYTES = 500
+_SHOWN_BYTES = 1000
 _LAST_ANSWERS_S = 15.0  # what is under way at the end of a window gets this long
 _HEAD = (
     b"POST %b HTTP/1.1\r\nHost: api.acme.test\r\nUser-Agent: bench/1\r\nAccept: application/json\r\n"
@@ -40,6 +41,7 @@ class Job:
     concurrency: int
     warm_s: float  # before the window: connections are made, caches and pools filled
     window_s: float
+    beside_pid: int = 0  # whose processor time is counted apart: Redis; 0: nobody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Result:
     cpu_s: float
     p50_s: float
     p99_s: float
+    beside_cpu_s: float = 0.0
+    first_failed: str = ""  # the first answer that was no 200, for whoever has to find out why
 
 
 def cpu_time_s(pid: int) -> float:
@@ -64,6 +68,7 @@ class Tally:
     prefix: bytes = field(default_factory=lambda: secrets.token_hex(6).encode())
     sent: int = 0
     failed: int = 0
+    first_failed: str = ""
     counting: bool = False
     over: bool = False
     latencies_s: list[float] = field(default_factory=list)
@@ -102,6 +107,7 @@ class Caller(asyncio.Protocol):
         tally = self._tally
         if not self._received.startswith(b"HTTP/1.1 200 "):
             tally.failed += 1
+            tally.first_failed = tally.first_failed or self._received[:_SHOWN_BYTES].decode(errors="replace")
         elif tally.counting:
             tally.latencies_s.append(time.monotonic() - self._began_mono)
         self._received = b""
@@ -130,11 +136,12 @@ async def drive(job: Job) -> Result:
         _, caller = await loop.create_connection(lambda: Caller(tally), "127.0.0.1", job.port)
         callers.append(caller.done)
     await asyncio.sleep(job.warm_s)
-    began_mono, cpu_before_s = time.monotonic(), cpu_time_s(job.pid)
+    began_mono, cpu_before_s, beside_before_s = time.monotonic(), cpu_time_s(job.pid), _beside_s(job)
     tally.counting = True
     await asyncio.sleep(job.window_s)
     tally.counting = False
     window_s, cpu_s = time.monotonic() - began_mono, cpu_time_s(job.pid) - cpu_before_s
+    beside_cpu_s = _beside_s(job) - beside_before_s
     tally.over = True
     _, late = await asyncio.wait(callers, timeout=_LAST_ANSWERS_S)
     ordered = sorted(tally.latencies_s)
@@ -145,7 +152,13 @@ async def drive(job: Job) -> Result:
         cpu_s=cpu_s,
         p50_s=_quantile(ordered, 0.50),
         p99_s=_quantile(ordered, 0.99),
+        beside_cpu_s=beside_cpu_s,
+        first_failed=tally.first_failed,
     )
+
+
+def _beside_s(job: Job) -> float:
+    return cpu_time_s(job.beside_pid) if job.beside_pid else 0.0
 
 
 def _quantile(ordered: list[float], share: float) -> float:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shutil
 import sqlite3
+import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
@@ -13,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
+from bench.nginx import version_of_nginx
 from bench.rounds import scratch_folder
 
 _SYNCS = 50
@@ -28,6 +32,8 @@ class Machine:
     aiohttp: str
     uvloop: str
     sqlite: str
+    redis: str
+    nginx: str
     file_system: str
     fdatasync_ms: float
 
@@ -47,6 +53,8 @@ def look_at(top: Path) -> Machine:
             aiohttp=version("aiohttp"),
             uvloop=version("uvloop"),
             sqlite=sqlite3.sqlite_version,
+            redis=_redis(),
+            nginx=version_of_nginx(),
             file_system=file_system_of(folder, Path("/proc/mounts").read_text()),
             fdatasync_ms=_fdatasync_ms(folder),
         )
@@ -74,6 +82,15 @@ def _fdatasync_ms(folder: Path) -> float:
             os.fdatasync(file.fileno())
             took_s.append(time.perf_counter() - began_mono)
     return median(took_s) * 1e3
+
+
+def _redis() -> str:
+    program = shutil.which("redis-server")
+    if program is None:
+        return "none"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    told = re.search(r"v=(\S+)", said)
+    return told[1] if told else "unknown"
 
 
 def _processor() -> str:

@@ -7,6 +7,7 @@ amount would be doubt, and not the clean path.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import sys
 from typing import cast
@@ -16,13 +17,16 @@ import uvloop
 
 _AMOUNT = re.compile(rb'"amount": ?(\d+)')
 _CURRENCY = re.compile(rb'"currency": ?"(\w+)"')
-_PADDING = "a charge that went well" * 7  # makes the answer about 300 bytes
+_PADDING = "a charge that went well" * 6  # makes the answer about 300 bytes
 _BODY = (
-    b'{"id":"ch_1","object":"charge","status":"succeeded","amount":%b,"currency":"%b","captured":true,"description":"'
+    b'{"id":"ch_%024d","object":"charge","status":"succeeded","amount":%b,"currency":"%b","captured":true,"description":"'
     + _PADDING.encode()
     + b'"}'
 )
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nRequest-Id: req_1\r\nContent-Length: %d\r\n\r\n"
+
+
+_numbers = itertools.count(1)
 
 
 class ProviderConnection(asyncio.Protocol):
@@ -41,7 +45,7 @@ class ProviderConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         amount, currency = _AMOUNT.search(self._body), _CURRENCY.search(self._body)
-        body = _BODY % (amount[1] if amount else b"0", currency[1] if currency else b"xxx")
+        body = _BODY % (next(_numbers), amount[1] if amount else b"0", currency[1] if currency else b"xxx")
         self._body = b""
         self._transport.write(_HEAD % len(body) + body)
 
