@@ -23,6 +23,7 @@ EVENTS_SECRET = "PAYWITNESS_EVENTS_SECRET"
 
 SHARED_JOURNALS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 OFF = "off"
+LOCAL = "local"
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -46,13 +47,14 @@ class Settings:
     listen: Address = Address("127.0.0.1", 8700)
     admin: Address = Address("127.0.0.1", 8701)
     journal: str = "sqlite:///.paywitness/journal.db"
-    limits: str = "local"
+    limits: str = LOCAL
     home: Path = Path(".paywitness")
     sandbox: Address | None = None  # the sandbox provider beside the proxy; None: not started
     log_level: str = "info"
     lease_s: float = 30.0
     grace_s: float = 25.0  # below Kubernetes' 30 s
     calls_max: int = 1_000
+    reuse_port: bool = False  # other sidecars of this machine may share our listen and webhook ports
     webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
     events: str | None = None  # where ends, doubts, resolutions and incidents are sent
     retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
@@ -134,12 +136,6 @@ def read_sink(text: str, name: str) -> str:
     except ValueError:
         pass  # brackets or a port that are none: refused as the rest
     raise SettingsError(f"{name}: give http://host/path or https://host/path, without user, password or fragment")
-
-
-def check_limits(text: str) -> str:
-    if text != "local":
-        raise SettingsError(f"--limits {shown_address(text)!r}: this version keeps its limits in the process: local")
-    return text
 
 
 def kept_secret(path: Path, make: Callable[[], str]) -> str:

@@ -22,10 +22,11 @@ TOP = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("core",),
     ("clock", "chance", "tasks", "settings", "vault"),
-    ("policy", "journal", "limits", "upstream", "schemes", "telemetry"),
+    ("policy", "journal", "limits", "upstream", "schemes", "telemetry", "keyring"),
     ("engine",),
     ("edge", "admin", "workbench"),
     ("wiring",),
+    ("serving",),
     ("cli",),
 )
 LEFT_OF = {

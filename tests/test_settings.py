@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from proxy.cli.run import run as run_command
 from proxy.core.errors import SettingsError
+from proxy.limits.opening import limits_at, local_limits
 from proxy.settings import (
     EVENTS_SECRET,
     Address,
     Settings,
-    check_limits,
     kept_secret,
     read_address,
     read_duration,
@@ -68,16 +68,18 @@ def test_another_journal_is_refused_with_what_is_possible(url: str) -> None:
 def test_a_password_is_never_shown() -> None:
     url = "redis://user:pa/s@s@host:6379/0?sentinel_password=hidden"
     assert Settings(Path("p"), journal=url).journal_shown == "redis://host:6379/0"
-    with pytest.raises(SettingsError) as refused:
-        check_limits(url)
-    assert "hidden" not in str(refused.value)
-    assert "pa/s" not in str(refused.value)
+    for limits in (url.replace("redis:", "rebis:"), url.replace("6379", "a-port")):
+        with pytest.raises(SettingsError) as refused:
+            limits_at(limits)
+        assert "hidden" not in str(refused.value)
+        assert "pa/s" not in str(refused.value)
 
 
-def test_other_limits_are_refused() -> None:
-    assert check_limits("local") == "local"
-    with pytest.raises(SettingsError, match="local"):
-        check_limits("redis://localhost")
+@pytest.mark.parametrize("url", ["postgres://localhost", "redis", "redis://localhost:port", ""])
+def test_other_limits_are_refused_with_what_is_possible(url: str) -> None:
+    assert limits_at("local") is local_limits
+    with pytest.raises(SettingsError, match="--limits"):
+        limits_at(url)
 
 
 def test_a_secret_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:

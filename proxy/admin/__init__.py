@@ -7,6 +7,7 @@ decides nor sends: what is done is done by the engine's review, which asks the l
     query          a listing's filters, from a query string
     lists          pages of operations
     orders         what an operator wants done, from a JSON body
+    limits         circuits, budgets and admission: seen, and circuits forced
     shapes         the JSON
     contradiction  both pieces of evidence of an incident
     verdict        "was this charged?", in one sentence

@@ -4,7 +4,6 @@ shape."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,8 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from proxy.admin import shapes
-from proxy.admin.door import bad_query, not_found
+from proxy.admin.door import bad_query, json_answer, not_found
+from proxy.admin.limits import LimitsApi
 from proxy.admin.lists import page_of, twin_of
 from proxy.admin.orders import act_of, body_of, limit_of, order_of, refused
 from proxy.admin.query import wanted_of, whole_number
@@ -35,6 +35,7 @@ class Api:
     def __init__(self, view: View, clock: Clock | None = None) -> None:
         self._view = view
         self._clock = clock or SystemClock()
+        self._limits = LimitsApi(view)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -50,19 +51,21 @@ class Api:
             web.get("/v1/intents/{id:.+}", self.intent),
             web.get("/v1/outcomes", self.outcomes),
             web.get("/v1/policies", self.policies),
+            *self._limits.routes(),
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
         """The loop runs: nothing else is asked. A sidecar whose journal is down must not be restarted for it."""
-        return _json({"healthy": True})
+        return json_answer({"healthy": True})
 
     async def readyz(self, request: web.Request) -> web.Response:
         readiness, book = self._view.readiness(), self._view.book()
         healthy = await self._view.journal.healthy()
         told = shapes.ready(readiness, book, self._view.metrics.doubt_counts, journal_healthy=healthy)
-        return _json(told, 200 if told["ready"] else 503)
+        return json_answer(told, 200 if told["ready"] else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
+        self._view.metrics.look()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         # Writing a thousand samples takes tens of milliseconds: calls must not wait for it.
         body = await asyncio.to_thread(encode, self._view.metrics.registry)
@@ -83,14 +86,14 @@ class Api:
 
     async def _page(self, query: Mapping[str, list[str]]) -> web.Response:
         found, following = await page_of(self._view.journal, wanted_of(query))
-        return _json(shapes.operations_page(found, following, self._view.book()))
+        return json_answer(shapes.operations_page(found, following, self._view.book()))
 
     async def operation(self, request: web.Request) -> web.Response:
         operation_id = _operation_id(request)
         operation = await self._view.journal.read(operation_id)
         if operation is None:
             raise not_found(f"The journal holds no operation {operation_id[:80]}.")
-        return _json(await self._whole(operation))
+        return json_answer(await self._whole(operation))
 
     async def _whole(self, operation: Operation) -> dict[str, Any]:
         journal = self._view.journal
@@ -114,7 +117,7 @@ class Api:
             operation = await self._view.review.act(operation_id, order, version)
         except (UnfitOrder, NotOffered, Overtaken, NoSuchOperation) as error:
             raise refused(error) from None
-        return _json(await self._whole(operation))
+        return json_answer(await self._whole(operation))
 
     async def act_on_many(self, request: web.Request) -> web.Response:
         act = act_of(request.match_info["action"])
@@ -127,7 +130,7 @@ class Api:
             )
         except UnfitOrder as error:
             raise refused(error) from None
-        return _json(shapes.bulk(found, dry_run=dry_run))
+        return json_answer(shapes.bulk(found, dry_run=dry_run))
 
     # --- the rest of the company
 
@@ -148,7 +151,7 @@ class Api:
         after = whole_number("after", query.get("after", ["0"])[0], 0, _SEQ_MAX)
         limit = whole_number("limit", query.get("limit", [str(_OUTCOMES_DEFAULT)])[0], 1, _OUTCOMES_MAX)
         wait_s = whole_number("wait_s", query.get("wait_s", ["0"])[0], 0, _WAIT_MAX_S)
-        return _json(shapes.outcomes(await self._outcomes(after, limit, wait_s), after))
+        return json_answer(shapes.outcomes(await self._outcomes(after, limit, wait_s), after))
 
     async def _outcomes(self, after: int, limit: int, wait_s: int) -> tuple[OutcomeRow, ...]:
         until_mono = self._clock.mono() + wait_s
@@ -160,7 +163,7 @@ class Api:
             await self._clock.sleep(min(_LOOK_EVERY_S, left_s))
 
     async def policies(self, request: web.Request) -> web.Response:
-        return _json(shapes.policies(self._view.book(), self._view.readiness()))
+        return json_answer(shapes.policies(self._view.book(), self._view.readiness()))
 
 
 def _query_of(request: web.Request) -> dict[str, list[str]]:
@@ -172,8 +175,3 @@ def _operation_id(request: web.Request) -> str:
     if not _OPERATION_ID.match(operation_id):
         raise not_found(f"The journal holds no operation {operation_id[:80]}.")
     return operation_id
-
-
-def _json(members: dict[str, Any], status_code: int = 200) -> web.Response:
-    body = json.dumps(members, ensure_ascii=False, default=str).encode()
-    return web.Response(status=status_code, body=body, content_type="application/json")

@@ -48,6 +48,16 @@ class AdminClient:
     def act_on_many(self, action: str, order: dict[str, Any]) -> dict[str, Any]:
         return self._ask("POST", f"/v1/review/{action}", order)
 
+    def circuits(self) -> dict[str, Any]:
+        return self._get("/v1/circuits")
+
+    def budgets(self) -> dict[str, Any]:
+        return self._get("/v1/budgets")
+
+    def force(self, provider: str, group: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Force a circuit; an order whose state is None takes an earlier one back."""
+        return self._ask("POST", f"/v1/circuits/{quote(provider, safe='')}/{quote(group, safe='')}", order)
+
     def _get(self, target: str) -> dict[str, Any]:
         return self._ask("GET", target, None)
 

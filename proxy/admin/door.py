@@ -59,6 +59,11 @@ class AdminProblem(PaywitnessError):
         )
 
 
+def json_answer(members: dict[str, Any], status_code: int = 200) -> web.Response:
+    body = json.dumps(members, ensure_ascii=False, default=str).encode()
+    return web.Response(status=status_code, body=body, content_type="application/json")
+
+
 def not_found(detail: str) -> AdminProblem:
     return AdminProblem(404, "not-found", "There is no such thing here", detail)
 

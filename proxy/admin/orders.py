@@ -28,6 +28,14 @@ class Body:
                 raise unfit_order(f"There is no {name[:64]!r} in this order. It has: {', '.join(known)}.")
         self._members = members
 
+    def names(self, name: str) -> bool:
+        """Whether the body has the member, be it null."""
+        return name in self._members
+
+    def member(self, name: str) -> Any:
+        """As it came, None where it did not."""
+        return self._members.get(name)
+
     def text(self, name: str, default: str | None = "") -> str | None:
         value = self._members.get(name)
         if value is None:
@@ -77,13 +85,18 @@ def _values(name: str, given: Any) -> list[str]:
 
 
 async def body_of(request: web.Request, *, many: bool) -> Body:
+    return Body(await members_of(request), _FOR_MANY if many else _FOR_ONE)
+
+
+async def members_of(request: web.Request) -> dict[str, Any]:
+    """The members of the request's JSON object."""
     try:
         members = json.loads(await request.read())
     except (ValueError, RecursionError):
         members = None
     if not isinstance(members, dict):
         raise unfit_order('The body is a JSON object, such as {"actor": "ada", "reason": "asked Acme, ticket 4711"}.')
-    return Body(members, _FOR_MANY if many else _FOR_ONE)
+    return members
 
 
 def order_of(act: Act, body: Body, *, many: bool) -> Order:

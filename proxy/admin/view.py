@@ -8,8 +8,12 @@ from typing import Protocol
 from proxy.engine.intents import Intents
 from proxy.engine.review import Review
 from proxy.journal.base import Journal
+from proxy.limits.admission import Admission
+from proxy.limits.budgets import Budgets
+from proxy.limits.circuits import Circuits
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,11 @@ class View(Protocol):
         """The registry, and what was last counted of doubt."""
         ...
 
+    @property
+    def telemetry(self) -> Telemetry:
+        """Where what an operator did is told."""
+        ...
+
     def readiness(self) -> Readiness: ...
 
     def book(self) -> PolicyBook | None:
@@ -44,3 +53,14 @@ class View(Protocol):
     def intents(self) -> Intents:
         """Whether a purchase may be paid."""
         ...
+
+    @property
+    def circuits(self) -> Circuits:
+        """Whether providers are called, and the hand to force it."""
+        ...
+
+    @property
+    def budgets(self) -> Budgets: ...
+
+    @property
+    def admission(self) -> Admission: ...

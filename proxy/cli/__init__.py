@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from proxy.cli.circuits import circuits
 from proxy.cli.demo import demo
 from proxy.cli.doctor import doctor
 from proxy.cli.ops import ops
@@ -18,6 +19,7 @@ First steps:
   paywitness policy check policies/      what your policies say, and what is wrong with them
   paywitness doctor                      whether all this is fit to hold money
   paywitness ops list --doubt            what became of the money, as far as anybody knows
+  paywitness circuits                    which providers are being called, and which are not
 """
 
 
@@ -31,5 +33,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, sandbox, policy, ops, doctor):
+for command in (run, demo, sandbox, policy, ops, circuits, doctor):
     main.add_command(command)

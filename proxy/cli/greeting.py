@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.policy.book import PolicyBook
-from proxy.settings import Settings
+from proxy.settings import LOCAL, Settings, shown_address
 
 
 def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
@@ -13,6 +13,10 @@ def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
         f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
         f"Admin, metrics, health on {settings.admin.url}  journal: {settings.journal_shown}",
     ]
+    if settings.limits != LOCAL:
+        lines.append(f"Retry budgets and circuits are the fleet's: {shown_address(settings.limits)}")
+    elif settings.journal_path is None:
+        lines.append("Retry budgets and circuits are this sidecar's own: give --limits redis://... to share them")
     if settings.webhooks is not None:
         told = sorted(name for name, provider in book.providers.items() if provider.notices is not None)
         lines.append(

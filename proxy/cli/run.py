@@ -18,8 +18,8 @@ from proxy.cli.greeting import greeting
 from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
 from proxy.sandbox.server import Sandbox, SandboxOptions
-from proxy.settings import OFF, Address, Settings, check_limits, read_address, read_duration, read_listener, read_sink
-from proxy.wiring import serve
+from proxy.serving import serve
+from proxy.settings import OFF, Address, Settings, read_address, read_duration, read_listener, read_sink
 
 _FILE_BYTES_MAX = 64 * 1024
 _YEAR_S = 365 * 86400.0
@@ -75,9 +75,16 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     "--journal",
     default="sqlite:///.paywitness/journal.db",
     envvar="PAYWITNESS_JOURNAL",
-    help="Where operations are recorded: sqlite:///relative.db or sqlite:////absolute.db.",
+    help="Where operations are recorded: sqlite:///relative.db or sqlite:////absolute.db; for a fleet "
+    "redis://host:6379/0 (rediss://, redis+sentinel://).",
 )
-@click.option("--limits", default="local", envvar="PAYWITNESS_LIMITS", help="Where limits are kept: local.")
+@click.option(
+    "--limits",
+    default="local",
+    envvar="PAYWITNESS_LIMITS",
+    help="Where retry budgets and circuits are kept: local, or one Redis for the fleet: redis://host:6379/1 "
+    "(rediss://, redis+sentinel://, redis+cluster://).",
+)
 @click.option(
     "--home",
     default=".paywitness",
@@ -99,6 +106,12 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
 )
 @click.option(
     "--grace-seconds", default=25.0, envvar="PAYWITNESS_GRACE_SECONDS", help="How long SIGTERM waits for calls."
+)
+@click.option(
+    "--reuse-port",
+    is_flag=True,
+    envvar="PAYWITNESS_REUSE_PORT",
+    help="Share the listen and webhook ports with other sidecars of this machine; needs a journal that is shared too.",
 )
 @click.option("--calls-max", default=1000, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once.")
 @click.option(
@@ -178,13 +191,14 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         listen=read_address(given["listen"], "--listen"),
         admin=read_address(given["admin"], "--admin"),
         journal=given["journal"],
-        limits=check_limits(given["limits"]),
+        limits=given["limits"],
         home=Path(given["home"]),
         sandbox=read_address(given["sandbox"], "--sandbox") if given["with_sandbox"] else None,
         log_level=given["log_level"],
         lease_s=given["lease_seconds"],
         grace_s=given["grace_seconds"],
         calls_max=given["calls_max"],
+        reuse_port=given["reuse_port"],
         webhooks=read_listener(given["webhooks"], "--webhooks"),
         events=read_sink(events, "--events") if events and events != OFF else None,
         retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
@@ -198,6 +212,8 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     )
     if settings.lease_s <= 5:
         raise SettingsError("--lease-seconds must be more than the 5 s that writing a request may take")
+    if settings.reuse_port and settings.journal_path is not None:
+        raise SettingsError("--reuse-port: a SQLite journal is one process' own; give --journal redis://host:6379/0")
     return settings
 
 

@@ -24,6 +24,7 @@ from proxy.core.observation import Health, Observation
 _BATCH_S = 1.0
 _BATCH_SAMPLES = 50
 _TOLERANCE = 1.5  # answers may come half as slow again before that counts
+_SLACK_S = 0.05  # and so much slower, whatever is usual: that much may be our own machine, busy with other calls
 _GRADIENT_LEAST = 0.5
 _WEIGHT = 0.2  # of what a batch says
 _OVERLOAD_MAX = 0.01
@@ -73,8 +74,9 @@ class AdmissionRefusal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Bounds:
     least: float = 4.0
-    most: float = 200.0
-    start: float = 20.0
+    most: float = 500.0
+    start: float = 50.0  # most providers take that many; one that does not says so within a second
+    queue_least: int = 100  # a burst at a provider that was never full is no overload; who waits in vain waits 2 s
 
 
 class Limit:
@@ -123,7 +125,8 @@ class Limit:
             return self.value * _BACK_OFF
         if not answer_s:
             return self.value  # nothing but failures, none of them of overload: the circuit's business
-        gradient = min(1.0, max(_GRADIENT_LEAST, _TOLERANCE * (self.usual_s or answer_s) / answer_s))
+        tolerated_s = _TOLERANCE * (self.usual_s or answer_s) + _SLACK_S
+        gradient = min(1.0, max(_GRADIENT_LEAST, tolerated_s / answer_s))
         room = math.sqrt(self.value)
         if gradient == 1.0 and self.value < self._bounds.start:
             room = max(room, 1.0 / _WEIGHT)  # back to where it began by one a batch, not by roots of little
@@ -165,6 +168,7 @@ class Floor:
 
     def __init__(self, bounds: Bounds = Bounds()) -> None:
         self.limit = Limit(bounds)
+        self._queue_least = bounds.queue_least
         self.in_flight = 0
         self._places = {lane: _Place() for lane in Lane}
         self._waiters: dict[int, _Waiter] = {}
@@ -186,7 +190,7 @@ class Floor:
         evicted = None
         if patience_s <= 0:
             return _FULL
-        if self.waiting >= QUEUE_PER_LIMIT * self.limit.value and not self._is_kept(lane):
+        if self.waiting >= max(self._queue_least, QUEUE_PER_LIMIT * self.limit.value) and not self._is_kept(lane):
             evicted = self._last_below(lane)
             if evicted is None:
                 return _FULL

@@ -33,13 +33,17 @@ _GROWTHS_MAX = 20  # 1.5**20 is beyond every maximum; more would only overflow
 PROBES_MAX = 3
 PROBES_OK = 5
 LEASE_SPARE_MS = 1_000  # a probe's lease outlives its try by this
-BAD_AFTER_OPEN_MAX = 0.2  # of probes, and of calls in the ramp
+# Of probes, and of calls in the ramp. OPEN means hard down: a provider that answers half of its calls is better called
+# than not, or random failures after an outage would keep it open for ever.
+BAD_AFTER_OPEN_MAX = 0.5
+BAD_PROBES_LEAST = 2  # one bad probe of three is no verdict
 RAMP_MINIMUM = 5  # calls in the ramp before they are judged
 RAMP_SHARES = (0.25, 0.5, 1.0)
 RAMP_STAGE_MS = 1_000
 CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
 PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
 GATE_MAX_MS = 300_000  # a longer Retry-After is asked about again after this
+GATE_LEAST = 3  # calls that met it: where fewer are made, one more is no storm, and each waits for its own anyway
 
 
 class Group(StrEnum):
@@ -172,7 +176,7 @@ def vote(fleet: Fleet, lease: str, ok: bool | None, now_ms: int, draw: float) ->
         return fleet
     oks, bads = circuit.ok + ok, circuit.bad + (not ok)
     fleet = replace(fleet, circuit=replace(circuit, ok=oks, bad=bads, patience_ms=now_ms + PATIENCE_MS))
-    if bads > BAD_AFTER_OPEN_MAX * (oks + bads):
+    if bads >= BAD_PROBES_LEAST and bads > BAD_AFTER_OPEN_MAX * (oks + bads):
         return _open(fleet, now_ms, draw)
     return _enter(fleet, CircuitState.RAMP, now_ms) if oks >= PROBES_OK else fleet
 
@@ -264,7 +268,7 @@ def _gated(fleet: Fleet, rows: list[Row], sums: tuple[Sum, Sum], now_ms: int, ru
     """Retry-After closes the gate for all where a share of all calls met it: one alone may be a caller's own limit."""
     asked_ms = max((row.gate_ms for row in rows), default=0)
     met = any(
-        one.counts.total and _refused(one.counts) >= rules.degrade_at.throttled * one.counts.total for one in sums
+        _refused(one.counts) >= max(GATE_LEAST, rules.degrade_at.throttled * one.counts.total) for one in sums
     )
     gate_ms = min(asked_ms, now_ms + GATE_MAX_MS)
     if not met or gate_ms <= max(now_ms, fleet.circuit.gate_ms):

@@ -56,6 +56,8 @@ class Context:
     enough_tries_here: bool = False  # the policy takes that route after as many tries as there were
     cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
     asked: bool = False  # the provider has just been asked, and knows nothing of it
+    held_back: bool = False  # our limits kept this try from the wire (the circuit, admission): another would be too
+    budget_allows: bool = True  # the fleet's retries are not used up
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,10 @@ def _tries_left(context: Context) -> bool:
     return context.tries < context.tries_max
 
 
+def _limits_allow(context: Context) -> bool:
+    return context.budget_allows and not context.held_back
+
+
 def _fits_deadline(context: Context) -> bool:
     return context.delay_s + MINIMAL_TRY_S <= context.time_left_s
 
@@ -131,7 +137,8 @@ def _in_doubt(context: Context) -> bool:
 
 def _resend_now(context: Context) -> bool:
     wanted = not context.background and context.reading not in _TURNED_AWAY_FOR_GOOD
-    return _in_doubt(context) and wanted and may_resend(context) and _tries_left(context) and _fits_deadline(context)
+    possible = may_resend(context) and _tries_left(context) and _fits_deadline(context)
+    return _in_doubt(context) and wanted and possible and _limits_allow(context)
 
 
 def _resend_later(context: Context) -> bool:
@@ -205,11 +212,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "no_effect_try_again",
-        lambda c: _waiting(c) and _tries_left(c) and _fits_deadline(c),
+        lambda c: _waiting(c) and _tries_left(c) and _fits_deadline(c) and _limits_allow(c),
         Action.RETRY_SAME_OPERATION,
     ),
     Rule("no_effect_pay_elsewhere", _pays_elsewhere, Action.FALLBACK_NEW_ATTEMPT),
+    Rule("no_effect_held_back", lambda c: _waiting(c) and c.held_back, Action.MARK_TERMINAL_FAILURE),
     Rule("no_effect_tries_used_up", lambda c: _waiting(c) and not _tries_left(c), Action.MARK_TERMINAL_FAILURE),
+    Rule("no_effect_budget_exhausted", lambda c: _waiting(c) and not c.budget_allows, Action.MARK_TERMINAL_FAILURE),
     Rule("no_effect_wait_beyond_deadline", _waiting, Action.MARK_TERMINAL_FAILURE),
 )
 

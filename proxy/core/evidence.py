@@ -29,6 +29,8 @@ class NetworkPhase(IntEnum):
 class WireFault(StrEnum):
     """What went wrong on the wire. It explains; it does not decide: the phase and the bytes written do."""
 
+    CIRCUIT_OPEN = "circuit_open"  # held back by us: the provider is down, or asked to be left alone
+    NOT_ADMITTED = "not_admitted"  # held back by us: the provider has enough to do
     POOL_EXHAUSTED = "pool_exhausted"  # no connection became free in time; nothing was dialled
     DNS_FAILURE = "dns_failure"
     CONNECT_REFUSED = "connect_refused"
@@ -44,6 +46,9 @@ class WireFault(StrEnum):
     RESET = "reset"
     MALFORMED = "malformed"  # bytes that are no HTTP answer, or contradict themselves
     OVERSIZED = "oversized"  # headers or body beyond our bounds; nothing of it is kept
+
+
+HELD_BACK = frozenset({WireFault.CIRCUIT_OPEN, WireFault.NOT_ADMITTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,11 @@ class Evidence:
     reused_connection: bool = False
     reset_by_us: bool = False  # we reset the connection: nothing that we wrote can still be delivered by it
     listening_s: float = 0.0  # at most so long after this the connection stays open, for a late answer; 0: it is over
+
+    @classmethod
+    def held_back(cls, fault: WireFault, detail: str) -> Evidence:
+        """Of an attempt that our own limits kept from the wire."""
+        return cls(NetworkPhase.RESOLVING, 0, fault, None, detail, 0.0)
 
     @property
     def sent(self) -> bool:

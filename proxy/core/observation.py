@@ -38,7 +38,15 @@ class Observation:
 
 
 # Nothing left, and the reason lay with us or our resolver.
-_OF_OUR_OWN = frozenset({WireFault.POOL_EXHAUSTED, WireFault.DNS_FAILURE, WireFault.LEASE_OVER})
+_OF_OUR_OWN = frozenset(
+    {
+        WireFault.CIRCUIT_OPEN,
+        WireFault.NOT_ADMITTED,
+        WireFault.POOL_EXHAUSTED,
+        WireFault.DNS_FAILURE,
+        WireFault.LEASE_OVER,
+    }
+)
 _TIMEOUTS = frozenset(
     {
         WireFault.CONNECT_TIMEOUT,
@@ -48,7 +56,8 @@ _TIMEOUTS = frozenset(
         WireFault.BODY_TIMEOUT,
     },
 )
-_OVERLOADED = frozenset({429, 503, 504})
+_TOO_MANY, _SERVER_ERROR = 429, 500
+_OVERLOADED = frozenset({_TOO_MANY, 503, 504})
 
 _HEALTH = {
     Reading.RATE_LIMITED: Health.THROTTLED,
@@ -75,6 +84,20 @@ def observation_of(
     status = evidence.response.status_code if evidence.response is not None else 0
     overload = health is Health.THROTTLED or evidence.fault in _TIMEOUTS or status in _OVERLOADED
     return Observation(health, evidence.duration_s, slow, asked_s, overload)
+
+
+def observation_of_read(
+    evidence: Evidence, slow_after_s: float, retry_after_s: float | None = None
+) -> Observation | None:
+    """What an inquiry showed of the provider's health: that it answered at all is what counts, not what it said."""
+    response = evidence.response
+    if response is None:
+        reading = Reading.NETWORK_READ_TIMEOUT if evidence.sent else Reading.NETWORK_CONNECT_FAILURE
+    elif response.status_code == _TOO_MANY:
+        reading = Reading.RATE_LIMITED
+    else:
+        reading = Reading.TEMPORARY_PROVIDER_ERROR if response.status_code >= _SERVER_ERROR else Reading.SUCCEEDED
+    return observation_of(reading, evidence, slow_after_s, retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)

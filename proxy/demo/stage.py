@@ -33,11 +33,17 @@ STOP_S_MAX = GRACE_S + 3.0
 IDLE_S_MAX = 10.0
 LOOK_S = 0.05
 
-# The shipped policy of the sandbox, less patient: there is a minute for all.
+# The shipped policy of the sandbox, less patient: there is a minute for all. And with a larger budget of retries: here
+# half of all requests fail, at random, in half a minute; in a shop that would be a month's.
 POLICY = """\
 extends: paywitness:acme
 upstream: {upstream}
 timeouts: {{connect: 1s, first_byte: {first_byte_ms}ms, deadline: {deadline_ms}ms}}
+budget:
+  provider: {{floor: 200}}
+  operation: {{floor: 200}}
+  account: {{floor: 200}}
+  failure_class: {{floor: 200}}
 """
 
 # `paywitness`, as a process that does not outlive this one, not even when this one is killed.

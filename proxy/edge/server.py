@@ -37,15 +37,22 @@ class EdgeServer:
     def counters(self) -> EdgeCounters:
         return self._hall.counters
 
-    async def start(self, host: str, port: int, *, provider: str | None = None) -> tuple[str, int]:
-        """Listen, and return the address bound. With `provider` every path of this port is that provider's."""
+    async def start(
+        self, host: str, port: int, *, provider: str | None = None, reuse_port: bool = False
+    ) -> tuple[str, int]:
+        """Listen, and return the address bound. With `provider` every path of this port is that provider's. With
+        `reuse_port` other sidecars of this machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
         if self._server is None:
             self._server = web.Server(self._exchanges.serve)  # it does not cancel when a caller leaves: keep that
             self._sweep_timer = loop.call_later(self._hall.limits.tick_s, self._sweep, loop)
         server = self._server
         listener = await loop.create_server(
-            lambda: Connection(self._hall, server, provider), host, port, backlog=_BACKLOG
+            lambda: Connection(self._hall, server, provider),
+            host,
+            port,
+            backlog=_BACKLOG,
+            reuse_port=reuse_port or None,
         )
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()

@@ -21,6 +21,8 @@ def context_of(
     *,
     delay_s: float,
     last: Classification | None = None,
+    held_back: bool = False,
+    budget_allows: bool = True,
 ) -> Context:
     """Everything a decision about this operation may ask, now. `last`: what the attempt that just ended was read as."""
     time_left_s = errand.deadline_mono - clock.mono()
@@ -30,7 +32,7 @@ def context_of(
     if operation.state.in_doubt and operation.effect is Effect.NONE and operation.reading in _NOES:
         # One attempt was executed and told no. Whatever became of another, a re-send would be a charge after that.
         reading, effect = operation.reading, operation.effect
-    fallback = fallback_for(policy, reading) if policy.fallbacks else None
+    fallback = fallback_for(policy, reading, errand) if policy.fallbacks else None
     return Context(
         kind=policy.kind,
         state=operation.state,
@@ -54,6 +56,8 @@ def context_of(
         bytes_at_hand=errand.bytes_at_hand,
         cancel_wanted=operation.cancel_wanted,
         asked=errand.asked_in_vain,
+        held_back=held_back,
+        budget_allows=budget_allows,
     )
 
 
@@ -63,9 +67,9 @@ _CAUSES = {
 }
 
 
-def fallback_for(policy: Policy, reading: Reading) -> Fallback | None:
+def fallback_for(policy: Policy, reading: Reading, errand: Errand) -> Fallback | None:
     """The route that the policy takes when an operation ended so, without effect."""
-    cause = _CAUSES.get(reading)
+    cause = FallbackCause.CIRCUIT_OPEN if errand.held_by_circuit else _CAUSES.get(reading)
     return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
 
 

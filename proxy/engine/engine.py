@@ -19,8 +19,11 @@ from proxy.core.classify import Asked, evaluate
 from proxy.core.contract import PlaceKind
 from proxy.core.errors import BodyError, JournalUnavailable, MoneyError
 from proxy.core.identity import identify, usable_key
+from proxy.core.limited import limited_by
 from proxy.core.money import Money, read_money
+from proxy.core.operation import Outcome
 from proxy.core.policy import Policy, Unmatched
+from proxy.core.priority import priority_of
 from proxy.core.reply import ErrorShape, Problem, Reply, described_reply, problem, unknown
 from proxy.engine.carry import Carry
 from proxy.engine.errand import Errand
@@ -118,23 +121,25 @@ class Engine:
         return call
 
     async def _see_to(self, errand: Errand) -> Reply:
-        permit = self.gate.permit(len(self.under_way))
-        errand.refusal = permit.detail
-        self.tasks.start(self._run(errand, permitted=permit.granted), name="carry")
+        self.tasks.start(self._run(errand), name="carry")
         loop = asyncio.get_running_loop()
         timer = loop.call_later(max(0.0, errand.deadline_mono - self.clock.mono()), self._deadline, errand)
         try:
-            reply = await errand.answer
+            return await errand.answer
         finally:
             timer.cancel()
-        if reply.problem is Problem.NOT_SENT and not permit.granted:
-            self.telemetry.tell(CallRefused(errand.policy.provider, permit.refusal))
-        return reply
 
-    async def _run(self, errand: Errand, *, permitted: bool) -> None:
+    async def _run(self, errand: Errand) -> None:
         """The errand to its end, whether or not anybody still waits. Every way out tells those who wait."""
         try:
-            reply = await self.carry.carry(errand, permitted=permitted)
+            permit = await self.gate.permit(errand, len(self.under_way))
+            errand.turn, errand.refusal = permit.turn, permit.detail
+            reply = await self.carry.carry(errand, permitted=permit.granted)
+            if reply.problem is Problem.NOT_SENT and not permit.granted:
+                errand.limited = permit.limited
+                self.telemetry.tell(CallRefused(errand.policy.provider, permit.refusal))
+            if errand.limited is not None and reply.outcome is not Outcome.SUCCEEDED:
+                reply = limited_by(reply, errand.limited)
         except JournalUnavailable:
             reply = self._without_a_record(errand)
         except BaseException:  # cancelled, or a fault of ours: whoever waits must hear the careful answer
@@ -143,6 +148,7 @@ class Engine:
         finally:
             errand.over.set_result(reply)
             errand.tell(reply)
+            await self.gate.leave(errand)
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
@@ -188,6 +194,7 @@ class Engine:
             answer=loop.create_future(),
             over=loop.create_future(),
             never_stored=contains_any(tree, policy.never_store),
+            priority=priority_of(call.wishes.priority, policy.priorities, tree, asked.money),
         )
         now = self.clock.now()
         errand.operation = fresh_operation(errand, self.chance.operation_id(now), now, self.vault.identity_secret)

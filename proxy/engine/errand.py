@@ -8,13 +8,28 @@ from dataclasses import dataclass
 
 from proxy.clock import Clock
 from proxy.core.body import Tree
-from proxy.core.call import Call
+from proxy.core.call import Call, Priority
+from proxy.core.circuit import Group
 from proxy.core.classify import Asked
 from proxy.core.identity import Identity
+from proxy.core.limited import Limited
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy
 from proxy.core.reply import NO_SHAPE, ErrorShape, Reply
 from proxy.engine.keeping import KeptRequest
+from proxy.limits.admission import Admitted
+from proxy.limits.budgets import Grant
+from proxy.limits.circuits import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The right to one attempt at a provider."""
+
+    policy: Policy
+    group: Group
+    admitted: Admitted
+    probe: Probe | None
 
 
 @dataclass(slots=True)
@@ -41,7 +56,12 @@ class Errand:
     bytes_at_hand: bool = True  # the first attempt's very bytes can be sent again
     asked_in_vain: bool = False  # the provider has just been asked, and knows nothing of it
     source: str = "caller"  # whose errand it is, as the timeline tells it
+    priority: Priority = Priority.HIGH
     refusal: str = ""  # why the gate did not permit anything new
+    turn: Turn | None = None  # for the attempt that comes next, or is under way
+    grant: Grant | None = None  # what the retry that comes next was allowed by
+    limited: Limited | None = None  # what held it back, as its answer tells
+    held_by_circuit: bool = False  # what ended the last attempt before it began
     operation: Operation | None = None  # first the one it would start, then as it last stood
 
     def tell(self, reply: Reply) -> None:

@@ -30,6 +30,7 @@ from proxy.telemetry.records import FellBack
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
 
+Route = tuple[Policy, dict[str, str]]  # and the parameters of its path
 _NAMES_MAX = 8  # segments of a path that could be a reference
 
 
@@ -44,12 +45,9 @@ class Fallbacks:
     environment: Mapping[str, str]
     telemetry: Telemetry
 
-    async def take(self, errand: Errand, first: Operation, decision: Decision) -> Operation | None:
-        """End the first and start its fallback; the errand is then the second's. None where there is no such route, or
-        somebody was faster: then nothing was written."""
-        route = self._route(errand, first)
-        if route is None:
-            return None
+    async def take(self, errand: Errand, first: Operation, decision: Decision, route: Route) -> Operation | None:
+        """End the first and start its fallback; the errand is then the second's. None where somebody was faster: then
+        nothing was written."""
         policy, parameters = route
         call = errand.call
         kept = (errand.policy, errand.identity, errand.request, errand.operation)
@@ -85,15 +83,17 @@ class Fallbacks:
             errand.policy, errand.identity, errand.request, errand.operation = kept
             return None
         self.leases.hold(claim.operation.id, errand.token, asked_boot)
-        reason = str(first.reading or Reading.NETWORK_CONNECT_FAILURE)
+        reason = str(first.reading or Reading.NETWORK_CONNECT_FAILURE) if not errand.held_by_circuit else "circuit_open"
         self.telemetry.tell(FellBack(first.provider, policy.provider, reason, second.id))
         errand.tries, errand.byte_started, errand.has_sent, errand.last_delay_s = 1, False, False, 0.0
+        errand.held_by_circuit, errand.limited = False, None
         errand.journal_at, errand.journal_boot = claim.now, self.clock.boot()
         errand.operation = claim.operation
         return claim.operation
 
-    def _route(self, errand: Errand, first: Operation) -> tuple[Policy, dict[str, str]] | None:
-        fallback = fallback_for(errand.policy, first.reading or Reading.NETWORK_CONNECT_FAILURE)
+    def route(self, errand: Errand, first: Operation) -> Route | None:
+        """The other route's policy for this call, where there is one."""
+        fallback = fallback_for(errand.policy, first.reading or Reading.NETWORK_CONNECT_FAILURE, errand)
         book = self.book()
         if fallback is None or fallback.to not in book.providers or first.doubt:
             return None

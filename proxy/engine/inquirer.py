@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.clock import Clock
+from proxy.core.admission import Lane
 from proxy.core.body import Encoding, decode, decompressed
 from proxy.core.call import Headers
+from proxy.core.circuit import CircuitState, Group
 from proxy.core.classify import Asked
 from proxy.core.contract import PlaceKind
 from proxy.core.errors import BodyError, UnreadableSecret
@@ -20,20 +22,26 @@ from proxy.core.evidence import Evidence, NetworkPhase, WireFault
 from proxy.core.inquiry import Cancel, Inquiry, Seen, read_inquiry, read_object, tree_of
 from proxy.core.operation import Finding, Found, GuardKind, Operation
 from proxy.core.policy import Policy
+from proxy.core.reading import Reading
 from proxy.core.retry_after import retry_after_s
 from proxy.core.template import Values
+from proxy.engine.allowance import Allowances
 from proxy.engine.attempt import address_of
 from proxy.engine.credentials import Credentials
+from proxy.engine.gate import Gate
 from proxy.engine.keeping import KeptRequest, open_request, with_header
 from proxy.journal.base import Journal
+from proxy.limits.budgets import Grant, Refusal
 from proxy.tasks import Tasks
 from proxy.telemetry.records import InquiryFinished
 from proxy.telemetry.telemetry import Telemetry
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Timeouts, WireRequest
+from proxy.upstream.target import Origin, Timeouts, WireRequest
 from proxy.vault import Vault
 
 _REFUSED = frozenset({401, 403})
+_SERVER_ERROR = 500
+_REMEMBERED_MAX = 10_000
 _HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
 
 
@@ -44,6 +52,7 @@ class Look:
     seen: Seen
     missed: tuple[Inquiry, ...] = ()  # all ways that could be asked, where every one of them missed
     retry_after_s: float | None = None
+    held_back_s: float | None = None  # our limits did not let us ask, and may so much later
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,9 @@ class Inquirer:
     clock: Clock
     telemetry: Telemetry
     tasks: Tasks
+    gate: Gate
+    allowances: Allowances
+    failed_lately: dict[str, Reading] = field(default_factory=dict)  # by operation: asking it again is a retry
 
     async def kept_request(self, operation: Operation) -> KeptRequest | None:
         """What is kept of the request that started it. Its body is empty where it must not be stored."""
@@ -75,7 +87,10 @@ class Inquirer:
             target = inquiry.target(values)
             if target is None:
                 continue
-            evidence, duration_s, hedged = await self._ask(operation, policy, request, inquiry.method, target)
+            answered = await self._permitted(operation, policy, request, inquiry.method, target)
+            if isinstance(answered, Look):
+                return answered
+            evidence, duration_s, hedged = answered
             asked = Asked(operation.money, operation.stamp)
             seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
             self.telemetry.tell(InquiryFinished(operation, seen.finding, duration_s, hedged))
@@ -91,6 +106,42 @@ class Inquirer:
             return Look(Seen(Finding("ask", Found.FAILED, None, None, "no way to ask about it can name it")))
         ways = ", ".join(inquiry.name for inquiry in missed)
         return Look(Seen(Finding(ways, Found.MISSED, None, None, "not found")), tuple(missed))
+
+    async def _permitted(
+        self, operation: Operation, policy: Policy, request: KeptRequest | None, method: str, target: str
+    ) -> tuple[Evidence, float, bool] | Look:
+        """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
+        permit = await self.gate.turn(policy, Group.INQUIRY, Lane.RESOLUTION, policy.timeouts.deadline_s)
+        if permit.turn is None:
+            return _held_back(permit.refusal, permit.retry_after_s)
+        evidence = _NOBODY_TO_ASK
+        grant = None
+        try:
+            failed = self.failed_lately.get(operation.id)
+            if failed is None:
+                self.allowances.count_read(operation, policy)
+            else:
+                found = await self.allowances.ask_for_read(operation, policy, failed)
+                if isinstance(found, Refusal):
+                    return _held_back(found.because, found.wait_s)
+                grant = found
+            asked = await self._ask(operation, policy, request, method, target)
+            evidence = asked[0]
+            return asked
+        finally:
+            observation = await self.gate.end_read(permit.turn, evidence)
+            if grant is not None:
+                self.allowances.judge_read(grant, observation)
+            self._remember(operation, evidence)
+
+    def _remember(self, operation: Operation, evidence: Evidence) -> None:
+        self.failed_lately.pop(operation.id, None)
+        if evidence is _NOBODY_TO_ASK:
+            return
+        if evidence.response is None or evidence.response.status_code >= _SERVER_ERROR:
+            self.failed_lately[operation.id] = Reading.TEMPORARY_PROVIDER_ERROR
+            while len(self.failed_lately) > _REMEMBERED_MAX:
+                del self.failed_lately[next(iter(self.failed_lately))]
 
     async def cancel(self, operation: Operation, policy: Policy, cancel: Cancel, request: KeptRequest | None) -> Seen:
         """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
@@ -146,19 +197,25 @@ class Inquirer:
                 body_idle_s=given.body_idle_s,
             )
             if method == "GET":
-                evidence, hedged = await self._hedged(origin, wire, timeouts)
+                evidence, hedged = await self._hedged(origin, wire, timeouts, operation, policy)
             else:
                 evidence = await self.upstream.send(origin, wire, timeouts, reuse=False)
             if evidence.response is None or evidence.response.status_code not in _REFUSED:
                 break
         return evidence, self.clock.mono() - began_mono, hedged
 
-    async def _hedged(self, origin: Any, wire: WireRequest, timeouts: Timeouts) -> tuple[Evidence, bool]:
+    async def _hedged(
+        self, origin: Origin, wire: WireRequest, timeouts: Timeouts, operation: Operation, policy: Policy
+    ) -> tuple[Evidence, bool]:
+        """A slow inquiry gets a second one beside it, while the provider is well and the budget has room for it."""
         first = self.tasks.start(self.upstream.send(origin, wire, timeouts), "inquiry")
         running = {first}
         try:
             done, _ = await asyncio.wait(running, timeout=timeouts.first_byte_s * _HEDGE_SHARE)
             if done:
+                return first.result(), False
+            if not await self._may_hedge(operation, policy):
+                await asyncio.wait(running)
                 return first.result(), False
             running.add(self.tasks.start(self.upstream.send(origin, wire, timeouts, reuse=False), "inquiry-hedge"))
             while running:
@@ -170,6 +227,16 @@ class Inquirer:
         finally:
             for task in running:
                 task.cancel()
+
+    async def _may_hedge(self, operation: Operation, policy: Policy) -> bool:
+        if self.gate.circuits.view(policy.provider, Group.INQUIRY).state is not CircuitState.CLOSED:
+            return False
+        found = await self.allowances.ask_for_read(operation, policy, Reading.PROVIDER_TIMEOUT)
+        return isinstance(found, Grant)
+
+
+def _held_back(reason: str, wait_s: float) -> Look:
+    return Look(Seen(Finding("ask", Found.FAILED, None, None, f"not asked: {reason}")), held_back_s=wait_s)
 
 
 _NOBODY_TO_ASK = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, "no credential to ask with", 0.0)

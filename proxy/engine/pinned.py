@@ -36,6 +36,7 @@ class PinnedPolicies:
                     timeouts=current.timeouts,
                     credentials=current.credentials,
                     dashboard=current.dashboard,
+                    budget=current.budget,
                 )
         return None
 

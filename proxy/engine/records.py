@@ -17,8 +17,9 @@ from proxy.core.outside import told_by
 from proxy.core.reading import Classification, Effect, Reading
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, seal_credential, seal_request
-from proxy.engine.leases import Leases
-from proxy.journal.base import Change, Journal
+from proxy.engine.leases import Leases, is_forgotten
+from proxy.engine.rollback import Rollback
+from proxy.journal.base import JOURNAL_ROLLBACK, Change, Journal
 from proxy.telemetry.records import JournalCalled
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
@@ -37,6 +38,7 @@ class Records:
     clock: Clock
     telemetry: Telemetry
     kept_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
+    rollback: Rollback | None = None  # of a journal that may come back without its last writes
 
     async def claim(self, errand: Errand, *, permitted: bool) -> Claim:
         """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
@@ -49,7 +51,27 @@ class Records:
             then = fingerprint_of(call, tree, encoding, holder.ignore, self.vault.identity_secret)
             claim = await self._ask(replace(request, compare_fingerprint=then))
         errand.journal_at, errand.journal_boot = claim.now, self.clock.boot()
+        if claim.verdict is Verdict.OWNED and claim.operation is not None and self._came_too_late(errand):
+            return await self._taken_back(errand, claim.operation, claim)
         return claim
+
+    def _came_too_late(self, errand: Errand) -> bool:
+        """Whether the journal rolled back since the gate was asked, and the provider would execute it twice."""
+        return self.rollback is not None and not errand.policy.contract.dedupes and self.rollback.cautious()
+
+    async def _taken_back(self, errand: Errand, operation: Operation, claim: Claim) -> Claim:
+        """Nothing was sent, and nothing will be: ended in the journal before anybody is told so."""
+
+        def step_from(current: Operation) -> Change:
+            waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
+            waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+            ended = advance(waiting, Event.GIVEN_UP).changed(lease=None, released=True, because="journal_rolled_back")
+            return Change(ended, (Event.NO_EFFECT_SEEN, Event.GIVEN_UP), told=told_by(current, ended))
+
+        await self.write(operation, step_from)
+        self.leases.let_go(operation.id)
+        errand.refusal = "The journal may have forgotten its last moments. Nothing was sent. Try again in a minute."
+        return Claim(Verdict.ABSENT, None, claim.now)
 
     async def _ask(self, request: ClaimRequest) -> Claim:
         asked_boot = self.leases.asked_at()
@@ -62,7 +84,10 @@ class Records:
             if claim.operation is not None and claim.operation.lease is not None:
                 asked_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
         if claim.verdict is Verdict.OWNED and claim.operation is not None:
-            self.leases.hold(claim.operation.id, request.token, asked_boot)
+            operation = claim.operation
+            self.leases.hold(operation.id, request.token, asked_boot, operation, request.sealed_request)
+            if self.rollback is not None:
+                self.rollback.remember(operation, sealed_request=request.sealed_request)
         return claim
 
     async def _timed_claim(self, request: ClaimRequest) -> Claim:
@@ -95,17 +120,29 @@ class Records:
         raise JournalUnavailable("the journal did not take the record")
 
     async def take(self, change: Change) -> Operation | None:
-        """Write one step over exactly this version, or None where somebody was faster."""
+        """Write one step over exactly this version, or None where somebody was faster. Where the journal has forgotten
+        that version, it is put back first."""
+        try:
+            return await self._record(change)
+        except StaleWrite:
+            found = await self.journal.read(change.operation.id)
+        before = self.leases.known(change.operation.id)
+        if before is None or before.version != change.operation.version or not is_forgotten(found, before):
+            return None
+        stands = await self.leases.put_back(before)
+        if stands.version != before.version or stands.incident == JOURNAL_ROLLBACK:
+            return None  # others went on meanwhile
         try:
             return await self._record(change)
         except StaleWrite:
             return None
 
     async def current(self, operation: Operation) -> Operation:
+        """The operation as it now stands. What the journal has lost, or has older than we know, is put back."""
         found = await self.journal.read(operation.id)
-        if found is None:
-            raise JournalUnavailable(f"the journal has lost {operation.id}")
-        return found
+        if found is not None and not is_forgotten(found, operation):
+            return found
+        return await self.leases.put_back(operation)
 
     async def _record(self, change: Change) -> Operation:
         asked_boot = self.leases.asked_at()
@@ -116,8 +153,11 @@ class Records:
             self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=True))
             raise
         self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=False))
-        if change.lease_s is not None and recorded.lease is not None:
-            self.leases.hold(recorded.id, recorded.lease.token, asked_boot)
+        # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
+        if change.lease_s is not None and recorded.lease is not None and recorded.incident != JOURNAL_ROLLBACK:
+            self.leases.hold(recorded.id, recorded.lease.token, asked_boot, recorded)
+        if self.rollback is not None:
+            self.rollback.remember(recorded, sealed_response=change.sealed_response)
         return recorded
 
     def credential_to_keep(self, errand: Errand) -> bytes | None:

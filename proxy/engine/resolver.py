@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 from proxy.chance import Chance
 from proxy.clock import Clock
+from proxy.core.admission import Lane
+from proxy.core.circuit import Group
 from proxy.core.decide import Action, decide
 from proxy.core.errors import JournalUnavailable, StaleWrite
 from proxy.core.events import Event
@@ -24,6 +26,7 @@ from proxy.core.inquiry import Proof, after_miss, next_look_at
 from proxy.core.lifecycle import advance
 from proxy.core.operation import Finding, Found, Lease, Operation, State
 from proxy.core.outside import Source, told_by
+from proxy.core.passage import Passage
 from proxy.core.policy import Policy
 from proxy.core.reading import Classification, Reading
 from proxy.engine import steps as step
@@ -43,6 +46,8 @@ from proxy.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger("paywitness.resolver")
 _LOOK_EVERY_S = 0.25
+_HELD_BACK_S = 5.0
+_LOST = Classification.of(Reading.UNKNOWN_OUTCOME, "in_doubt", lost=True)
 _ABSENT = Classification.of(Reading.ABSENT, "absent_confirmed")
 
 
@@ -87,7 +92,8 @@ class Resolver:
         room = self.workers_max - self._busy.total()
         if room <= 0:
             return 0
-        full = frozenset(name for name, count in self._busy.items() if count >= self.per_provider_max)
+        busy = {name for name, count in self._busy.items() if count >= self.per_provider_max}
+        full = frozenset(busy | self._not_to_be_asked())
         token = self.chance.token()
         asked_boot = self.carry.leases.asked_at()
         limit = min(room, self.per_provider_max)
@@ -101,6 +107,11 @@ class Resolver:
                 self._busy[operation.provider] -= 1
                 self.carry.leases.let_go(operation.id)
         return len(taken)
+
+    def _not_to_be_asked(self) -> set[str]:
+        """Providers whose inquiries are held back: what is due waits where it is, and costs nothing."""
+        circuits = self.carry.gate.circuits
+        return {name for name in self.book().providers if circuits.view(name, Group.INQUIRY).passage is Passage.REFUSE}
 
     async def _see_to(self, operation: Operation, token: str) -> None:
         try:
@@ -139,6 +150,9 @@ class Resolver:
     async def _ask(self, errand: Errand, operation: Operation, policy: Policy, request: KeptRequest | None) -> None:
         asked_at = self._now(operation)
         look = await self.inquirer.look(operation, policy, request)
+        if look.held_back_s is not None:
+            await self._later(operation, errand.token, look.held_back_s)
+            return
         await self.steps.reached(step.INQUIRY_ANSWERED)
         finding = look.seen.finding
         if finding.found is Found.HIT:
@@ -169,7 +183,17 @@ class Resolver:
 
     async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> None:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
-        account's, where the key is not known. Should it have expired, the re-send is refused, and we ask."""
+        account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
+        any other: it needs a turn at the provider, and its budget."""
+        permit = await self.carry.gate.turn(policy, Group.WRITE, Lane.RESOLUTION, policy.timeouts.deadline_s)
+        if permit.turn is None:
+            await self._later(operation, errand.token, permit.retry_after_s)
+            return
+        errand.turn = permit.turn
+        if not await self.carry.allowances.ask(errand, operation, policy, _LOST):
+            await self.carry.gate.leave(errand)
+            await self._later(operation, errand.token, errand.limited.retry_after_s if errand.limited else 0.0)
+            return
         resent = advance(operation, Event.RESEND_RECORDED).changed(
             lease=Lease(errand.token, 0.0), misses=0, first_miss_at=None, looks=operation.looks + 1
         )
@@ -182,8 +206,10 @@ class Resolver:
             lease_s=self.carry.leases.lease_s,
         )
         taken = await self.carry.records.take(change)
-        if taken is None:
-            return  # somebody knew more, or was faster
+        if taken is None:  # somebody knew more, or was faster
+            await self.carry.gate.leave(errand)
+            await self.carry.allowances.give_back(errand)
+            return
         await self.steps.reached(step.RESEND_RECORDED)
         try:
             errand.over.set_result(await self.carry.see_through(errand, taken, policy))
@@ -265,6 +291,19 @@ class Resolver:
             _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
             self.telemetry.tell(ScheduleRanOut(recorded))
             self.outside.watch.tell(recorded.id)
+
+    async def _later(self, operation: Operation, token: str, wait_s: float) -> None:
+        """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
+        is pulled forward, so there is no hurry to look again before."""
+        wait_s = max(wait_s, _HELD_BACK_S) * (1.0 + self.chance.draw())
+
+        def step_from(current: Operation) -> Change:
+            later = _given_back(current, token)
+            if not current.state.ended and current.lease != later.lease:
+                later = later.changed(due_at=self._now(current) + wait_s)
+            return Change(later, (), source="resolver", because=current.because, note="held back by our limits")
+
+        await self.carry.records.write(operation, step_from)
 
     def _now(self, operation: Operation) -> float:
         """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""

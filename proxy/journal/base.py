@@ -18,6 +18,8 @@ from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.money import Money
 from proxy.core.operation import AttemptSummary, Finding, HistoryEntry, Operation, State, Told
 
+JOURNAL_ROLLBACK = "journal_rollback"  # the incident of an operation that was forgotten, and then started by others
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -137,6 +139,20 @@ class Journal(Protocol):
         Raises StaleWrite where somebody was faster. Sets ended_at when the state ends for the first time."""
         ...
 
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        """Write an operation again that the journal has lost, or has older than it is known here; as it now stands, and
+        never over a newer version. Its lease, where it has one, runs for `lease_s` from now. Where its key or guard was
+        since given to another, that one keeps it, and this one is an incident (JOURNAL_ROLLBACK). A store that cannot
+        go back has lost nothing: it raises JournalUnavailable."""
+        ...
+
     async def take_lease(
         self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
     ) -> Operation:
@@ -149,6 +165,12 @@ class Journal(Protocol):
     ) -> tuple[Operation, ...]:
         """Hold operations that nobody holds and whose `due_at` has passed, oldest first, at most `limit`, none of a
         provider that is `full`. Their state and version are as they now stand."""
+        ...
+
+    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
+        """Look sooner at what is UNKNOWN or PENDING at the provider, held by nobody and not due yet: the next `limit`
+        of them are due within `within_s`, evenly spread, none later than it was; how many were moved (`haste`). No new
+        version: nothing became true. Asked again at once, by anybody, it moves only what took the place of the due."""
         ...
 
     async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
@@ -210,7 +232,14 @@ class Journal(Protocol):
         """How far a reader of outcomes has come; 0 at first."""
         ...
 
-    async def move_cursor(self, name: str, seq: int) -> None: ...
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        """Hold a cursor, or hold it longer: how far it has come; None where another holds it. A token holds it once
+        (`holding`): run out, or given back by a lease of zero seconds, it is over, and a new one is needed."""
+        ...
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        """Move a cursor on, never back. With a token only while that one holds it: else False, and it is not moved."""
+        ...
 
     async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
         """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
@@ -226,6 +255,10 @@ class Journal(Protocol):
 
     async def check_identity(self, check_value: str) -> None:
         """Keep the identity secret's check value, or raise JournalUnfit where another one is kept."""
+        ...
+
+    def rolled_back_s(self) -> float | None:
+        """How long ago the store was seen to come back, perhaps without its last writes; None: not that it is known."""
         ...
 
     async def healthy(self) -> bool:

@@ -3,12 +3,16 @@
 What is searched for has a column of its own; the rest of an operation is JSON: its identity, written once, and its
 standing, written with each change. Whatever is written here must read back as the same value, and what an earlier
 version wrote must still be read: `tests/journal/test_encoding.py` holds it to that.
+
+During a rollout the next version writes beside this one. A field that is not known here is passed over, and a word that
+is not known is read as the most careful one that is: it keeps its money guarded, and nothing is sent for it.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from proxy.core.contract import Kind
 from proxy.core.guard import guard_kept
@@ -66,6 +70,16 @@ READ_COLUMNS = tuple(column for column in COLUMNS if column not in {"subject", "
 _FIXED_READ = FIXED_COLUMNS.index("identity") + 1
 
 Row = tuple[Any, ...]
+_Words = TypeVar("_Words", bound=StrEnum)
+
+
+def word_in(words: type[_Words], text: str, careful: _Words) -> _Words:
+    """The word, or the careful one in the place of a later version's."""
+    try:
+        return words(text)
+    except ValueError:
+        return careful
+
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
@@ -141,7 +155,8 @@ def _guard_of(value: list[str] | None) -> Guard | None:
     if value is None:
         return None
     kind, text, shown, *later = value
-    return Guard(GuardKind(kind), text, shown, *map(Again, later))
+    again = (word_in(Again, each, Again.BLOCK) for each in later[:2])
+    return Guard(word_in(GuardKind, kind, GuardKind.INTENT), text, shown, *again)
 
 
 # What of its standing is written as it is, and only where it is not empty: most of it is, in most operations.
@@ -191,27 +206,27 @@ def operation_of(row: Row) -> Operation:
     lease_token, lease_until_at = moving.pop("lease_token"), moving.pop("lease_until_at")
     return Operation(
         **fixed,
-        kind=Kind(identity["kind"]),
+        kind=word_in(Kind, identity["kind"], Kind.SALE),
         account=identity["account"],
         key_source=identity["key_source"],
         names_purchase=identity["names_purchase"],
         fingerprint=identity["fingerprint"],
         ignore=tuple(identity["ignore"]),
-        request_hash=identity["request_hash"],
+        request_hash=identity.get("request_hash", ""),
         credential=identity["credential"],
         upstream=identity["upstream"],
-        stamp=identity["stamp"],
-        guard=_guard_of(identity["guard"]),
+        stamp=identity.get("stamp", ""),
+        guard=_guard_of(identity.get("guard")),
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
         money=None if minor_units is None else Money(minor_units, currency),
-        state=State(moving.pop("state")),
+        state=word_in(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,
         revision=standing["revision"],
         doubt=frozenset(standing.get("doubt", ())),
         seen=frozenset(standing.get("seen", ())),
-        reading=None if reading is None else Reading(reading),
-        effect=None if effect is None else Effect(effect),
+        reading=None if reading is None else word_in(Reading, reading, Reading.UNKNOWN_OUTCOME),
+        effect=None if effect is None else word_in(Effect, effect, Effect.POSSIBLE),
         **{name: standing.get(name, empty) for name, empty in _PLAIN_STANDING},
         lease=None if lease_token is None else Lease(lease_token, lease_until_at),
     )
@@ -253,7 +268,7 @@ def entry_of(at: float, version: int, text: str) -> HistoryEntry:
         version=version,
         source=value["source"],
         events=tuple(value["events"]),
-        state=State(value["state"]),
+        state=word_in(State, value["state"], State.REQUIRES_REVIEW),
         doubt=frozenset(value.get("doubt", ())),
         attempt=None if attempt is None else _attempt_of(attempt),
         action=value.get("action", ""),
@@ -287,9 +302,9 @@ def _attempt_of(value: dict[str, Any]) -> AttemptSummary:
         bytes_written=value["bytes_written"],
         fault=value["fault"],
         status_code=value["status_code"],
-        detail=value["detail"],
+        detail=value.get("detail", ""),
         duration_s=value["duration_s"],
-        reset_by_us=value["reset_by_us"],
+        reset_by_us=value.get("reset_by_us", False),
         classification=_classification_of(value),
     )
 
@@ -306,11 +321,11 @@ def _classification_value_of(classification: Classification) -> dict[str, Any]:
 
 def _classification_of(value: dict[str, Any]) -> Classification:
     return Classification(
-        reading=Reading(value["reading"]),
-        effect=Effect(value["effect"]),
+        reading=word_in(Reading, value["reading"], Reading.UNKNOWN_OUTCOME),
+        effect=word_in(Effect, value["effect"], Effect.POSSIBLE),
         rule=value["rule"],
-        lost=value["lost"],
-        reference=value["reference"],
+        lost=value.get("lost", False),
+        reference=value.get("reference"),
     )
 
 
@@ -329,7 +344,7 @@ def _finding_of(value: dict[str, Any]) -> Finding:
     shown = value["classification"]
     return Finding(
         source=value["source"],
-        found=Found(value["found"]),
+        found=word_in(Found, value["found"], Found.FAILED),
         status_code=value["status_code"],
         classification=None if shown is None else _classification_of(shown),
         detail=value["detail"],
@@ -341,11 +356,12 @@ def _told_value_of(told: Told) -> list[Any]:
 
 
 def _told_of(value: list[Any]) -> Told:
-    words, outcome, reading, reference, incident = value
+    words, outcome, reading, reference, incident, *_ = value
+    known = {word.value for word in Word}
     return Told(
-        tuple(map(Word, words)),
-        Outcome(outcome),
-        None if reading is None else Reading(reading),
+        tuple(Word(word) for word in words if word in known),
+        word_in(Outcome, outcome, Outcome.UNKNOWN),
+        None if reading is None else word_in(Reading, reading, Reading.UNKNOWN_OUTCOME),
         reference,
         incident,
     )

@@ -13,8 +13,8 @@ from itertools import islice
 
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
-from proxy.core.operation import HistoryEntry, Operation, State
-from proxy.journal import claiming, steps
+from proxy.core.operation import HistoryEntry, Lease, Operation, State
+from proxy.journal import claiming, haste, holding, steps
 from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
 from proxy.journal.memory_shelves import Shelves
 from proxy.journal.steps import JournalTime, WallClock
@@ -28,6 +28,7 @@ class MemoryJournal:
         self._time = JournalTime(clock, self._shelves.latest_at)
         self._opened_at_seq = self._shelves.seq
         self._open = True
+        self._cursor_leases: dict[str, Lease] = {}  # whoever held one is gone with this process
 
     def reopened(self, clock: WallClock) -> MemoryJournal:
         """This journal as the next process finds it. This one is closed."""
@@ -94,6 +95,16 @@ class MemoryJournal:
             shelves.start(taken.second.started, request.sealed_request)
         return taken.first, self._answer(taken.second, request, now)
 
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        raise JournalUnavailable(f"the journal has lost {operation.id}, and cannot have")
+
     async def take_lease(
         self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
     ) -> Operation:
@@ -122,6 +133,25 @@ class MemoryJournal:
         for step in taken:
             shelves.write(step)
         return tuple(step.operation for step in taken)
+
+    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
+        shelves = self._opened()
+        now = self._time.now()
+        limit = haste.bounded(limit)
+        waiting = sorted(
+            (operation.due_at, shelves.numbers[operation.id], operation)
+            for operation in shelves.operations.values()
+            if operation.provider == provider
+            and operation.due_at is not None
+            and operation.due_at > now
+            and operation.lease is None
+            and operation.state in steps.MAY_BE_HELD
+        )[: limit * haste.LOOKED_AT]
+        earliest_first = ((operation.id, operation.state, due_at) for due_at, _, operation in waiting)
+        hastened = haste.hastened(earliest_first, now, within_s, limit)
+        for operation_id, due_at in hastened:
+            shelves.operations[operation_id] = shelves.operations[operation_id].changed(due_at=due_at)
+        return len(hastened)
 
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
@@ -245,8 +275,20 @@ class MemoryJournal:
     async def cursor(self, name: str) -> int:
         return self._opened().cursors.get(name, 0)
 
-    async def move_cursor(self, name: str, seq: int) -> None:
-        self._opened().cursors[name] = seq
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        shelves = self._opened()
+        lease = holding.held_on(self._cursor_leases.get(name), token, lease_s, self._time.now())
+        if lease is None:
+            return None
+        self._cursor_leases[name] = lease
+        return shelves.cursors.get(name, 0)
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        cursors = self._opened().cursors
+        if token and not holding.holds(self._cursor_leases.get(name), token, self._time.now()):
+            return False
+        cursors[name] = max(seq, cursors.get(name, 0))
+        return True
 
     async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
         shelves = self._opened()
@@ -274,6 +316,9 @@ class MemoryJournal:
         shelves.identity = shelves.identity or check_value
         if shelves.identity != check_value:
             raise JournalUnfit(steps.OTHER_IDENTITY)
+
+    def rolled_back_s(self) -> float | None:
+        return None
 
     async def healthy(self) -> bool:
         return self._open

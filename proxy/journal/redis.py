@@ -18,12 +18,13 @@ from redis.exceptions import AuthenticationError, RedisError
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
 from proxy.core.operation import HistoryEntry, Operation
-from proxy.journal import redis_fitness, redis_scripts, steps
+from proxy.journal import haste, redis_fitness, redis_scripts, steps
 from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
-from proxy.journal.redis_connection import connected, unavailable
+from proxy.journal.redis_connection import ASK_REPLICATION, connected, replication_in, unavailable
 from proxy.journal.redis_lane import CALL_TIMEOUT_S, Lane
 from proxy.journal.redis_notices import Notices
 from proxy.journal.redis_reads import Reader
+from proxy.journal.redis_replication import Standing
 from proxy.journal.redis_retirement import Retirement
 from proxy.journal.redis_url import Place, place_of
 from proxy.journal.redis_writes import Writer
@@ -35,10 +36,13 @@ _OPEN_TIMEOUT_S = 5.0
 class RedisJournal:
     """A `Journal` (see `base`) that a fleet shares. Open it with `open`; use it from that event loop alone."""
 
-    def __init__(self, place: Place, taker: str, *, clock: WallClock | None, call_timeout_s: float) -> None:
+    def __init__(
+        self, place: Place, standing: Standing, taker: str, *, clock: WallClock | None, call_timeout_s: float
+    ) -> None:
         self._prefix = place.prefix
-        self._writes = Lane("journal-writes", place, call_timeout_s=call_timeout_s)
-        self._reads = Lane("journal-reads", place, call_timeout_s=call_timeout_s)
+        self._standing = standing
+        self._writes = Lane("journal-writes", place, call_timeout_s=call_timeout_s, standing=standing, binds=True)
+        self._reads = Lane("journal-reads", place, call_timeout_s=call_timeout_s, standing=standing)
         self._writer = Writer(self._writes, clock)
         self._reader = Reader(self._reads, place.prefix)
         self._notices = Notices(self._writer, self._writes, taker)
@@ -52,20 +56,31 @@ class RedisJournal:
         tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be read, JournalUnfit
         for a Redis that may not hold money, JournalUnavailable for one that does not answer now."""
         place = place_of(url)
+        standing = Standing(place)
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
-                taker = await _opened(place)
+                taker = await _opened(place, standing)
         except AuthenticationError as error:
             raise JournalUnfit(f"Redis at {place} does not take this user and password: {error}") from error
         except (RedisError, OSError, TimeoutError) as error:
             raise unavailable(error) from error
-        return cls(place, taker, clock=clock, call_timeout_s=call_timeout_s)
+        return cls(place, standing, taker, clock=clock, call_timeout_s=call_timeout_s)
 
     async def claim(self, request: ClaimRequest) -> Claim:
         return await self._writer.claim(request)
 
     async def record(self, change: Change) -> Operation:
         return await self._writer.record(change)
+
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        return await self._writer.restore(operation, (sealed_request, sealed_response), lease_s)
 
     async def take_lease(
         self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
@@ -76,6 +91,12 @@ class RedisJournal:
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
         return await self._writer.take_due(token, lease_s, limit, full)
+
+    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
+        limit = haste.bounded(limit)
+        bounds = (repr(within_s), str(limit), str(limit * haste.LOOKED_AT))
+        states = sorted(haste.HASTENED)
+        return int(await self._writer.run(redis_scripts.HASTEN, provider, *bounds, *states, moot=True))
 
     async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
         return await self._writer.fall_back(change, request)
@@ -122,8 +143,12 @@ class RedisJournal:
     async def cursor(self, name: str) -> int:
         return await self._reader.cursor(name)
 
-    async def move_cursor(self, name: str, seq: int) -> None:
-        await self._writes.ask("HSET", f"{self._prefix}cursors", name, str(seq))
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        come_to = await self._writer.run(redis_scripts.CURSOR_TAKE, name, token, repr(lease_s), moot=True)
+        return None if come_to is None else int(come_to)
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        return bool(await self._writer.run(redis_scripts.CURSOR_MOVE, name, str(seq), token))
 
     async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
         return await self._retirement.retire(retention_s, tombstone_s, limit)
@@ -156,10 +181,13 @@ class RedisJournal:
         await self._writes.close()
         await self._reads.close()
 
+    def rolled_back_s(self) -> float | None:
+        return self._standing.rolled_back_s
+
     @property
     def replication_id(self) -> str:
         """Of the data set, as Redis told it last: another one after a failover, which may have forgotten something."""
-        return self._writes.replication_id
+        return self._standing.replication_id
 
     @property
     def round_trips(self) -> int:
@@ -172,7 +200,7 @@ class RedisJournal:
         return self._writes.calls
 
 
-async def _opened(place: Place) -> str:
+async def _opened(place: Place, standing: Standing) -> str:
     """Check that it is fit, and teach it the scripts. The number that this journal takes notices under."""
     connection = await connected(place)
     try:
@@ -180,6 +208,11 @@ async def _opened(place: Place) -> str:
         for script in redis_scripts.ALL:
             await connection.send_command("SCRIPT", "LOAD", script.text, check_health=False)
             await connection.read_response()
+        await connection.send_command(*ASK_REPLICATION, check_health=False)
+        told = replication_in(await connection.read_response(disable_decoding=True))
+        if not told.primary:
+            raise JournalUnavailable(f"Redis at {place} is a replica: a failover may be under way")
+        await standing.hear(connection, told)
         await connection.send_command("INCR", f"{place.prefix}takers", check_health=False)
         return str(await connection.read_response())
     finally:

@@ -168,15 +168,26 @@ class Replication:
 
     primary: bool
     replicas: int  # that have all and say so; not those that are still being filled
-    history: str  # the replication id: another one after a failover
+    history: str  # the replication id: another one after a failover, or a start
+    process: str = ""  # another one after each start
+    promoted: bool = False  # it took over the history of another primary
+
+
+ASK_REPLICATION: Command = ("INFO", "server", "replication")
 
 
 def replication_in(info: bytes) -> Replication:
-    """Read from INFO replication."""
+    """Read from the answer to ASK_REPLICATION."""
     told = facts_in(info)
     replicas = (told.get(f"slave{number}", "") for number in range(int(told.get("connected_slaves", "0"))))
     ready = sum("state=online" in replica and "offset=0," not in replica for replica in replicas)
-    return Replication(told.get("role") == "master", ready, told.get("master_replid", ""))
+    return Replication(
+        told.get("role") == "master",
+        ready,
+        told.get("master_replid", ""),
+        told.get("run_id", ""),
+        bool(told.get("master_replid2", "").strip("0")),
+    )
 
 
 def facts_in(info: bytes) -> dict[str, str]:

@@ -4,15 +4,13 @@ Calls made in one turn of the event loop, or while a pipeline is under way, ride
 its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
 run. A connection that fails fails all that rode on it: what they wrote is not known.
 
-A write before a send is followed by WAIT in the same pipeline, where there are replicas. Once a replica was seen, one
-is asked for until this process ends: a primary that was cut off from its replicas must not go on alone.
+A write before a send is followed by WAIT in the same pipeline, where there are replicas (`redis_replication`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +20,20 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from proxy.core.errors import JournalUnavailable
-from proxy.journal.redis_connection import ELSEWHERE, Command, connected, packed, replication_in, unavailable
+from proxy.journal.redis_connection import (
+    ASK_REPLICATION,
+    ELSEWHERE,
+    Command,
+    connected,
+    packed,
+    replication_in,
+    unavailable,
+)
+from proxy.journal.redis_replication import Standing
 from proxy.journal.redis_scripts import Script
 from proxy.journal.redis_sheets import Argument
 from proxy.journal.redis_url import Place
 from proxy.tasks import Tasks
-
-_log = logging.getLogger("paywitness.journal")
 
 CALL_TIMEOUT_S = 1.0  # in all, waiting included: a caller is told within a second
 BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
@@ -53,7 +58,15 @@ class _Call:
 class Lane:
     """Calls to one Redis, in the order they were made. Use it from one event loop alone."""
 
-    def __init__(self, name: str, place: Place, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        *,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        standing: Standing | None = None,
+        binds: bool = False,  # something may be sent on the strength of what rides here
+    ) -> None:
         self._name = name
         self._place = place
         self._call_timeout_s = call_timeout_s
@@ -61,12 +74,13 @@ class Lane:
         self._tasks = Tasks()
         self._running: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
-        self._replicas_wanted = place.replicas or 0
-        self._replicas_asked_at = 0.0
+        self._standing = standing
+        self._binds = binds
+        self._standing_asked_at = 0.0
+        self._connected_under = ""  # the history that was known then: where that is over, so is the connection
         self._open = True
         self.round_trips = 0  # pipelines so far; fewer than calls, where calls came together
         self.calls = 0
-        self.replication_id = ""
 
     async def run(
         self, script: Script, *arguments: Argument, moot: bool = False, binding: Binding | None = None
@@ -133,9 +147,11 @@ class Lane:
 
     async def _exchange(self, connection: Connection, calls: list[_Call], wires: list[bytes]) -> list[_Call]:
         """Send all, read all; the calls whose script is not known, which have not run."""
-        waits = self._replicas_wanted > 0 and any(call.binding is not None for call in calls)
-        asks = self._place.replicas is None and self._is_time_to_count()
-        await _send(connection, wires, self._replicas_wanted if waits else 0, asks)
+        standing = self._standing if self._binds else None
+        wanted = standing.replicas_wanted if standing is not None else 0
+        waits = wanted > 0 and any(call.binding is not None for call in calls)
+        asks = standing is not None and self._is_time_to_ask()
+        await _send(connection, wires, wanted if waits else 0, asks)
         self.round_trips += 1
         forgotten: list[_Call] = []
         bound: list[tuple[_Call, Any]] = []
@@ -152,51 +168,43 @@ class Lane:
             else:
                 _tell(call, answer)
         if waits:
-            self._release(bound, await _answer(connection))
-        if asks:
-            self._count(await _answer(connection))
+            _release(bound, await _answer(connection), wanted)
+        if asks and standing is not None:
+            info = await _answer(connection)
+            told = replication_in(info) if isinstance(info, bytes) else None
+            if told is not None and told.primary:
+                await standing.hear(connection, told)
+                self._connected_under = standing.replication_id
         if lost:
             await self._disconnect()
         return forgotten
 
-    def _release(self, bound: list[tuple[_Call, Any]], replicas: Any) -> None:
-        """Tell those whose write may now be acted upon, or that too few replicas have it."""
-        enough = isinstance(replicas, int) and replicas >= self._replicas_wanted
-        for call, answer in bound:
-            if enough:
-                _tell(call, answer)
-            else:
-                few = f"{replicas} of {self._replicas_wanted} replicas had the write in {WAIT_MS} ms"
-                _refuse(call, JournalUnavailable(f"Redis: {few}; nothing may be sent on it"))
-
-    def _is_time_to_count(self) -> bool:
+    def _is_time_to_ask(self) -> bool:
         now = asyncio.get_running_loop().time()
-        if now - self._replicas_asked_at < REPLICAS_AGAIN_AFTER_S:
+        if now - self._standing_asked_at < REPLICAS_AGAIN_AFTER_S:
             return False
-        self._replicas_asked_at = now
+        self._standing_asked_at = now
         return True
 
-    def _count(self, info: Any) -> None:
-        if not isinstance(info, bytes):
-            return
-        told = replication_in(info)
-        self.replication_id = told.history
-        if told.replicas and not self._replicas_wanted:
-            _log.info("the journal's Redis has %d replicas: one must have a write before a send", told.replicas)
-            self._replicas_wanted = 1
-
     async def _connected(self) -> Connection:
-        if self._connection is not None and self._connection.is_connected:
+        if self._connection is not None and self._connection.is_connected and self._connected_under == self._history:
             return self._connection
+        await self._disconnect()
         self._connection = connection = await connected(self._place)
-        await connection.send_command("INFO", "replication", check_health=False)
+        await connection.send_command(*ASK_REPLICATION, check_health=False)
         info = await _answer(connection)
         if isinstance(info, bytes):
-            if not replication_in(info).primary:
+            told = replication_in(info)
+            if not told.primary:
                 raise JournalUnavailable(f"Redis at {self._place} is a replica: a failover may be under way")
-            if self._place.replicas is None:
-                self._count(info)
+            if self._standing is not None and self._binds:
+                await self._standing.hear(connection, told)
+        self._connected_under = self._history
         return connection
+
+    @property
+    def _history(self) -> str:
+        return self._standing.replication_id if self._standing is not None else ""
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -218,8 +226,19 @@ async def _send(connection: Connection, wires: list[bytes], replicas: int, asks:
     if replicas:
         pipeline.append(packed(("WAIT", replicas, WAIT_MS)))
     if asks:
-        pipeline.append(packed(("INFO", "replication")))
+        pipeline.append(packed(ASK_REPLICATION))
     await connection.send_packed_command(b"".join(pipeline), check_health=False)
+
+
+def _release(bound: list[tuple[_Call, Any]], replicas: Any, wanted: int) -> None:
+    """Tell those whose write may now be acted upon, or that too few replicas have it."""
+    enough = isinstance(replicas, int) and replicas >= wanted
+    for call, answer in bound:
+        if enough:
+            _tell(call, answer)
+        else:
+            few = f"{replicas} of {wanted} replicas had the write in {WAIT_MS} ms"
+            _refuse(call, JournalUnavailable(f"Redis: {few}; nothing may be sent on it"))
 
 
 def _whole(call: _Call) -> bytes:

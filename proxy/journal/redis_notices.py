@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from proxy.journal import redis_scripts
 from proxy.journal.base import KeptNotice, NoticeResult
+from proxy.journal.encoding import word_in
 from proxy.journal.redis_lane import Lane
 from proxy.journal.redis_sheets import Argument
 from proxy.journal.redis_writes import Writer
@@ -46,12 +47,12 @@ def _standing_of(notice: KeptNotice) -> tuple[Argument, ...]:
 
 
 def _notice_in(number: bytes, what: bytes, standing: bytes, sealed: bytes) -> KeptNotice:
-    provider, account, event_id, received_at = json.loads(what)
-    result, operation_id, tries, due_at, relay_due_at = json.loads(standing)
+    provider, account, event_id, received_at, *_ = json.loads(what)
+    result, operation_id, tries, due_at, relay_due_at, *_ = json.loads(standing)
     notice = KeptNotice(int(number), provider, account, event_id, received_at, sealed)
     return replace(
         notice,
-        result=NoticeResult(result),
+        result=word_in(NoticeResult, result, NoticeResult.WAITING),
         operation_id=operation_id,
         tries=tries,
         due_at=due_at,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from proxy.core.operation import HistoryEntry, Operation, State
 from proxy.journal import redis_scripts
 from proxy.journal.base import DoubtCount, Listing, OutcomeRow, Revision
+from proxy.journal.encoding import word_in
 from proxy.journal.redis_lane import Lane
 from proxy.journal.redis_sheets import Argument, entry_in, row_of, word_of
 from proxy.journal.steps import HISTORY_MAX, LISTING_MAX, is_listed
@@ -76,14 +77,14 @@ class Reader:
                 break
         groups: dict[tuple[str, str, str, str], list[tuple[int, float]]] = defaultdict(list)
         for text in doubts.values():
-            *group, minor_units, created_at = json.loads(text)
-            groups[tuple(group)].append((minor_units, created_at))
+            provider, operation, currency, state, minor_units, created_at, *_ = json.loads(text)
+            groups[(provider, operation, currency, state)].append((minor_units, created_at))
         return tuple(
             DoubtCount(
                 provider=provider,
                 operation=operation,
                 currency=currency,
-                state=State(state),
+                state=word_in(State, state, State.REQUIRES_REVIEW),
                 count=len(found),
                 minor_units=sum(amount for amount, _ in found),
                 oldest_at=min(created_at for _, created_at in found),

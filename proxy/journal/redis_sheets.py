@@ -16,7 +16,7 @@ from typing import Any
 from proxy.core.claim import Alias, AliasKind, Tombstone
 from proxy.core.guard import guard_kept
 from proxy.core.operation import HistoryEntry, Lease, Operation, Outcome, State
-from proxy.journal.encoding import entry_of, entry_text_of, fixed_row_of, moving_row_of, operation_of
+from proxy.journal.encoding import entry_of, entry_text_of, fixed_row_of, moving_row_of, operation_of, word_in
 from proxy.journal.steps import MAY_BE_HELD, Step
 
 LATER = math.inf  # in the place of a time: that of the write
@@ -27,6 +27,8 @@ Sheet = list[Argument]
 ANY_LEASE = "*"  # what is written over may be held by anybody
 _WORD_BYTES_MAX = 128  # a longer one is found by its hash
 _NOT_LISTED = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
+_STATES = frozenset(State)
+_FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
@@ -104,12 +106,14 @@ def sheet_of(
     ]
 
 
-def start_of(step: Step, sealed_request: bytes | None, lease_s: float) -> Sheet:
-    """What is written of an operation that starts."""
+def start_of(
+    step: Step, sealed_request: bytes | None, lease_s: float, *, sealed_response: bytes | None = None
+) -> Sheet:
+    """What is written of an operation that starts; with a response, of one that is put back."""
     operation = step.operation
     _, *fixed, created_at, identity, _, _ = fixed_row_of(operation)
     return [
-        *sheet_of(step, lease_s=lease_s),
+        *sheet_of(step, lease_s=lease_s, sealed_response=sealed_response),
         _at(created_at),
         f"{_encode(fixed)[1:]}\n{identity}",
         operation.key,
@@ -144,6 +148,7 @@ class Row:
     operation: Operation
     held: bytes  # until when, as it is written; empty where nobody holds it
     told_to: int  # the number of the last change that told something
+    foreign: bool  # in a state of a later version's: no sweep of ours touches it
     request: bytes | None = None
     response: bytes | None = None
 
@@ -153,9 +158,11 @@ def row_of(values: list[Any]) -> Row:
     operation_id, _, version, token, until_at, fixed, standing, seq, *sealed = values
     what, identity = fixed.decode().split("\n", 1)
     how, rest = standing.decode().split("\n", 1)
-    created_at, *known = _decode(what)
-    updated_at, first_sent_at, ended_at, state, due_at, reference, incident = _decode(how)
-    lease = (None, None) if token is None else (token.decode(), float(until_at))
+    created_at, *known = _decode(what)[:_FIXED]  # a later version may have written more
+    updated_at, first_sent_at, ended_at, state, due_at, reference, incident, *_ = _decode(how)
+    foreign = state not in _STATES
+    # Whoever holds what we cannot read holds it until that one says otherwise.
+    lease = (None, None) if token is None else (token.decode(), math.inf if foreign else float(until_at))
     operation = operation_of(
         (
             *(operation_id.decode(), *known, created_at, identity),
@@ -163,7 +170,7 @@ def row_of(values: list[Any]) -> Row:
             *(*lease, rest),
         )
     )
-    return Row(operation, until_at or b"", int(seq or 0), *sealed)
+    return Row(operation, until_at or b"", int(seq or 0), foreign, *sealed)
 
 
 def entry_in(version: int, text: bytes) -> HistoryEntry:
@@ -188,8 +195,8 @@ def alias_text_of(alias: Alias) -> bytes:
 
 def alias_in(key: str, text: bytes) -> Alias:
     operation_id, _, rest = text.split(b"\n", 2)
-    client_key, kind, at = _decode(rest.decode())
-    return Alias(key, client_key, operation_id.decode(), AliasKind(kind), at)
+    client_key, kind, at, *_ = _decode(rest.decode())
+    return Alias(key, client_key, operation_id.decode(), word_in(AliasKind, kind, AliasKind.JOINED), at)
 
 
 def tombstone_text_of(tombstone: Tombstone) -> str:
@@ -200,5 +207,6 @@ def tombstone_text_of(tombstone: Tombstone) -> str:
 
 def tombstone_in(key: str, text: bytes) -> Tombstone:
     ended_at, rest = text.decode().split(" ", 1)
-    operation_id, provider, operation, client_key, outcome, reference = _decode(rest)
-    return Tombstone(key, operation_id, provider, operation, client_key, Outcome(outcome), reference, float(ended_at))
+    operation_id, provider, operation, client_key, outcome, reference, *_ = _decode(rest)
+    told = word_in(Outcome, outcome, Outcome.UNKNOWN)
+    return Tombstone(key, operation_id, provider, operation, client_key, told, reference, float(ended_at))

@@ -17,6 +17,7 @@ from proxy.core.operation import Operation
 from proxy.journal import claiming, redis_scripts, steps
 from proxy.journal.base import Change
 from proxy.journal.redis_lane import Binding, Lane
+from proxy.journal.redis_restoring import put_back
 from proxy.journal.redis_sheets import (
     LATER,
     Argument,
@@ -166,6 +167,28 @@ class Writer:
         self._has_accepted(change)
         return recorded
 
+    async def restore(
+        self, operation: Operation, sealed: tuple[bytes | None, bytes | None], lease_s: float | None
+    ) -> Operation:
+        request, response = sealed
+        guard = operation.guard.value if operation.guard is not None else ""
+
+        def judge(found: LookedUp) -> _Written:
+            stored, newest = found.by_id(operation.id), found.newest(operation.key)
+            under_guard = found.guarded(guard) if guard else ()
+            again = put_back(operation, stored, newest, under_guard, lease_s, found.now)
+            if again is None:
+                return _Written(stored)
+            step = again.step
+            if stored is not None:
+                return _Written(step.operation, (sheet_of(step, sealed_response=response),))
+            kept = None if step.erase_request else request
+            start = start_of(step, kept, lease_s or 0.0, sealed_response=response)
+            return _Written(step.operation, start=[*start, "1" if again.in_front else ""])
+
+        stands: Operation = await self._judged(Question(operation.key, guard, ids=(operation.id,)), judge)
+        return stands
+
     # Leases.
 
     async def take_lease(self, operation: Operation, token: str, lease_s: float, source: str) -> Operation:
@@ -179,13 +202,16 @@ class Writer:
 
     async def take_due(self, token: str, lease_s: float, limit: int, full: frozenset[str]) -> tuple[Operation, ...]:
         taken: list[Operation] = []
+        foreign = 0
         for _ in range(TRIES_MAX):
             wanted = min(limit - len(taken), _SWEPT_AT_ONCE)
             if wanted <= 0:
                 break
-            now, due = await self.run(redis_scripts.DUE, str(wanted), *sorted(full), moot=True)
-            rows = [row_of(values) for values in due]
-            if not rows:
+            now, due = await self.run(redis_scripts.DUE, str(wanted + foreign), *sorted(full), moot=True)
+            read = [row_of(values) for values in due]
+            rows = [row for row in read if not row.foreign]
+            passed, foreign = foreign, len(read) - len(rows)
+            if not rows and foreign <= passed:  # else there may be others behind them
                 break
             held = steps.taken((row.operation for row in rows), token, lease_s, self._told(now))
             taken.extend(await self._each(now, rows, held))
@@ -202,7 +228,7 @@ class Writer:
             rows = [row_of(values) for values in over]
             if not rows:
                 break
-            expired = steps.expired((row.operation for row in rows), self._told(now))
+            expired = steps.expired((row.operation for row in rows if not row.foreign), self._told(now))
             passed += len(rows) - len(expired)  # what cannot be acted upon does not hold up the rest
             acted_upon.extend(await self._each(now, rows, expired))
         return tuple(acted_upon)

@@ -21,6 +21,7 @@ from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable
 from proxy.core.operation import HistoryEntry, Operation
 from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
+from proxy.journal.sqlite_cursors import Cursors
 from proxy.journal.sqlite_file import FileLock, make_file, unfit
 from proxy.journal.sqlite_lane import Lane
 from proxy.journal.sqlite_notices import Notices
@@ -44,6 +45,7 @@ class SqliteJournal:
     def __init__(self, writer: Writer, reader: Reader, *, call_timeout_s: float, waiting_max: int) -> None:
         self._writer = writer
         self._reader = reader
+        self._cursors = Cursors(writer)
         self._notices = Notices(writer)
         self._retirement = Retirement(writer)
         self._writes = Lane(
@@ -87,6 +89,16 @@ class SqliteJournal:
         operation: Operation = await self._writes.ask(self._writer.record, change)
         return operation
 
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        raise JournalUnavailable(f"the journal has lost {operation.id}, and cannot have")
+
     async def take_lease(
         self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
     ) -> Operation:
@@ -100,6 +112,10 @@ class SqliteJournal:
         asked = (token, lease_s, limit, full)
         taken: tuple[Operation, ...] = await self._writes.ask(self._writer.take_due, asked, moot=True)
         return taken
+
+    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
+        hastened: int = await self._writes.ask(self._writer.hasten, (provider, within_s, limit), moot=True)
+        return hastened
 
     async def fall_back(self, change: Change, request: ClaimRequest) -> tuple[Operation, Claim]:
         asked = (change, request)
@@ -160,8 +176,13 @@ class SqliteJournal:
         seq: int = await self._reads.ask(self._reader.cursor, name)
         return seq
 
-    async def move_cursor(self, name: str, seq: int) -> None:
-        await self._writes.ask(self._writer.move_cursor, (name, seq))
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        come_to: int | None = await self._writes.ask(self._cursors.take, (name, token, lease_s), moot=True)
+        return come_to
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        moved: bool = await self._writes.ask(self._cursors.move, (name, seq, token))
+        return moved
 
     async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
         asked = (retention_s, tombstone_s, limit)
@@ -181,6 +202,9 @@ class SqliteJournal:
 
     async def check_identity(self, check_value: str) -> None:
         await self._writes.ask(self._writer.check_identity, check_value)
+
+    def rolled_back_s(self) -> float | None:
+        return None
 
     async def healthy(self) -> bool:
         try:

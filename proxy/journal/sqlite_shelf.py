@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from proxy.core.claim import Alias, AliasKind, Tombstone
-from proxy.core.operation import Lease, Operation, Outcome
+from proxy.core.operation import Lease, Operation, Outcome, State
 from proxy.journal import steps
 from proxy.journal.encoding import (
     COLUMNS,
@@ -39,6 +39,10 @@ _OF_EARLIER_HOLDERS = (
 _NEXT_PROVIDER_DUE = f"SELECT min(provider) FROM operations INDEXED BY due WHERE {DUE} AND provider > ?"
 _DUE_OF_PROVIDER = (
     f"SELECT due_at, number FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND due_at <= ? "
+    "AND lease_token IS NULL ORDER BY due_at, number LIMIT ?"
+)
+_WAITING = (
+    f"SELECT id, state, due_at FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND due_at > ? "
     "AND lease_token IS NULL ORDER BY due_at, number LIMIT ?"
 )
 _BY_NUMBER = f"{SELECT} WHERE number = ?"
@@ -126,6 +130,11 @@ class SqliteShelf:
             provider = self.scalar(_NEXT_PROVIDER_DUE, provider)
         numbers = [number for _, number in sorted(found)[:limit]]
         return [operation for number in numbers for operation in self._several(_BY_NUMBER, number)]
+
+    def waiting(self, provider: str, now: float, limit: int) -> list[tuple[str, State, float]]:
+        """Those of the provider that nobody holds and that are not due yet, earliest first: id, state, due_at."""
+        rows = self._cursor.execute(_WAITING, (provider, now, limit))
+        return [(operation_id, State(state), due_at) for operation_id, state, due_at in rows]
 
     def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
         row = self._cursor.execute(

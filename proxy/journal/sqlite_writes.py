@@ -16,7 +16,7 @@ from typing import Any
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit, PaywitnessError
 from proxy.core.operation import Operation
-from proxy.journal import claiming, steps
+from proxy.journal import claiming, haste, steps
 from proxy.journal.base import Change
 from proxy.journal.sqlite_file import FileLock, cut_log, open_for_writing, unavailable
 from proxy.journal.sqlite_lane import Call
@@ -189,6 +189,15 @@ class Writer:
         now = self.time.now()
         return self.shelf.write_all_over(steps.taken(self.shelf.due(now, limit, full), token, lease_s, now))
 
+    def hasten(self, asked: tuple[str, float, int]) -> int:
+        provider, within_s, limit = asked
+        now, limit = self.time.now(), haste.bounded(limit)
+        waiting = self.shelf.waiting(provider, now, limit * haste.LOOKED_AT)
+        hastened = haste.hastened(waiting, now, within_s, limit)
+        for operation_id, due_at in hastened:
+            self.cursor.execute("UPDATE operations SET due_at = ? WHERE id = ?", (due_at, operation_id))
+        return len(hastened)
+
     def renew(self, asked: tuple[tuple[str, ...], Mapping[str, str], float]) -> frozenset[str]:
         operation_ids, token_of, lease_s = asked
         now = self.time.now()
@@ -227,9 +236,6 @@ class Writer:
             self.cursor.execute("INSERT INTO meta VALUES ('identity_check', ?)", (check_value,))
         elif kept != check_value:
             raise JournalUnfit(steps.OTHER_IDENTITY)
-
-    def move_cursor(self, asked: tuple[str, int]) -> None:
-        self.cursor.execute("INSERT OR REPLACE INTO cursors (name, seq) VALUES (?, ?)", asked)
 
     def keep_time(self, _: None) -> None:
         """A small real write, which health asks for; and a restart goes on from the time it holds."""

@@ -65,6 +65,11 @@ class Refusal:
 class Budgets(Protocol):
     """What the engine asks before a retry, and tells after every attempt. Never raises because a store is gone."""
 
+    @property
+    def fleet(self) -> bool:
+        """Whether they are the fleet's now; else this sidecar's own."""
+        ...
+
     async def acquire(self, ask: RetryAsk) -> Grant | Refusal:
         """Debit the retry in all of its scopes, or in none. Ask at the decision, before the wait."""
         ...
@@ -96,13 +101,6 @@ class Budgets(Protocol):
     def remaining(self, provider: str, group: Group = Group.WRITE) -> dict[Scope, float]:
         """What is left, as last seen; of scopes that are many, in the tightest. Empty where nothing was counted yet."""
         ...
-
-
-async def keep_flushed(budgets: Budgets, clock: Clock) -> None:
-    """Flush until cancelled."""
-    while True:
-        await clock.sleep(FLUSH_S)
-        await budgets.flush()
 
 
 class Pending:
@@ -266,6 +264,10 @@ class LocalBudgets:
         self._pending = Pending()
         self._open = OpenGrants()
         self._seen = Seen()
+
+    @property
+    def fleet(self) -> bool:
+        return False
 
     async def acquire(self, ask: RetryAsk) -> Grant | Refusal:
         return self.acquire_alone(ask, lines_asked(ask))

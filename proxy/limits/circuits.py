@@ -240,7 +240,8 @@ class LocalCircuits:
         cell, now_ms = self._cell(provider, group), self.now_ms()
         # Beyond both numberings, so that what was counted until now is not taken for this epoch's.
         number = max(cell.fleet.circuit.version, circuit.version) + 1
-        self._put(cell, Fleet(replace(circuit, version=number, epoch=number)), now_ms)
+        adopted = replace(circuit, version=number, epoch=number, since_ms=circuit.since_ms or now_ms)
+        self._put(cell, Fleet(adopted), now_ms)
 
     def step_all(self) -> None:
         now_ms, book = self.now_ms(), self._book()

@@ -77,6 +77,10 @@ class RedisBudgets:
         self._peers: dict[str, int] = {}
         self._told_mono = clock.mono()
 
+    @property
+    def fleet(self) -> bool:
+        return self._scripts.available
+
     async def acquire(self, ask: RetryAsk) -> Grant | Refusal:
         home, lines = home_of(ask.origin), lines_asked(ask)
         if not self._scripts.available:

@@ -248,12 +248,12 @@ class RedisCircuits:
 
     def _change(self, place: Place) -> Change | None:
         cell = self._cells[place]
-        fleet = self._fleet_speaks(cell)
         view, before = self.view(*place), cell.told
         if view.state is before:
             return None
         cell.told = view.state
-        return Change(*place, before, view.state, fleet)
+        shared = cell.shared
+        return Change(*place, before, view.state, not cell.lost and shared is not None and shared.state is view.state)
 
 
 def _rules(shared: Circuit | None) -> bool:

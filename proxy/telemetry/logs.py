@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from proxy.core.circuit import CircuitState
 from proxy.core.operation import Operation, Outcome, State
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
     CallRefused,
+    CircuitChanged,
+    CircuitForced,
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
@@ -23,16 +26,19 @@ from proxy.telemetry.records import (
     IncidentOpened,
     InquiryFinished,
     JournalCalled,
+    JournalRolledBack,
     NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
+    RetryRefused,
     ScheduleRanOut,
 )
 
 _FOREIGN_NAME_MAX = 64
 # What a webhook that changes nothing comes to: as many as there are payments.
 _QUIET_NOTICES = frozenset({"accepted", "duplicate", "nothing_new"})
+_WORSE = frozenset({CircuitState.OPEN, CircuitState.DEGRADED})
 _OWN_ANSWERS = frozenset({EvidenceKind.RESPONSE, EvidenceKind.REPLAY})
 
 
@@ -158,6 +164,38 @@ class Logs:
         level = logging.WARNING if record.failed else logging.DEBUG
         name = "outbox_delivery_failed" if record.failed else "outbox_delivered"
         self._write(level, name, {"count": record.count, "lag": record.lag})
+
+    def retry_refused(self, record: RetryRefused) -> None:
+        fields = {"provider": record.provider, "operation": record.operation_name, "scope": record.scope}
+        self._write(logging.INFO, "retry_refused", fields)
+
+    def circuit_changed(self, record: CircuitChanged) -> None:
+        level = logging.WARNING if record.after in _WORSE else logging.INFO
+        fields = {
+            "provider": record.provider,
+            "group": record.group,
+            "before": record.before,
+            "state": record.after,
+            "fleet": record.fleet,
+        }
+        self._write(level, "circuit_changed", fields)
+
+    def circuit_forced(self, record: CircuitForced) -> None:
+        """What a person did is kept, whatever came of it."""
+        fields = {
+            "provider": record.provider,
+            "group": record.group,
+            "state": record.state,
+            "for_s": record.for_s if record.state is not None else None,
+            "actor": record.actor,
+            "reason": record.reason,
+            "confirmed": record.confirmed,
+        }
+        name = "circuit_forced" if record.state is not None else "circuit_released"
+        self._write(logging.WARNING, name, fields)
+
+    def journal_rolled_back(self, record: JournalRolledBack) -> None:
+        self._write(logging.ERROR, "journal_rolled_back", {"detail": record.detail})
 
     def journal_called(self, record: JournalCalled) -> None:
         level = logging.WARNING if record.failed else logging.DEBUG

@@ -16,7 +16,8 @@ from proxy.core.events import IncidentKind
 from proxy.core.operation import Operation, Outcome
 from proxy.core.reading import Reading
 from proxy.telemetry.doubt import DoubtCounted, DoubtGauges
-from proxy.telemetry.names import BoundedWords, KnownNames
+from proxy.telemetry.limits import LimitsGauges, LimitsWatched
+from proxy.telemetry.names import REFUSALS, BoundedWords, KnownNames
 from proxy.telemetry.queue import Queued, QueueGauges
 from proxy.telemetry.records import (
     AttemptFinished,
@@ -29,10 +30,12 @@ from proxy.telemetry.records import (
     IncidentOpened,
     InquiryFinished,
     JournalCalled,
+    JournalRolledBack,
     NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
+    RetryRefused,
     ScheduleRanOut,
 )
 
@@ -46,6 +49,7 @@ _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 # The customer was charged although somebody had been told otherwise, or twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
+_JOURNAL_ROLLBACK = "journal_rollback"
 _OPERATION = ("provider", "operation")
 
 
@@ -118,6 +122,11 @@ class _Families:
             "payment_operation_retry_total",
             "Retries that were decided, by what was read and the rule that allowed them.",
             (*_OPERATION, "failure_class", "decision"),
+        )
+        self.retries_refused = counter(
+            "payment_retry_budget_exhausted_total",
+            "Retries that found no allowance left, by the scope that refused them.",
+            (*_OPERATION, "scope"),
         )
         self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", _OPERATION)
         self.doubt_duration = histogram(
@@ -205,10 +214,12 @@ class Metrics:
         self.registry.register(self._doubt)
         self._queue = QueueGauges(self._names, now)
         self.registry.register(self._queue)
+        self._limits = LimitsGauges(self._names)
+        self.registry.register(self._limits)
         self._series: dict[tuple[str, str], _Series] = {}
         self._journal: dict[str, Histogram] = {}
         self._rules = BoundedWords()
-        self._reasons = BoundedWords()
+        self._reasons = BoundedWords(only=REFUSALS)
         self._incident_kinds = BoundedWords()
         self._journal_calls = BoundedWords()
         self._found = BoundedWords()
@@ -226,6 +237,14 @@ class Metrics:
     def show_queue(self, rows: Iterable[Queued]) -> None:
         """Show what is scheduled to be tried or looked at again, as it was counted just now."""
         self._queue.show(rows)
+
+    def watch_limits(self, watched: LimitsWatched) -> None:
+        """Show how circuits, budgets and admission stand, whenever somebody looks."""
+        self._limits.watch(watched)
+
+    def look(self) -> None:
+        """Ask what is asked at every scrape. In the loop's thread; the scrape itself may be written in another."""
+        self._limits.look()
 
     @property
     def doubt_counts(self) -> tuple[DoubtCounted, ...]:
@@ -290,6 +309,14 @@ class Metrics:
         else:
             self._families.found_out.outbox.labels("delivered").inc(record.count)
         self._families.found_out.outbox_pending.set(record.lag)
+
+    def retry_refused(self, record: RetryRefused) -> None:
+        pair = self._names.pair(record.provider, record.operation_name)
+        self._families.retries_refused.labels(*pair, record.scope).inc()
+
+    def journal_rolled_back(self, record: JournalRolledBack) -> None:
+        """An incident of the journal, and so of no provider."""
+        self._families.incidents.labels("", _JOURNAL_ROLLBACK).inc()
 
     def journal_called(self, record: JournalCalled) -> None:
         duration = self._journal.get(record.call)

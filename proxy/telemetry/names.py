@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from proxy.core.admission import AdmissionRefusal
+from proxy.core.passage import CircuitRefusal
+from proxy.core.reply import Problem
+
 OTHER = "other"
 NONE = "none"  # there is no such thing: a call that matched no operation
 
@@ -15,6 +19,12 @@ NONE = "none"  # there is no such thing: a call that matched no operation
 _NAMES_MAX = 1000
 # Rules, reasons and journal calls are words of our own code, a few dozen of each.
 _WORDS_MAX = 100
+
+# Why a call is turned away: an answer of ours, a limit, or this sidecar's own state. A reason that is missing here is
+# counted as `other`.
+REFUSALS = frozenset(
+    {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "journal_rolled_back"},
+)
 
 
 class KnownNames:
@@ -65,15 +75,16 @@ class KnownNames:
 
 
 class BoundedWords:
-    """Words that come from code and not from callers; bounded all the same."""
+    """Words that come from code and not from callers; bounded all the same. `only`: these, and no others."""
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()
+    def __init__(self, only: Iterable[str] | None = None) -> None:
+        self._known = set(only or ())
+        self._learns = only is None
 
     def label(self, word: str) -> str:
         if word in self._known:
             return word
-        if not word or len(self._known) >= _WORDS_MAX:
+        if not word or not self._learns or len(self._known) >= _WORDS_MAX:
             return OTHER
         self._known.add(word)
         return word

@@ -4,7 +4,9 @@ Who tells what: the engine tells `AttemptFinished` after each attempt's record i
 write that it or the resolver made; the edge tells `CallAnswered` once for each call, and `CallRefused` or
 `CallForwarded` where that is what became of it; whoever calls the journal tells `JournalCalled`; the watch over the
 policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
-applies webhooks `NoticeReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`.
+applies webhooks `NoticeReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
+for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
+`CircuitForced`; whoever sees that the journal went back `JournalRolledBack`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from proxy.core.budget import Scope
+from proxy.core.circuit import CircuitState, Group
 from proxy.core.decide import Decision
 from proxy.core.lifecycle import Event
 from proxy.core.operation import AttemptSummary, Finding, Operation, Outcome
@@ -164,6 +168,46 @@ class OutboxDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryRefused:
+    """A retry that was safe found no allowance left. `scope`: the one that will refuse the longest."""
+
+    provider: str
+    operation_name: str
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitChanged:
+    """A circuit stands in another state. `fleet`: for all sidecars; else for this one."""
+
+    provider: str
+    group: Group
+    before: CircuitState
+    after: CircuitState
+    fleet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitForced:
+    """An operator's word about a circuit was put in force, or taken back (`state` None)."""
+
+    provider: str
+    group: Group
+    state: CircuitState | None
+    actor: str
+    reason: str
+    for_s: float = 0.0  # 0 where it was taken back
+    confirmed: bool = True  # else the store did not say so, and it may or may not be in force
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRolledBack:
+    """The journal's store went back to an earlier time: it may have forgotten what it had confirmed."""
+
+    detail: str  # words of our code, or the store's own ids; no input
+
+
+@dataclass(frozen=True, slots=True)
 class JournalCalled:
     """A call to the journal came back or failed. `call` is the method's name."""
 
@@ -196,6 +240,10 @@ Record = (
     | FellBack
     | ScheduleRanOut
     | OutboxDelivered
+    | RetryRefused
+    | CircuitChanged
+    | CircuitForced
+    | JournalRolledBack
     | JournalCalled
     | PolicyReloaded
 )

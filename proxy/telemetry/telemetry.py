@@ -13,23 +13,31 @@ from proxy.telemetry.records import (
     CallAnswered,
     CallForwarded,
     CallRefused,
+    CircuitChanged,
+    CircuitForced,
     DoubtClosed,
     DoubtOpened,
     FellBack,
     IncidentOpened,
     InquiryFinished,
     JournalCalled,
+    JournalRolledBack,
     NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
     Record,
+    RetryRefused,
     ScheduleRanOut,
 )
 
 _log = logging.getLogger("paywitness.telemetry")
 
 _Listener = Callable[[Any], None]
+
+
+def _not_counted(record: Record) -> None:
+    """A gauge shows it already."""
 
 
 class Telemetry:
@@ -52,6 +60,10 @@ class Telemetry:
             FellBack: (metrics.fell_back, logs.fell_back),
             ScheduleRanOut: (metrics.schedule_ran_out, logs.schedule_ran_out),
             OutboxDelivered: (metrics.outbox_delivered, logs.outbox_delivered),
+            RetryRefused: (metrics.retry_refused, logs.retry_refused),
+            CircuitChanged: (_not_counted, logs.circuit_changed),
+            CircuitForced: (_not_counted, logs.circuit_forced),
+            JournalRolledBack: (metrics.journal_rolled_back, logs.journal_rolled_back),
             JournalCalled: (metrics.journal_called, logs.journal_called),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }

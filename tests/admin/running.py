@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from proxy.cli.ops import ops
@@ -35,11 +36,18 @@ class Running:
         self._loop.close()
 
 
-def call(running: Running, *arguments: str, token: str | None = TOKEN, columns: int = 200, typed: str = "") -> Result:
+def call(
+    running: Running,
+    *arguments: str,
+    token: str | None = TOKEN,
+    columns: int = 200,
+    typed: str = "",
+    command: click.Command = ops,
+) -> Result:
     environment = {
         "PAYWITNESS_ADMIN": running.world.address,
         "PAYWITNESS_ADMIN_TOKEN": token,
         "COLUMNS": str(columns),
         "USER": "ada",
     }
-    return CliRunner().invoke(ops, list(arguments), env=environment, input=typed)
+    return CliRunner().invoke(command, list(arguments), env=environment, input=typed)

@@ -9,6 +9,7 @@ from tests.admin.world import TOKEN, World
 
 GUARDED = ["/v1/operations", "/v1/operations/op_00000000000000000000000001", "/v1/policies", "/", "/v1/nothing"]
 GUARDED += ["/v1/review", "/v1/incidents", "/v1/intents/order-17", "/v1/outcomes"]
+GUARDED += ["/v1/circuits", "/v1/circuits/acme/write", "/v1/budgets"]
 OPEN = ["/healthz", "/readyz", "/metrics"]
 
 

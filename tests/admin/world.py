@@ -11,6 +11,8 @@ from typing import Any
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
 from proxy.chance import SeededChance
+from proxy.core.admission import Bounds
+from proxy.core.circuit import CircuitRules
 from proxy.core.claim import ClaimRequest, Verdict
 from proxy.core.classify import ClassifyRules
 from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
@@ -31,7 +33,11 @@ from proxy.engine.review import Review
 from proxy.engine.watch import Watch
 from proxy.journal.base import Change, Journal
 from proxy.journal.memory import MemoryJournal
+from proxy.limits.admission import Admission
+from proxy.limits.budgets import LocalBudgets
+from proxy.limits.circuits import Circuits, LocalCircuits
 from proxy.policy.book import PolicyBook
+from proxy.telemetry.limits import LimitsWatched
 from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.telemetry import Telemetry
@@ -75,6 +81,12 @@ class HandClock:
         await asyncio.sleep(0)
 
 
+class SomeBudgets(LocalBudgets):
+    """Budgets that say whose they are as the test wants it."""
+
+    fleet = False
+
+
 @dataclass
 class World:
     """What the server looks at, and hands to change it."""
@@ -92,7 +104,7 @@ class World:
         self.counters = Metrics("1.2.3", self.clock.now)
         logger = logging.getLogger("paywitness.tests")
         logger.setLevel(logging.CRITICAL)
-        telemetry = Telemetry(self.counters, Logs(logger))
+        self.telemetry = telemetry = Telemetry(self.counters, Logs(logger))
         chance = SeededChance(1)
         vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
         records = Records(self.memory, Leases(self.memory, self.clock, 30.0), vault, self.clock, telemetry)
@@ -102,6 +114,18 @@ class World:
         self.purchases = Intents(self.memory, self.book)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))
+        self.circuits: Circuits = LocalCircuits(self._circuit_rules, self.clock, chance)
+        self.budgets = SomeBudgets(self.clock, chance)
+        self.admission = Admission(self.clock, chance, Bounds(start=20.0))
+        self.counters.watch_limits(
+            LimitsWatched(
+                self.circuits.standings, self.budgets.remaining, self.admission.crowds, lambda: self.budgets.fleet
+            )
+        )
+
+    def _circuit_rules(self) -> dict[str, CircuitRules]:
+        book = self.book_in_force
+        return {name: provider.circuit for name, provider in book.providers.items()} if book is not None else {}
 
     # the view
 

@@ -100,7 +100,8 @@ def test_explain_says_what_there_is_instead(arguments: tuple[str, ...], says: st
     [
         (("--listen", "nowhere"), "give host:port"),
         (("--journal", "postgres://localhost"), "sqlite:///"),
-        (("--limits", "redis://localhost"), "local"),
+        (("--limits", "postgres://localhost"), "give local, redis://"),
+        (("--reuse-port",), "--journal redis://"),
         (("--lease-seconds", "3"), "more than the 5 s"),
         (("--policies", "/nonexistent"), "/nonexistent"),
         (("--config", "/nonexistent.yaml"), "not a file"),

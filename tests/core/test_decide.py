@@ -48,8 +48,17 @@ HINDRANCES: dict[str, dict[str, Any]] = {
     "bytes gone": {"bytes_at_hand": False},
     "caller left": {"caller_waiting": False},
     "asked in vain": {"asked": True},
+    "held back by our limits": {"held_back": True},
+    "budget exhausted": {"budget_allows": False},
 }
 HARMLESS = {"nothing", "caller left", "asked in vain"}
+# What our limits say of another try: nothing, that this one was kept from the wire, that the retries are used up, both.
+LIMITS: tuple[dict[str, Any], ...] = (
+    {},
+    {"held_back": True},
+    {"budget_allows": False},
+    {"held_back": True, "budget_allows": False},
+)
 READINGS_IN_DOUBT = (
     Reading.NETWORK_READ_TIMEOUT,
     Reading.ISSUER_SOFT_DECLINE,
@@ -85,8 +94,8 @@ def contexts_in_doubt() -> Iterator[Context]:
 def contexts_without_doubt() -> Iterator[Context]:
     """Waiting with no effect possible."""
     asked = replace(WAITING.contract, can_be_asked=True, webhook_expected=True)
-    choices = product(Reading, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH)
-    for reading, tries, left_s, background, caller, elsewhere, guarded, enough in choices:
+    choices = product(Reading, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH, LIMITS)
+    for reading, tries, left_s, background, caller, elsewhere, guarded, enough, limits in choices:
         yield replace(
             WAITING,
             contract=asked,
@@ -98,13 +107,14 @@ def contexts_without_doubt() -> Iterator[Context]:
             fallback_to=elsewhere,
             guarded=guarded,
             enough_tries_here=enough,
+            **limits,
         )
 
 
 def contexts_that_stand() -> Iterator[Context]:
     states = sorted(set(State) - {State.UNKNOWN, State.BACKOFF})
-    for state, errors, asked, told, background, wanted, tries in product(
-        states, ErrorsUnderKey, BOTH, BOTH, BOTH, BOTH, (1, 3)
+    for state, errors, asked, told, background, wanted, tries, limits in product(
+        states, ErrorsUnderKey, BOTH, BOTH, BOTH, BOTH, (1, 3), LIMITS
     ):
         known = contract(errors, can_be_asked=asked, webhook_expected=told)
         yield replace(
@@ -116,6 +126,7 @@ def contexts_that_stand() -> Iterator[Context]:
             tries=tries,
             fallback_to="acme_eu",
             guarded=True,
+            **limits,
         )
 
 
@@ -241,6 +252,24 @@ def test_in_doubt_a_try_at_once_respects_the_deadline_and_the_number_of_tries() 
             assert context.delay_s + MINIMAL_TRY_S <= context.time_left_s
 
 
+def test_in_doubt_what_our_limits_refuse_is_not_tried_at_once_but_asked_or_sent_later() -> None:
+    met = set()
+    for context, decision in decided_in_doubt():
+        if context.held_back or not context.budget_allows:
+            met.add(decision.action)
+            assert decision.action is not Action.RETRY_SAME_OPERATION
+    assert {Action.STATUS_INQUIRY, Action.SCHEDULE_RETRY, Action.WAIT_FOR_WEBHOOK, Action.SEND_TO_REVIEW} <= met
+
+
+@pytest.mark.parametrize("limits", LIMITS[1:])
+def test_in_doubt_our_limits_change_nothing_but_the_try_at_once(limits: dict[str, Any]) -> None:
+    """What the provider knows of it does not depend on what we may send: it is asked about as with no tries left."""
+    for context, decision in decided_in_doubt():
+        if context.tries == context.tries_max:
+            limited = decide(replace(context, tries=1, **limits))
+            assert (limited.action, limited.because) == (decision.action, decision.because)
+
+
 def test_a_cancel_is_sent_once_and_only_where_it_is_wanted() -> None:
     for context, decision in decided_in_doubt():
         assert (decision.action is Action.CANCEL) == (context.cancel_wanted and not context.cancel_sent)
@@ -291,6 +320,29 @@ def test_without_doubt_a_try_respects_the_deadline_and_the_number_of_tries() -> 
             assert context.delay_s + MINIMAL_TRY_S <= context.time_left_s
 
 
+def test_without_doubt_a_try_is_one_that_our_limits_allow() -> None:
+    for context, decision in decided_without_doubt():
+        if decision.action is Action.RETRY_SAME_OPERATION:
+            assert context.budget_allows
+            assert not context.held_back
+
+
+def test_without_doubt_our_limits_leave_another_route_or_an_end() -> None:
+    met = set()
+    for context, decision in decided_without_doubt():
+        if context.held_back or not context.budget_allows:
+            met.add(decision.because)
+            assert decision.action in {Action.FALLBACK_NEW_ATTEMPT, Action.MARK_TERMINAL_FAILURE}
+    assert {"no_effect_held_back", "no_effect_budget_exhausted", "no_effect_pay_elsewhere"} <= met
+
+
+def test_a_budget_that_is_used_up_is_no_reason_against_another_route() -> None:
+    elsewhere = replace(WAITING, fallback_to="acme_eu", guarded=True)
+    for limits in LIMITS[1:]:
+        assert decide(replace(elsewhere, **limits)).because == "no_effect_pay_elsewhere"
+        assert decide(replace(elsewhere, guarded=False, **limits)).action is Action.MARK_TERMINAL_FAILURE
+
+
 def test_a_decline_is_never_tried_again_nor_paid_elsewhere() -> None:
     for context, decision in decided_without_doubt():
         if context.reading in DENIALS | {Reading.REQUIRES_ACTION}:
@@ -325,6 +377,11 @@ def test_why_nothing_more_is_tried_is_told_apart() -> None:
     assert decide(replace(WAITING, tries=3)).because == "no_effect_tries_used_up"
     assert decide(replace(WAITING, time_left_s=0.7)).because == "no_effect_wait_beyond_deadline"
     assert decide(replace(WAITING, caller_waiting=False)).because == "no_effect_caller_left"
+    assert decide(replace(WAITING, held_back=True)).because == "no_effect_held_back"
+    assert decide(replace(WAITING, held_back=True, tries=3)).because == "no_effect_held_back"
+    assert decide(replace(WAITING, budget_allows=False)).because == "no_effect_budget_exhausted"
+    assert decide(replace(WAITING, budget_allows=False, tries=3)).because == "no_effect_tries_used_up"
+    assert decide(replace(WAITING, budget_allows=False, caller_waiting=False)).because == "no_effect_caller_left"
     assert decide(replace(WAITING, reading=Reading.VALIDATION_ERROR)).because == "trying_again_cannot_help"
 
 

@@ -122,7 +122,8 @@ both = pytest.mark.parametrize("bench", ["memory", "sqlite"], indirect=True)
 @both
 async def test_what_changes_tell_is_delivered_signed_and_in_order(bench: Bench) -> None:
     operations = [await bench.tell(f"key-{number}") for number in range(12)]
-    assert await bench.outbox().deliver_page() == 36
+    outbox = bench.outbox()
+    assert await outbox.deliver_page() == 36
     assert bench.sink.first_versions() == {operation.id: [2, 4, 5] for operation in operations}
     assert len(bench.sink.taken) == 36
     for delivery in bench.sink.taken:
@@ -133,7 +134,7 @@ async def test_what_changes_tell_is_delivered_signed_and_in_order(bench: Bench) 
     assert 1 < bench.sink.most_at_once <= 8
     kinds = [each.event["type"].rsplit(".")[-1] for each in bench.sink.taken if each.operation == operations[0].id]
     assert kinds == ["doubt_opened", "review_opened", "ended"]
-    assert await bench.outbox().deliver_page() == 0
+    assert await outbox.deliver_page() == 0
     assert all(record == OutboxDelivered(1, failed=False, lag=record.lag) for record in bench.telemetry.records)
     assert bench.telemetry.records[-1].lag == 0
 
@@ -243,8 +244,11 @@ class Wavering(MemoryJournal):
     async def outcomes(self, after: int, *, limit: int) -> Any:
         return await self._unless("outcomes", lambda: MemoryJournal.outcomes(self, after, limit=limit))
 
-    async def move_cursor(self, name: str, seq: int) -> None:
-        await self._unless("move_cursor", lambda: MemoryJournal.move_cursor(self, name, seq))
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> Any:
+        return await self._unless("take_cursor", lambda: MemoryJournal.take_cursor(self, name, token, lease_s))
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> Any:
+        return await self._unless("move_cursor", lambda: MemoryJournal.move_cursor(self, name, seq, token))
 
     async def _unless(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         if name in self.failing:

@@ -9,20 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxy.chance import SeededChance
+from proxy.chance import Chance, SeededChance
 from proxy.clock import Clock, SystemClock
+from proxy.core.admission import Bounds as AdmissionBounds
+from proxy.core.budget import BudgetRules, ScopeRule
 from proxy.core.call import Call, Wishes
+from proxy.core.circuit import CircuitRules
 from proxy.core.evidence import Response
 from proxy.core.operation import AttemptSummary, Operation
 from proxy.core.policy import Resolve
 from proxy.core.reply import Reply
-from proxy.engine.carry import Spooling
 from proxy.engine.engine import Engine
 from proxy.engine.leases import Leases
 from proxy.engine.reload import keep_revisions
+from proxy.engine.settling import Spooling
 from proxy.engine.steps import NoSteps, Steps
 from proxy.journal.base import Journal
 from proxy.journal.memory import MemoryJournal
+from proxy.limits.admission import Admission
+from proxy.limits.circuits import Book
+from proxy.limits.opening import Limits, local_limits
 from proxy.policy.book import PolicyBook, load_content
 from proxy.sandbox.arrivals import Arrival
 from proxy.sandbox.server import Sandbox
@@ -70,6 +76,25 @@ def sooner(book: PolicyBook, resolve: Resolve) -> PolicyBook:
         replace(provider, policies=tuple(replace(policy, resolve=resolve) for policy in provider.policies))
         for provider in book.providers.values()
     )
+
+
+def roomy(book: PolicyBook) -> PolicyBook:
+    """The book with limits that nobody reaches: what they do is told by the tests of limits."""
+    scope = ScopeRule(100_000)
+    budget = BudgetRules(provider=scope, operation=scope, account=scope, failure_class=scope, per_intent=1000)
+    return PolicyBook.of(
+        replace(
+            provider,
+            circuit=CircuitRules(minimum=1_000_000),
+            policies=tuple(replace(policy, budget=budget) for policy in provider.policies),
+        )
+        for provider in book.providers.values()
+    )
+
+
+def roomy_limits(book: Book, clock: Clock, chance: Chance) -> Limits:
+    admission = Admission(clock, chance, AdmissionBounds(1000, 1000, 1000))
+    return replace(local_limits(book, clock, chance), admission=admission)
 
 
 def telemetry_for(clock: Clock) -> Telemetry:
@@ -148,6 +173,7 @@ async def make_world(
     resolve: Resolve | None = None,
     environment: Mapping[str, str] | None = None,
     spool: Spooling | None = None,
+    limited: bool = False,
 ) -> World:
     clock = clock or SystemClock()
     journal = journal if journal is not None else MemoryJournal(clock=clock)
@@ -155,10 +181,13 @@ async def make_world(
     book = book_of(sandbox.url, *edits)
     if resolve is not None:
         book = sooner(book, resolve)
+    if not limited:
+        book = roomy(book)
     await keep_revisions(journal, book)
     vault = Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce)
     ground = Ground(journal, vault, clock, chance, steps or NoSteps(), telemetry_for(clock), environment or {})
-    parts = assemble(ground, Bounds(lease_s, calls_max, harvest_s), book, spool if spool is not None else NoSpool())
+    bounds, spool = Bounds(lease_s, calls_max, harvest_s), spool if spool is not None else NoSpool()
+    parts = assemble(ground, bounds, book, spool, local_limits if limited else roomy_limits)
     return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 

@@ -19,7 +19,7 @@ BAD = Observation(Health.BAD, 0.01)
 
 @pytest.fixture
 def admission() -> Admission:
-    return Admission(SystemClock(), SeededChance(1), Bounds(least=4, most=4, start=4))
+    return Admission(SystemClock(), SeededChance(1), Bounds(least=4, most=4, start=4, queue_least=0))
 
 
 async def admitted(admission: Admission, lane: Lane = HIGH, deadline_s: float = 20.0) -> Admitted:

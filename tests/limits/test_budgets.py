@@ -11,8 +11,7 @@ from proxy.core.budget import BudgetRules, Scope, ScopeRule
 from proxy.core.call import Priority
 from proxy.core.circuit import Group
 from proxy.core.reading import Reading
-from proxy.limits.budgets import Budgets, Grant, Refusal, keep_flushed
-from proxy.tasks import Tasks
+from proxy.limits.budgets import Budgets, Grant, Refusal
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, local_budgets, only, origin, redis_budgets
 
@@ -176,17 +175,6 @@ async def test_many_accounts_are_flushed_in_several_calls(budgets: Budgets) -> N
     await budgets.flush()
     assert budgets.remaining("acme")[Scope.PROVIDER] == 35
     assert budgets.remaining("acme")[Scope.OPERATION] == 35
-
-
-async def test_it_is_flushed_twice_a_second(budgets: Budgets, clock: HandClock) -> None:
-    tasks = Tasks()
-    where = origin()
-    budgets.count_first(where)
-    tasks.start(keep_flushed(budgets, _Ticking(clock)), "flush")
-    while not budgets.remaining("acme"):
-        await _Ticking(clock).sleep(0)
-    await tasks.stop()
-    assert clock.seconds >= 1_000.5
 
 
 class _Ticking(HandClock):

@@ -125,8 +125,10 @@ async def test_failures_in_the_ramp_open_it_again_and_for_longer(one):
     assert view.retry_after_s > 1.5 * 0.8 - 0.5
 
 
-async def test_a_bad_probe_opens_it_again(one):
+async def test_two_bad_probes_open_it_again(one):
     circuits = await half_open(one)
+    await probe(circuits, BAD)
+    assert state(circuits) is HALF_OPEN
     await probe(circuits, BAD)
     assert state(circuits) is OPEN
 
@@ -173,7 +175,7 @@ async def test_an_answer_to_a_call_of_before_says_nothing_about_now(one):
 
 
 async def test_retry_after_holds_all_calls_back(one):
-    one.see(Observation(Health.THROTTLED, retry_after_s=30.0), 1)
+    one.see(Observation(Health.THROTTLED, retry_after_s=30.0), 3)
     await one.pass_time(0.5)
     view = one[0].view("acme", WRITE)
     assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.THROTTLED)

@@ -212,7 +212,7 @@ async def test_a_forced_state_reaches_every_sidecar(fleet_of):
 async def test_retry_after_to_one_holds_all_back(fleet_of):
     fleet = fleet_of(3)
     await fleet.report()
-    fleet.see(Observation(Health.THROTTLED, retry_after_s=30.0), 2, who=[0])
+    fleet.see(Observation(Health.THROTTLED, retry_after_s=30.0), 3, who=[0])
     await fleet.pass_time(1)
     assert {circuits.view("acme", WRITE).reason for circuits in fleet.all} == {CircuitRefusal.THROTTLED}
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from proxy.core.budget import Scope
+from proxy.core.circuit import CircuitState, Group
 from proxy.core.decide import Action
 from proxy.core.operation import Finding, Found, Outcome, State
 from proxy.telemetry.queue import QueueRow
@@ -15,6 +17,8 @@ from proxy.telemetry.records import (
     CallAnswered,
     CallForwarded,
     CallRefused,
+    CircuitChanged,
+    CircuitForced,
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
@@ -22,13 +26,16 @@ from proxy.telemetry.records import (
     IncidentOpened,
     InquiryFinished,
     JournalCalled,
+    JournalRolledBack,
     NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
+    RetryRefused,
     ScheduleRanOut,
 )
 from tests.telemetry.conftest import Told
+from tests.telemetry.test_limits import watched
 from tests.telemetry.test_metrics import counted
 from tests.telemetry.worth import attempt, decision, operation
 
@@ -66,6 +73,12 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     told.tell(OutboxDelivered(3, failed=False, lag=0))
+    told.tell(RetryRefused("acme", "authorization", Scope.PROVIDER))
+    told.tell(CircuitChanged("acme", Group.WRITE, CircuitState.CLOSED, CircuitState.OPEN, fleet=True))
+    told.tell(CircuitForced("acme", Group.WRITE, CircuitState.OPEN, "ada", "maintenance", 60.0))
+    told.tell(JournalRolledBack("another replication id"))
+    told.metrics.watch_limits(watched())
+    told.metrics.look()
     told.metrics.show_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)])
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}

@@ -9,7 +9,8 @@
 -- told           the stream of changes that tell something, by seq (counted in seq)
 -- doubts         ID -> what the gauges tell of it, of those in doubt
 -- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, itself, the newest
--- revisions, latest_revisions, cursors, meta, time       by name; the latest time that was told
+-- revisions, latest_revisions, cursors, meta, time       by name (meta: see history_told.lua); the latest time told
+-- cursor_leases                                          see cursor.lua
 -- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see notice.lua, bury.lua, forget.lua
 local P = KEYS[1]
 local NUL = '\0'
@@ -255,8 +256,8 @@ local function write_over(sheet, now)
   return true
 end
 
--- A start is a sheet, and: created, what it is, its key, the lines of the index that stay, the sealed request.
--- `known`: the key may have operations already.
+-- A start is a sheet, and: created, what it is, its key, the lines of the index that stay, the sealed request; and '1'
+-- where the key stays that of its newest operation. `known`: the key may have operations already.
 local function start(at, now, known)
   local sheet = sheet_at(at)
   local created, body, key = date(ARGV[at + SHEET], now), ARGV[at + SHEET + 1], ARGV[at + SHEET + 2]
@@ -269,7 +270,10 @@ local function start(at, now, known)
   write(sheet, number, '', now, fields)
   reindex(sheet.id, number, '', index)
   local ids = known and redis.call('HGET', P .. 'keys', 'k' .. key)
-  redis.call('HSET', P .. 'keys', 'k' .. key, ids and (ids .. ' ' .. sheet.id) or sheet.id)
+  if ids then
+    ids = ARGV[at + SHEET + 5] == '1' and (sheet.id .. ' ' .. ids) or (ids .. ' ' .. sheet.id)
+  end
+  redis.call('HSET', P .. 'keys', 'k' .. key, ids or sheet.id)
 end
 
 -- An alias is lines: operation id, the word of its client key, the rest.

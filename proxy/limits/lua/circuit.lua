@@ -14,9 +14,9 @@
 
 local STALE, JUDGE_EVERY, QUORUM_SHARE = 2000, 200, 0.3
 local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 5000, 1.5, 20
-local PROBES_MAX, PROBES_OK, BAD_AFTER_OPEN_MAX = 3, 5, 0.2
+local PROBES_MAX, PROBES_OK, BAD_AFTER_OPEN_MAX, BAD_PROBES_LEAST = 3, 5, 0.5, 2
 local RAMP_MINIMUM, RAMP_STAGE, RAMP_STAGES = 5, 1000, 3
-local CLEAN, PATIENCE, GATE_MAX = 10000, 10000, 300000
+local CLEAN, PATIENCE, GATE_MAX, GATE_LEAST = 10000, 10000, 300000, 3
 local KEPT = 86400000 -- an unused circuit is forgotten after a day: it is closed
 
 local FIELDS = {'state', 'version', 'epoch', 'since', 'until', 'opened', 'ok', 'bad', 'patience', 'troubled', 'gate',
@@ -134,7 +134,7 @@ end
 local function gate(asked, spans)
   local met = false
   for _, s in ipairs(spans) do
-    if s.total > 0 and s.throttled + s.bad >= degrade_at.throttled * s.total then met = true end
+    if s.throttled + s.bad >= math.max(GATE_LEAST, degrade_at.throttled * s.total) then met = true end
   end
   local until_at = math.min(asked, now + GATE_MAX)
   if not met or until_at <= math.max(now, circuit.gate) then return end
@@ -218,7 +218,7 @@ elseif verb == 'vote' then
     if ARGV[12] == '1' then set('ok', circuit.ok + 1) else set('bad', circuit.bad + 1) end
     circuit.patience = now + PATIENCE
     granted = 1
-    if circuit.bad > BAD_AFTER_OPEN_MAX * (circuit.ok + circuit.bad) then
+    if circuit.bad >= BAD_PROBES_LEAST and circuit.bad > BAD_AFTER_OPEN_MAX * (circuit.ok + circuit.bad) then
       open()
     elseif circuit.ok >= PROBES_OK then
       enter('ramp')

@@ -1,0 +1,41 @@
+"""Limited: how an answer tells what held its call back, or another try of it, and when to come again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+from proxy.core.reply import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """What held this call, or another try of it, back: a name from our code, and of a retry budget the scope."""
+
+    by: str
+    retry_after_s: float
+    scope: str = ""
+    remaining: float | None = None
+
+    def __str__(self) -> str:
+        words = [self.by]
+        if self.scope:
+            words.append(f"scope={self.scope}")
+        if self.remaining is not None:
+            words.append(f"remaining={max(0.0, self.remaining):.1f}")
+        return "; ".join((*words, f"retry-after={self.retry_after_s:.1f}"))
+
+
+def limited_by(reply: Reply, limited: Limited) -> Reply:
+    """The reply, with what held it back: in a header, and in the members of a problem of ours."""
+    headers = (*reply.headers, (b"Paywitness-Limited-By", str(limited).encode()))
+    if reply.problem is None:
+        return replace(reply, headers=headers)
+    seconds = str(max(1, math.ceil(limited.retry_after_s))).encode()
+    headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
+    members = {"by": limited.by, "retry_after_s": round(limited.retry_after_s, 1)}
+    if limited.scope:
+        members |= {"scope": limited.scope, "remaining": round(max(0.0, limited.remaining or 0.0), 1)}
+    body = json.dumps({**json.loads(reply.body), "limited_by": members}).encode()
+    return replace(reply, headers=headers, body=body)
