@@ -107,7 +107,7 @@ async def serve(
         stack.push_async_callback(parts.upstream.close)
         replay = Replay(spool, parts.records, parts.pinned, lambda: engine.book, clock, parts.late)
         await replay.replay_all()  # what is known for certain comes before what must be assumed
-        recovery = Recovery(journal, clock, telemetry)
+        recovery = Recovery(journal, clock, telemetry, settings.lease_s)
         recovered = await recovery.at_start(only_holder=not shared)
         reload = Reload(PolicyWatch(settings.policies, book), engine, journal, clock, telemetry)
         telemetry.tell(reloaded(book))
@@ -125,6 +125,8 @@ async def serve(
             "spool": replay.keep_replaying(),
             "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
         }
+        if parts.rollback is not None:
+            loops["rollback"] = parts.rollback.keep_watching()
         if settings.events is not None and events_key is not None:
             sink = Sink(settings.events, events_key)
             loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, chance, telemetry).keep_delivering()

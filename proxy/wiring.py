@@ -33,6 +33,7 @@ from proxy.engine.relay import Relay
 from proxy.engine.repeats import Repeats
 from proxy.engine.reports import Reports
 from proxy.engine.resolver import Resolver
+from proxy.engine.rollback import Rollback
 from proxy.engine.settling import Settling, Spooling
 from proxy.engine.steps import Steps
 from proxy.engine.watch import Watch
@@ -95,6 +96,7 @@ class Parts:
     upstream: UpstreamClient
     limits: Limits
     reports: Reports
+    rollback: Rollback | None
 
 
 def assemble(
@@ -104,9 +106,11 @@ def assemble(
     journal, vault, clock, telemetry = ground.journal, ground.vault, ground.clock, ground.telemetry
     under_way: dict[str, Errand] = {}
     tasks, watch = Tasks(), Watch()
-    leases = Leases(journal, clock, bounds.lease_s)  # the right to send
+    leases = Leases(journal, clock, bounds.lease_s, telemetry)  # the right to send
     upstream = UpstreamClient(monotonic=clock.mono, steps=ground.steps, harvest_s=bounds.harvest_s)  # the network
-    records = Records(journal, leases, vault, clock, telemetry)  # claims and writes
+    # What a store forgot is put back.
+    rollback = Rollback(journal, leases, clock, telemetry) if journal.may_forget else None
+    records = Records(journal, leases, vault, clock, telemetry, rollback=rollback)  # claims and writes
     pinned = PinnedPolicies(journal)  # the policy that each operation was started under
     outside = Outside(records, vault, clock, ground.chance, telemetry, watch)  # evidence that came by no attempt
     late = Late(records, outside, clock, telemetry)  # evidence that came too late for its call
@@ -119,8 +123,12 @@ def assemble(
 
     limits = open_limits(circuit_rules, clock, ground.chance)  # how much a provider is given
     gate = Gate(limits.circuits, limits.admission, current, clock, bounds.calls_max)  # who may go to it now
+    if rollback is not None:
+        gate.cautious = rollback.cautious
     allowances = Allowances(limits.budgets, telemetry)  # and who again
-    fallbacks = Fallbacks(journal, current, leases, vault, clock, ground.chance, ground.environment, telemetry)
+    fallbacks = Fallbacks(
+        journal, current, leases, vault, clock, ground.chance, ground.environment, telemetry, rollback
+    )
     carry = Carry(  # the life of a call
         records=records,
         repeats=Repeats(journal, vault, clock, pinned, under_way, watch),
@@ -153,7 +161,7 @@ def assemble(
     )
     resolver = _resolver(ground, bounds, carry, outside, pinned, current)
     reports = Reports(limits, gate, journal, watch, clock, telemetry)
-    return Parts(engine, leases, resolver, outside, late, records, pinned, upstream, limits, reports)
+    return Parts(engine, leases, resolver, outside, late, records, pinned, upstream, limits, reports, rollback)
 
 
 def _resolver(

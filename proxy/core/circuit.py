@@ -267,9 +267,7 @@ def _judge(fleet: Fleet, now_ms: int, draw: float, rules: CircuitRules) -> Fleet
 def _gated(fleet: Fleet, rows: list[Row], sums: tuple[Sum, Sum], now_ms: int, rules: CircuitRules) -> Fleet:
     """Retry-After closes the gate for all where a share of all calls met it: one alone may be a caller's own limit."""
     asked_ms = max((row.gate_ms for row in rows), default=0)
-    met = any(
-        _refused(one.counts) >= max(GATE_LEAST, rules.degrade_at.throttled * one.counts.total) for one in sums
-    )
+    met = any(_refused(one.counts) >= max(GATE_LEAST, rules.degrade_at.throttled * one.counts.total) for one in sums)
     gate_ms = min(asked_ms, now_ms + GATE_MAX_MS)
     if not met or gate_ms <= max(now_ms, fleet.circuit.gate_ms):
         return fleet

@@ -67,6 +67,7 @@ class IncidentKind(StrEnum):
     TWO_REFERENCES = "two_references"  # the provider made two things of one operation
     ANOTHER_AMOUNT = "another_amount"
     DUPLICATE_SUCCESS = "duplicate_success"  # a second paying success of one intent
+    JOURNAL_ROLLBACK = "journal_rollback"  # the journal had forgotten it, and its key or guard was given to another
     BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
 
 

@@ -198,6 +198,13 @@ def _both_keys_returned(operation: Operation, twin: Operation | None) -> str:
     )
 
 
+def _journal_rollback(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"The journal had forgotten {_thing(operation)}, and the same was started again: look for two payments at "
+        f"{operation.provider}, give one back if there are, and close the incident with what was found."
+    )
+
+
 def _look(operation: Operation, twin: Operation | None) -> str:
     return f"Compare {_thing(operation)} with the timeline, and close the incident with what was found."
 
@@ -210,4 +217,5 @@ _PROPOSALS: dict[str, Callable[[Operation, Operation | None], str]] = {
     IncidentKind.ANOTHER_AMOUNT: _another_amount,
     IncidentKind.DUPLICATE_SUCCESS: _duplicate_success,
     IncidentKind.BOTH_KEYS_RETURNED: _both_keys_returned,
+    IncidentKind.JOURNAL_ROLLBACK: _journal_rollback,
 }

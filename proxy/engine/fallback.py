@@ -24,6 +24,7 @@ from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, seal_request, with_header
 from proxy.engine.leases import Leases
 from proxy.engine.records import fresh_operation
+from proxy.engine.rollback import Rollback
 from proxy.journal.base import Change, Journal, Listing
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.records import FellBack
@@ -44,6 +45,7 @@ class Fallbacks:
     chance: Chance
     environment: Mapping[str, str]
     telemetry: Telemetry
+    rollback: Rollback | None = None
 
     async def take(self, errand: Errand, first: Operation, decision: Decision, route: Route) -> Operation | None:
         """End the first and start its fallback; the errand is then the second's. None where somebody was faster: then
@@ -76,13 +78,16 @@ class Fallbacks:
         )
         asked_boot = self.leases.asked_at()
         try:
-            _, claim = await self.journal.fall_back(change, request)
+            ended, claim = await self.journal.fall_back(change, request)
         except StaleWrite:
             claim = None
         if claim is None or claim.verdict is not Verdict.OWNED or claim.operation is None:
             errand.policy, errand.identity, errand.request, errand.operation = kept
             return None
-        self.leases.hold(claim.operation.id, errand.token, asked_boot)
+        self.leases.hold(claim.operation.id, errand.token, asked_boot, claim.operation, request.sealed_request)
+        if self.rollback is not None:
+            self.rollback.remember(ended)
+            self.rollback.remember(claim.operation, sealed_request=request.sealed_request)
         reason = str(first.reading or Reading.NETWORK_CONNECT_FAILURE) if not errand.held_by_circuit else "circuit_open"
         self.telemetry.tell(FellBack(first.provider, policy.provider, reason, second.id))
         errand.tries, errand.byte_started, errand.has_sent, errand.last_delay_s = 1, False, False, 0.0

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from proxy.clock import Clock
 from proxy.core.errors import JournalUnavailable
+from proxy.core.events import IncidentKind
 from proxy.core.operation import Operation
-from proxy.journal.base import JOURNAL_ROLLBACK, Journal
+from proxy.journal.base import Journal
 from proxy.telemetry.records import IncidentOpened
 from proxy.telemetry.telemetry import Telemetry
 
@@ -149,10 +150,10 @@ class Leases:
         lease_s = self.lease_s if ours else None
         stands = await self._journal.restore(operation, sealed_request, sealed_response, lease_s=lease_s)
         _log.error("%s was forgotten by the journal, and was put back as it is known here", operation.id)
-        if stands.incident == JOURNAL_ROLLBACK:
+        if stands.incident == IncidentKind.JOURNAL_ROLLBACK:
             self.let_go(operation.id)
             if operation.incident is None and self._telemetry is not None:
-                self._telemetry.tell(IncidentOpened(stands, JOURNAL_ROLLBACK))
+                self._telemetry.tell(IncidentOpened(stands, IncidentKind.JOURNAL_ROLLBACK))
         elif ours and held is not None and stands.lease is not None and stands.lease.token == token:
             held.until_boot, held.operation = asked_boot + self.lease_s, stands  # no harm where it was let go meanwhile
         return stands

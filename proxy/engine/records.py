@@ -10,6 +10,7 @@ from proxy.clock import Clock
 from proxy.core.claim import Claim, ClaimRequest, Verdict
 from proxy.core.contract import Kind
 from proxy.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
+from proxy.core.events import IncidentKind
 from proxy.core.identity import fingerprint_of, request_hash_of
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
@@ -19,7 +20,7 @@ from proxy.engine.errand import Errand
 from proxy.engine.keeping import KeptRequest, seal_credential, seal_request
 from proxy.engine.leases import Leases, is_forgotten
 from proxy.engine.rollback import Rollback
-from proxy.journal.base import JOURNAL_ROLLBACK, Change, Journal
+from proxy.journal.base import Change, Journal
 from proxy.telemetry.records import JournalCalled
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
@@ -130,7 +131,7 @@ class Records:
         if before is None or before.version != change.operation.version or not is_forgotten(found, before):
             return None
         stands = await self.leases.put_back(before)
-        if stands.version != before.version or stands.incident == JOURNAL_ROLLBACK:
+        if stands.version != before.version or stands.incident == IncidentKind.JOURNAL_ROLLBACK:
             return None  # others went on meanwhile
         try:
             return await self._record(change)
@@ -154,7 +155,11 @@ class Records:
             raise
         self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=False))
         # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
-        if change.lease_s is not None and recorded.lease is not None and recorded.incident != JOURNAL_ROLLBACK:
+        if (
+            change.lease_s is not None
+            and recorded.lease is not None
+            and recorded.incident != IncidentKind.JOURNAL_ROLLBACK
+        ):
             self.leases.hold(recorded.id, recorded.lease.token, asked_boot, recorded)
         if self.rollback is not None:
             self.rollback.remember(recorded, sealed_response=change.sealed_response)

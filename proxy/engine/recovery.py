@@ -24,6 +24,7 @@ class Recovery:
     journal: Journal
     clock: Clock
     telemetry: Telemetry
+    lease_s: float
 
     async def at_start(self, *, only_holder: bool) -> int:
         """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
@@ -39,13 +40,19 @@ class Recovery:
         return total
 
     async def keep_looking(self) -> None:
-        """Leases that ran out while we run, and the gauges of what is in doubt."""
+        """Leases that ran out while we run, and the gauges of what is in doubt. After the journal was away, holders
+        first get a lease's time to say what they know: their leases could not be renewed."""
+        away_boot = -self.lease_s
         while True:
             try:
-                self._tell(await self.journal.expire_leases())
+                rolled_back_s = self.journal.rolled_back_s()
+                back_s = self.clock.boot() - away_boot
+                if min(back_s, rolled_back_s if rolled_back_s is not None else back_s) >= self.lease_s:
+                    self._tell(await self.journal.expire_leases())
                 in_review = await self.journal.listing(_IN_REVIEW)
                 self.telemetry.metrics.show_doubt(await self.journal.doubt_counts(), reviews_by_reason(in_review))
             except JournalUnavailable:
+                away_boot = self.clock.boot()
                 _log.warning("the journal does not answer; looking again in %.0f s", _LOOK_EVERY_S)
             await self.clock.sleep(_LOOK_EVERY_S)
 

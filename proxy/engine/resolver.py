@@ -99,7 +99,7 @@ class Resolver:
         limit = min(room, self.per_provider_max)
         taken = await self.journal.take_due(token, self.carry.leases.lease_s, limit=limit, full=full)
         for operation in taken:
-            self.carry.leases.hold(operation.id, token, asked_boot)
+            self.carry.leases.hold(operation.id, token, asked_boot, operation)
             self._busy[operation.provider] += 1
             try:
                 self.tasks.start(self._see_to(operation, token), "resolve")

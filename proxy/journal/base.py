@@ -18,8 +18,6 @@ from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.money import Money
 from proxy.core.operation import AttemptSummary, Finding, HistoryEntry, Operation, State, Told
 
-JOURNAL_ROLLBACK = "journal_rollback"  # the incident of an operation that was forgotten, and then started by others
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -149,7 +147,7 @@ class Journal(Protocol):
     ) -> Operation:
         """Write an operation again that the journal has lost, or has older than it is known here; as it now stands, and
         never over a newer version. Its lease, where it has one, runs for `lease_s` from now. Where its key or guard was
-        since given to another, that one keeps it, and this one is an incident (JOURNAL_ROLLBACK). A store that cannot
+        since given to another, that one keeps it, and this one is an incident (`journal_rollback`). A store that cannot
         go back has lost nothing: it raises JournalUnavailable."""
         ...
 
@@ -255,6 +253,11 @@ class Journal(Protocol):
 
     async def check_identity(self, check_value: str) -> None:
         """Keep the identity secret's check value, or raise JournalUnfit where another one is kept."""
+        ...
+
+    @property
+    def may_forget(self) -> bool:
+        """Whether the store can come back without its last writes."""
         ...
 
     def rolled_back_s(self) -> float | None:

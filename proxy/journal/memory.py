@@ -317,6 +317,10 @@ class MemoryJournal:
         if shelves.identity != check_value:
             raise JournalUnfit(steps.OTHER_IDENTITY)
 
+    @property
+    def may_forget(self) -> bool:
+        return False
+
     def rolled_back_s(self) -> float | None:
         return None
 

@@ -181,6 +181,10 @@ class RedisJournal:
         await self._writes.close()
         await self._reads.close()
 
+    @property
+    def may_forget(self) -> bool:
+        return True
+
     def rolled_back_s(self) -> float | None:
         return self._standing.rolled_back_s
 

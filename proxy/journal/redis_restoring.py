@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from proxy.core.claim import after_expired_lease
+from proxy.core.events import IncidentKind
 from proxy.core.guard import hold_of
 from proxy.core.operation import GuardKind, Lease, Operation
 from proxy.core.outside import told_by
-from proxy.journal.base import JOURNAL_ROLLBACK
 from proxy.journal.steps import Step, entry_of
 
 _EVENT = "put_back"
@@ -49,7 +49,7 @@ def put_back(
     operation = known.changed(
         updated_at=now,
         lease=lease,
-        incident=known.incident or (JOURNAL_ROLLBACK if others else None),
+        incident=known.incident or (IncidentKind.JOURNAL_ROLLBACK if others else None),
     )
     had = "nothing of it" if stored is None else f"only version {stored.version} of it"
     note = f"put back: after a rollback the journal had {had}"

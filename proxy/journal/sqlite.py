@@ -203,6 +203,10 @@ class SqliteJournal:
     async def check_identity(self, check_value: str) -> None:
         await self._writes.ask(self._writer.check_identity, check_value)
 
+    @property
+    def may_forget(self) -> bool:
+        return False
+
     def rolled_back_s(self) -> float | None:
         return None
 

@@ -49,7 +49,6 @@ _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 # The customer was charged although somebody had been told otherwise, or twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
-_JOURNAL_ROLLBACK = "journal_rollback"
 _OPERATION = ("provider", "operation")
 
 
@@ -316,7 +315,7 @@ class Metrics:
 
     def journal_rolled_back(self, record: JournalRolledBack) -> None:
         """An incident of the journal, and so of no provider."""
-        self._families.incidents.labels("", _JOURNAL_ROLLBACK).inc()
+        self._families.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK).inc()
 
     def journal_called(self, record: JournalCalled) -> None:
         duration = self._journal.get(record.call)

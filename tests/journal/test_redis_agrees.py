@@ -90,6 +90,7 @@ class Both:
     async def step(self) -> None:
         steps = [self.claim] * 8 + [self.record] * 8
         steps += [self.fall_back, self.take_lease, self.take_due, self.expire, self.renew, self.retire, self.move_time]
+        steps += [self.hasten]
         await self.random.choice(steps)()
 
     async def claim(self) -> None:
@@ -134,6 +135,10 @@ class Both:
         token, limit = next(self._tokens), self.random.randrange(1, 5)
         full = frozenset(self.random.choice([(), ("acme",)]))
         await self.answer(lambda journal: journal.take_due(token, LEASE_S, limit=limit, full=full))
+
+    async def hasten(self) -> None:
+        provider, limit = self.random.choice(["acme", "other"]), self.random.randrange(1, 5)
+        await self.answer(lambda journal: journal.hasten(provider, within_s=2.5, limit=limit))
 
     async def expire(self) -> None:
         await self.answer(lambda journal: journal.expire_leases())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from proxy.core.claim import Verdict
 from proxy.core.errors import JournalUnavailable, StaleWrite
 from proxy.journal.redis import RedisJournal
 from proxy.journal.redis_connection import Replication, replication_in
+from proxy.journal.redis_lane import REPLICAS_AGAIN_AFTER_S
+from tests.journal.forwarder import Forwarder
 from tests.journal.redis_server import RedisServer
-from tests.journal.sample import asking, doubting, owned, read, resending, succeeding
+from tests.journal.sample import asking, doubting, owned, read, resending, succeeding, telling
 
 
 def _wait_until_replicated(primary: RedisServer, replica: RedisServer) -> None:
@@ -127,6 +129,126 @@ async def test_once_seen_a_replica_is_waited_for_unless_the_operator_says_otherw
     alone = await RedisJournal.open(f"{primary.url}?replicas=0")
     assert (await alone.claim(asking("key-3"))).verdict is Verdict.OWNED
     await alone.close()
+
+
+async def test_a_sidecar_that_starts_while_the_replica_is_cut_off_waits_for_it_too(
+    servers: tuple[RedisServer, RedisServer], journal: RedisJournal
+) -> None:
+    """The journal remembers that it had replicas: the next process does not take the primary for one that is alone."""
+    primary, replica = servers
+    await owned(journal)
+    replica.kill()
+    await _until(lambda: primary.info("replication")["connected_slaves"] == "0")
+    after = await RedisJournal.open(primary.url)
+    with pytest.raises(JournalUnavailable, match="0 of 1 replicas"):
+        await after.claim(asking("key-2"))
+    await after.close()
+    alone = await RedisJournal.open(f"{primary.url}?replicas=0")
+    assert (await alone.claim(asking("key-3"))).verdict is Verdict.OWNED
+    await alone.close()
+
+
+async def test_a_primary_that_never_had_one_is_alone(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "alone")
+    server.start()
+    for _ in range(2):
+        journal = await RedisJournal.open(server.url)
+        await owned(journal, f"key-{_}")
+        assert journal.rolled_back_s() is None
+        await journal.close()
+    server.kill()
+
+
+async def test_a_replica_that_was_promoted_may_have_forgotten_something(
+    servers: tuple[RedisServer, RedisServer],
+) -> None:
+    primary, replica = servers
+    journal = await RedisJournal.open(f"{primary.url}?replicas=0")
+    await owned(journal)
+    assert journal.rolled_back_s() is None
+    await journal.close()
+    _wait_until_replicated(primary, replica)
+    primary.kill()
+    replica.ask("REPLICAOF", "NO", "ONE")
+    first = await RedisJournal.open(f"{replica.url}?replicas=0")
+    second = await RedisJournal.open(f"{replica.url}?replicas=0")  # told by the journal, although the first noticed
+    for after in (first, second):
+        since_s = after.rolled_back_s()
+        assert since_s is not None
+        assert 0 <= since_s < 5
+        await after.close()
+
+
+async def test_a_redis_that_started_again_may_have_too_and_a_running_journal_notices(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "restarted")
+    server.start()
+    journal = await RedisJournal.open(server.url)
+    operation = await owned(journal)
+    told = await journal.record(telling(operation, succeeding(operation)))
+    (first,) = await journal.outcomes(0, limit=10)
+    assert journal.rolled_back_s() is None
+    server.kill()
+    server.start()
+    assert await journal.healthy() or await journal.healthy()  # on the connection that broke, and on the next
+    assert journal.rolled_back_s() is not None
+    # Who has read the feed up to a number that was given and forgotten misses nothing that is given later.
+    operation = await owned(journal, "key-2")
+    await journal.record(telling(operation, succeeding(operation)))
+    _, second = await journal.outcomes(0, limit=10)
+    assert second.seq > first.seq + 100_000
+    assert await read(journal, told) == told
+    await journal.close()
+    server.kill()
+
+
+async def test_a_first_replica_changes_the_replication_id_and_forgets_nothing(tmp_path: Path) -> None:
+    primary = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0")
+    primary.start()
+    journal = await RedisJournal.open(primary.url)
+    before = journal.replication_id
+    replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}")
+    replica.start()
+    _wait_until_replicated(primary, replica)
+    await asyncio.sleep(REPLICAS_AGAIN_AFTER_S)
+    assert await journal.healthy()
+    assert journal.replication_id not in {"", before}
+    assert journal.rolled_back_s() is None
+    await journal.close()
+    replica.kill()
+    primary.kill()
+
+
+async def test_reads_go_to_the_primary_that_writes_go_to(servers: tuple[RedisServer, RedisServer]) -> None:
+    """The old primary may still answer, as it stood."""
+    primary, replica = servers
+    address = Forwarder(primary.port)
+    journal = await RedisJournal.open(f"redis://127.0.0.1:{address.port}/0?replicas=0")
+    operation = await owned(journal)
+    assert await read(journal, operation) == operation  # both connections stand
+    _wait_until_replicated(primary, replica)
+    replica.ask("REPLICAOF", "NO", "ONE")
+    address.lead_to(replica.port)
+    primary.ask("CLIENT", "KILL", "ID", _id_of_writes(primary))
+    with pytest.raises(JournalUnavailable):
+        await journal.record(succeeding(operation))
+    ended = await journal.record(succeeding(operation))
+    assert await read(journal, operation) == ended
+    await journal.close()
+    address.close()
+
+
+def _id_of_writes(server: RedisServer) -> str:
+    """Of the journal's two connections, the one that claimed."""
+    lines = server.ask("CLIENT", "LIST", "TYPE", "normal").decode().splitlines()
+    (line,) = (line for line in lines if "cmd=evalsha" in line or "cmd=info" in line)
+    return dict(part.split("=", 1) for part in line.split())["id"]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ class Script:
     async def play(self, steps: int) -> None:
         often = [self.claim, self.claim, self.claim, self.record, self.record, self.record, self.wait]
         seldom = [self.take, self.take_due, self.renew, self.expire, self.fall_back, self.retire, self.read_on]
+        seldom += [self.hasten]
         for _ in range(steps):
             await self.random.choice([*often, *seldom])()
         for listing in (Listing(limit=500), Listing(states=frozenset({State.UNKNOWN}), limit=500)):
@@ -118,6 +119,10 @@ class Script:
         taken = await self.journal.take_due(f"due-{self.number}", LEASE_S, limit=2, full=full)
         self.transcript.append(taken)
         self.known.update({operation.key: operation for operation in taken})
+
+    async def hasten(self) -> None:
+        provider, limit = self.random.choice(["acme", "other"]), self.random.choice([1, 3])
+        self.transcript.append(await self.journal.hasten(provider, within_s=2.5, limit=limit))
 
     async def fall_back(self) -> None:
         sending = [key for key, operation in sorted(self.known.items()) if operation.state is State.SENDING]
