@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -134,6 +135,7 @@ async def serve(
             background.start(loop, name)
         bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks)
         _listen_to_signals(stop, reload.look_now)
+        _spare_the_collector()
         for line in greet(bound, book, recovered):
             say(line)
         await stop.wait()
@@ -208,6 +210,14 @@ async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]
 
         return await RedisJournal.open(settings.journal), True
     return await SqliteJournal.open(path, clock=clock), False
+
+
+def _spare_the_collector() -> None:
+    """What is here now stays for good, and calls leave next to no cycles behind: looked at by the collector at every
+    700th value, as is its default, they cost a twentieth of all CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _listen_to_signals(stop: asyncio.Event, look_now: asyncio.Event) -> None:
