@@ -221,7 +221,7 @@ def next_look_at(
     """When to look again after a look; None where the schedule has run out. `jitter` is a factor around 1. `proof` is
     given after a miss: once all has settled, the misses that prove absence follow each other by the lag, whatever the
     schedule says, and use none of it up."""
-    by_schedule = now + schedule_s[operation.looks] * jitter if operation.looks < len(schedule_s) else None
+    by_schedule = _by_schedule(operation, schedule_s, now, jitter)
     if proof is None:
         return by_schedule
     ready_at = settled_at(operation, proof.settle_s)
@@ -230,3 +230,15 @@ def next_look_at(
     else:
         soonest = now + max(proof.lag_s, 0.05) * max(1.0, jitter) / max(1, proof.misses - 1)
     return soonest if by_schedule is None else min(by_schedule, soonest)
+
+
+def _by_schedule(operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float) -> float | None:
+    """A look that was pulled forward uses up a look, not time: the schedule ends no sooner than it would have."""
+    if operation.looks < len(schedule_s):
+        return now + schedule_s[operation.looks] * jitter
+    began_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    ends_at = began_at + _LASTS_AT_LEAST * sum(schedule_s)
+    return ends_at if now < ends_at else None
+
+
+_LASTS_AT_LEAST = 0.8  # of the whole schedule: its waits are jittered

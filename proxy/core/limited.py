@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from proxy.core.reply import Reply
 
+_HEADER = b"Paywitness-Limited-By"
+
 
 @dataclass(frozen=True, slots=True)
 class Limited:
@@ -29,11 +31,13 @@ class Limited:
 
 def limited_by(reply: Reply, limited: Limited) -> Reply:
     """The reply, with what held it back: in a header, and in the members of a problem of ours."""
-    headers = (*reply.headers, (b"Paywitness-Limited-By", str(limited).encode()))
+    told = tuple(pair for pair in reply.headers if pair[0] != _HEADER)  # a repeat may have been told the first's answer
+    headers = (*told, (_HEADER, str(limited).encode()))
     if reply.problem is None:
         return replace(reply, headers=headers)
-    seconds = str(max(1, math.ceil(limited.retry_after_s))).encode()
-    headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
+    if not limited.scope:  # a budget holds our own retries back; the caller's next call asks none
+        seconds = str(max(1, math.ceil(limited.retry_after_s))).encode()
+        headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
     members = {"by": limited.by, "retry_after_s": round(limited.retry_after_s, 1)}
     if limited.scope:
         members |= {"scope": limited.scope, "remaining": round(max(0.0, limited.remaining or 0.0), 1)}

@@ -6,9 +6,10 @@ attempt showed, for the budget's ratio follows how often retries help.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from proxy.core.budget import COST_AMBIGUOUS, COST_UNAMBIGUOUS, Origin, RetryAsk, cost_of
+from proxy.core.budget import COST_AMBIGUOUS, COST_UNAMBIGUOUS, Origin, RetryAsk, Scope, cost_of
 from proxy.core.circuit import Group
 from proxy.core.evidence import Evidence, WireFault
 from proxy.core.limited import Limited
@@ -17,9 +18,11 @@ from proxy.core.operation import GuardKind, Operation
 from proxy.core.policy import Policy
 from proxy.core.reading import Classification, Reading
 from proxy.engine.errand import Errand
-from proxy.limits.budgets import Budgets, Grant, Refusal
+from proxy.limits.budgets import STORE_GONE, Budgets, Grant, Refusal
 from proxy.telemetry.records import RetryRefused
 from proxy.telemetry.telemetry import Telemetry
+
+_log = logging.getLogger("paywitness.limits")
 
 # What kept an attempt from the wire without the provider having a part in it.
 _NEVER_TRIED = frozenset(
@@ -42,7 +45,11 @@ class Allowances:
             _intent_of(operation),
             policy.contract.dedupes,
         )
-        found = await self.budgets.acquire(ask)
+        try:
+            found = await self.budgets.acquire(ask)
+        except Exception as error:  # noqa: BLE001  # a fault of the limits costs the retry, never what is known
+            _log.error("the retry budget failed by %s; nothing is tried again", type(error).__name__)
+            found = Refusal(Scope.PROVIDER, policy.budget.window_s, 0.0, fleet=False, because=STORE_GONE)
         if isinstance(found, Grant):
             errand.grant, errand.limited = found, None
             return True
@@ -91,6 +98,17 @@ class Allowances:
 
     def count_read(self, operation: Operation, policy: Policy) -> None:
         self.budgets.count_first(self._origin(operation, policy, Group.INQUIRY))
+
+    async def give_back_read(self, grant: Grant) -> None:
+        """Nobody was asked after all."""
+        await self.budgets.refund(grant)
+
+    def judge_hedge(self, grant: Grant, *, helped: bool) -> None:
+        """Whether the second inquiry was the one that answered."""
+        if helped:
+            self.budgets.succeeded(grant)
+        else:
+            self.budgets.failed(grant)
 
     def judge_read(self, grant: Grant, observation: Observation | None) -> None:
         if observation is not None and observation.health is Health.OK:

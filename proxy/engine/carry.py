@@ -73,7 +73,7 @@ class Carry:
             await self.steps.reached(step.SENDING_RECORDED)
             reply = await self.see_through(errand, claim.operation, errand.policy)
             return await self.repeats.evidence_or(reply, errand)
-        if claim.verdict is Verdict.IN_DOUBT and permitted:
+        if claim.verdict is Verdict.IN_DOUBT and errand.turn is not None:
             return await self.resume(errand, claim)
         await self.gate.leave(errand)
         return await self.repeats.answer(errand, claim)

@@ -7,6 +7,7 @@ for one attempt and is ended once, with what the attempt showed of the provider.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from proxy.limits.admission import Admission, Refused
 from proxy.limits.circuits import Circuits
 from proxy.policy.book import PolicyBook
 
+_log = logging.getLogger("paywitness.limits")
 _ILL_IN_A_ROW = 3  # so many failures and then a success: it was down, even where too few called for a circuit to open
 _NOTHING_SENT = "Nothing was sent."
 
@@ -50,6 +52,7 @@ class Permit:
 
 _BY_CIRCUIT = frozenset(CircuitRefusal)
 _DRAINING = Permit(False, "draining", f"This sidecar is shutting down. {_NOTHING_SENT} Try again, another will answer.")
+_CALLER_LEFT = Permit(False, "caller_left", f"Its caller left while it waited for its turn. {_NOTHING_SENT}")
 _ROLLED_BACK = Permit(
     False,
     "journal_rolled_back",
@@ -88,6 +91,9 @@ class Gate:
         permit = await self.turn(policy, Group.WRITE, Lane(errand.priority), self._time_left_s(errand))
         if not permit.granted and permit.by_circuit and _falls_back_when_open(errand, policy):
             return Permit(True)  # it starts, is held back at once, and goes on by another route
+        if permit.turn is not None and permit.turn.admitted.waited_s > 0 and not errand.still_there():
+            await self.end(permit.turn, None)
+            return _CALLER_LEFT
         return permit
 
     async def turn(self, policy: Policy, group: Group, lane: Lane, time_left_s: float) -> Permit:
@@ -124,6 +130,7 @@ class Gate:
 
     async def enter(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence | None:
         """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
+        errand.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
         if errand.turn is not None:
             return None
         lane = Lane.RESOLUTION if errand.nobody_hears else Lane(errand.priority)
@@ -149,14 +156,24 @@ class Gate:
             await self.end(turn, observation)
         return observation
 
-    async def end_read(self, turn: Turn, evidence: Evidence) -> Observation | None:
-        """An inquiry's turn is over."""
+    async def end_read(self, turn: Turn, evidence: Evidence | None) -> Observation | None:
+        """An inquiry's turn is over. None: nobody was asked."""
+        if evidence is None:
+            await self.end(turn, None)
+            return None
         asked_s = retry_after_s(evidence.response, self.clock.now())
         observation = observation_of_read(evidence, self._slow_after_s(turn), asked_s)
         await self.end(turn, observation)
         return observation
 
     async def end(self, turn: Turn, observation: Observation | None) -> None:
+        """Never raises for the limits' own sake: what the attempt showed of the payment matters more."""
+        try:
+            await self._end(turn, observation)
+        except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
+            _log.error("what %s showed was not counted: %s", turn.policy.provider, type(error).__name__)
+
+    async def _end(self, turn: Turn, observation: Observation | None) -> None:
         provider = turn.policy.provider
         self.admission.release(turn.admitted, observation)
         self.circuits.observe(provider, turn.group, observation)

@@ -114,7 +114,7 @@ class Inquirer:
         permit = await self.gate.turn(policy, Group.INQUIRY, Lane.RESOLUTION, policy.timeouts.deadline_s)
         if permit.turn is None:
             return _held_back(permit.refusal, permit.retry_after_s)
-        evidence = _NOBODY_TO_ASK
+        evidence: Evidence | None = None  # while nobody was asked there is none, of the provider or of the retry
         grant = None
         try:
             failed = self.failed_lately.get(operation.id)
@@ -126,18 +126,19 @@ class Inquirer:
                     return _held_back(found.because, found.wait_s)
                 grant = found
             asked = await self._ask(operation, policy, request, method, target)
-            evidence = asked[0]
+            evidence = asked[0] if asked[0] is not _NOBODY_TO_ASK else None
             return asked
         finally:
             observation = await self.gate.end_read(permit.turn, evidence)
-            if grant is not None:
+            if grant is not None and evidence is None:
+                await self.allowances.give_back_read(grant)
+            elif grant is not None:
                 self.allowances.judge_read(grant, observation)
-            self._remember(operation, evidence)
+            if evidence is not None:
+                self._remember(operation, evidence)
 
     def _remember(self, operation: Operation, evidence: Evidence) -> None:
         self.failed_lately.pop(operation.id, None)
-        if evidence is _NOBODY_TO_ASK:
-            return
         if evidence.response is None or evidence.response.status_code >= _SERVER_ERROR:
             self.failed_lately[operation.id] = Reading.TEMPORARY_PROVIDER_ERROR
             while len(self.failed_lately) > _REMEMBERED_MAX:
@@ -214,25 +215,31 @@ class Inquirer:
             done, _ = await asyncio.wait(running, timeout=timeouts.first_byte_s * _HEDGE_SHARE)
             if done:
                 return first.result(), False
-            if not await self._may_hedge(operation, policy):
+            grant = await self._hedge(operation, policy)
+            if grant is None:
                 await asyncio.wait(running)
                 return first.result(), False
-            running.add(self.tasks.start(self.upstream.send(origin, wire, timeouts, reuse=False), "inquiry-hedge"))
-            while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if task.result().response is not None or not running:
-                        return task.result(), True
-            return _NOBODY_TO_ASK, True
+            answer: Evidence | None = None
+            helped = False
+            try:
+                running.add(self.tasks.start(self.upstream.send(origin, wire, timeouts, reuse=False), "inquiry-hedge"))
+                while answer is None:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    whole = [task for task in done if task.result().response is not None or not running]
+                    answer = whole[0].result() if whole else None
+                helped = whole[0] is not first and answer.response is not None
+            finally:
+                self.allowances.judge_hedge(grant, helped=helped)
+            return answer, True
         finally:
             for task in running:
                 task.cancel()
 
-    async def _may_hedge(self, operation: Operation, policy: Policy) -> bool:
+    async def _hedge(self, operation: Operation, policy: Policy) -> Grant | None:
         if self.gate.circuits.view(policy.provider, Group.INQUIRY).state is not CircuitState.CLOSED:
-            return False
+            return None
         found = await self.allowances.ask_for_read(operation, policy, Reading.PROVIDER_TIMEOUT)
-        return isinstance(found, Grant)
+        return found if isinstance(found, Grant) else None
 
 
 def _held_back(reason: str, wait_s: float) -> Look:

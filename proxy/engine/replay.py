@@ -6,6 +6,7 @@ after a crash in between; the second time it says nothing new. A piece that cann
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Replay:
     clock: Clock
     late: Late
     _held_until_mono: dict[str, float] = field(default_factory=dict)  # by the names of pieces
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # the resolver replays too, before it looks
 
     async def keep_replaying(self) -> None:
         while True:
@@ -43,6 +45,10 @@ class Replay:
 
     async def replay_all(self) -> int:
         """Replay what waits, oldest first; how many pieces are now in the journal. Stops where the journal is down."""
+        async with self._turn:
+            return await self._replay_all()
+
+    async def _replay_all(self) -> int:
         replayed = 0
         for name in await self.spool.waiting():
             if self._held_until_mono.get(name, 0.0) > self.clock.mono():

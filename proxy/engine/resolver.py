@@ -47,6 +47,7 @@ from proxy.telemetry.telemetry import Telemetry
 _log = logging.getLogger("paywitness.resolver")
 _LOOK_EVERY_S = 0.25
 _HELD_BACK_S = 5.0
+_HELD_BACK_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
 _LOST = Classification.of(Reading.UNKNOWN_OUTCOME, "in_doubt", lost=True)
 _ABSENT = Classification.of(Reading.ABSENT, "absent_confirmed")
 
@@ -139,7 +140,9 @@ class Resolver:
             case Action.CANCEL:
                 await self._cancel(operation, policy, request, token)
             case Action.SCHEDULE_RETRY | Action.RETRY_SAME_OPERATION:
-                await self._resend(errand, operation, policy)
+                held_back_s = await self._resend(errand, operation, policy)
+                if held_back_s is not None:
+                    await self._later(operation, token, held_back_s)
             case Action.SEND_TO_REVIEW:
                 await self._park(operation, token, None, because=decision.because)
             case _ if policy.inquiries:
@@ -176,24 +179,29 @@ class Resolver:
             return
         errand.asked_in_vain = True
         decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
-        if decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN:
-            await self._resend(errand, operation, policy)
-        else:
-            await self._look_again(operation, policy, errand.token, look, asked_at)
+        resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
+        if not resends or await self._resend(errand, operation, policy) is not None:
+            await self._look_again(
+                operation, policy, errand.token, look, asked_at
+            )  # what may not be sent is asked about
 
-    async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> None:
+    async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> float | None:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
         account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
-        any other: it needs a turn at the provider, and its budget."""
+        any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
         permit = await self.carry.gate.turn(policy, Group.WRITE, Lane.RESOLUTION, policy.timeouts.deadline_s)
         if permit.turn is None:
-            await self._later(operation, errand.token, permit.retry_after_s)
-            return
+            return permit.retry_after_s
         errand.turn = permit.turn
-        if not await self.carry.allowances.ask(errand, operation, policy, _LOST):
+        try:
+            return await self._resend_in_turn(errand, operation, policy)
+        finally:  # whatever became of it, also where the journal did not answer
             await self.carry.gate.leave(errand)
-            await self._later(operation, errand.token, errand.limited.retry_after_s if errand.limited else 0.0)
-            return
+            await self.carry.allowances.give_back(errand)
+
+    async def _resend_in_turn(self, errand: Errand, operation: Operation, policy: Policy) -> float | None:
+        if not await self.carry.allowances.ask(errand, operation, policy, _LOST):
+            return errand.limited.retry_after_s if errand.limited else 0.0
         resent = advance(operation, Event.RESEND_RECORDED).changed(
             lease=Lease(errand.token, 0.0), misses=0, first_miss_at=None, looks=operation.looks + 1
         )
@@ -207,9 +215,7 @@ class Resolver:
         )
         taken = await self.carry.records.take(change)
         if taken is None:  # somebody knew more, or was faster
-            await self.carry.gate.leave(errand)
-            await self.carry.allowances.give_back(errand)
-            return
+            return None
         await self.steps.reached(step.RESEND_RECORDED)
         try:
             errand.over.set_result(await self.carry.see_through(errand, taken, policy))
@@ -218,12 +224,17 @@ class Resolver:
             if not errand.over.done():
                 errand.over.cancel()  # a repeat may wait for it
             self.outside.watch.tell(operation.id)
+        return None
 
     async def _cancel(self, operation: Operation, policy: Policy, request: KeptRequest | None, token: str) -> None:
         """Give it up at the provider. That it was tried is durable before a byte of it leaves: no re-send after it."""
         cancel = policy.cancel
         if cancel is None:
             await self._park(operation, token, Finding("cancel", Found.FAILED, detail="the policy knows no cancel"))
+            return
+        view = self.carry.gate.circuits.view(policy.provider, Group.WRITE)
+        if view.passage is Passage.REFUSE:  # it is sent once: not to a provider that is known to be down
+            await self._later(operation, token, view.retry_after_s)
             return
         sent = await self.carry.records.take(
             Change(
@@ -295,7 +306,7 @@ class Resolver:
     async def _later(self, operation: Operation, token: str, wait_s: float) -> None:
         """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
         is pulled forward, so there is no hurry to look again before."""
-        wait_s = max(wait_s, _HELD_BACK_S) * (1.0 + self.chance.draw())
+        wait_s = min(max(wait_s, _HELD_BACK_S), _HELD_BACK_MAX_S) * (1.0 + self.chance.draw())
 
         def step_from(current: Operation) -> Change:
             later = _given_back(current, token)

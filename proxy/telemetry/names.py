@@ -23,7 +23,7 @@ _WORDS_MAX = 100
 # Why a call is turned away: an answer of ours, a limit, or this sidecar's own state. A reason that is missing here is
 # counted as `other`.
 REFUSALS = frozenset(
-    {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "journal_rolled_back"},
+    {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "caller_left", "journal_rolled_back"},
 )
 
 

@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.sidecar import TOP, Sidecar, ask, free_port, listens, wait_until
+from tests.journal.redis_server import RedisServer
+
+# One for the whole fleet: any of them reads and recognises what another one wrote.
+FLEET_SECRETS = {
+    "PAYWITNESS_IDENTITY_SECRET": "bm90IGEgc2VjcmV0LCBidXQgbG9uZyBlbm91Z2ggZm9yIGl0IQ==",
+    "PAYWITNESS_ENCRYPTION_KEYS": "k1:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+}
+FLEET_LEASE_S = 6.0  # the shortest: a fleet knows that a holder is gone by its lease alone
 
 
 @dataclass
@@ -105,3 +113,25 @@ def make_sidecar(tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
     yield make
     for sidecar in made:
         sidecar.kill()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def make_fleet(make_sidecar: Callable[..., Sidecar], redis: RedisServer) -> Callable[..., list[Sidecar]]:
+    """Sidecars over one Redis, not yet started."""
+    options = ("--journal", redis.url, "--lease-seconds", f"{FLEET_LEASE_S:.0f}")
+
+    def make(
+        sandbox_url: str, *edits: tuple[str, str], count: int = 2, environment: dict[str, str] | None = None
+    ) -> list[Sidecar]:
+        secrets = {**FLEET_SECRETS, **(environment or {})}
+        return [make_sidecar(sandbox_url, *edits, options=options, environment=secrets) for _ in range(count)]
+
+    return make

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 from functools import partial
+from typing import Any
 
-from proxy import wiring
 from proxy.cli import main
 
 
@@ -27,5 +27,6 @@ class EndAt:
 
 if __name__ == "__main__":
     step, number = sys.argv[1], signal.Signals[f"SIG{sys.argv[2]}"]
-    sys.modules["proxy.cli.run"].serve = partial(wiring.serve, steps=EndAt(step, number))  # type: ignore[attr-defined]
+    run: Any = sys.modules["proxy.cli.run"]  # the name `run` in the package is the command
+    run.serve = partial(run.serve, steps=EndAt(step, number))
     main(sys.argv[3:])

@@ -12,11 +12,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 START_S = 20.0
+LOST = (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)  # nobody answered
 
 
 def free_port() -> int:
@@ -38,6 +41,18 @@ class Answer:
     @property
     def outcome(self) -> str:
         return self.headers.get("Paywitness-Outcome", "")
+
+    @property
+    def problem(self) -> str:
+        """The kind of an answer of ours; "" where it is the provider's."""
+        if self.headers.get("Content-Type") != "application/problem+json":
+            return ""
+        return str(self.json["type"]).rpartition(":")[2]
+
+    @property
+    def sent(self) -> bool:
+        """Whether this very call sent anything, as far as it says."""
+        return not self.problem or self.json.get("sent") is not False
 
 
 def ask(
@@ -148,6 +163,13 @@ class Sidecar:
     def ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 
+    @property
+    def stopped(self) -> bool:
+        """By SIGSTOP."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "T"
+
     def wait_for_end(self, within_s: float = 30.0) -> int:
         assert self.process is not None
         return self.process.wait(within_s)
@@ -181,6 +203,15 @@ class Sidecar:
             given["Sandbox-Fault"] = fault
         body = {"amount": amount, "currency": "EUR", "metadata": {"order_id": order}}
         return ask(f"{self.url}/v1/charges", body, given, timeout)
+
+    def charge_and_die(self, key: str = "key-1", order: str = "order-1", *, fault: str = "") -> None:
+        """A call, and repeats of it where it is answered, until the sidecar dies under one."""
+        end_mono = time.monotonic() + START_S
+        with suppress(*LOST):
+            while time.monotonic() < end_mono:
+                answer = self.charge(key, order, fault=fault, headers={"Paywitness-Timeout-Ms": "2000"})
+                assert answer.status_code == 504, answer
+        assert self.wait_for_end() == -signal.SIGKILL
 
     def admin(self, path: str, body: object | None = None) -> Answer:
         token = (self.home / "admin-token").read_text().strip()

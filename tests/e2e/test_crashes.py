@@ -5,25 +5,18 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import urllib.error
 from collections.abc import Callable
-from http.client import HTTPException
 
 import pytest
 
 from proxy.engine.steps import CALL_RECEIVED, RESEND_RECORDED, STEPS_OF_A_CALL, STEPS_OF_A_LOOK, UPSTREAM_CONNECTED
 from tests.e2e.conftest import Provider
+from tests.e2e.judge import posts
 from tests.e2e.sidecar import Sidecar, wait_until
 from tests.engine.storm import WITHOUT_KEYS
 
 MakeSidecar = Callable[..., Sidecar]
 pytestmark = pytest.mark.slow
-
-
-def call_and_lose(sidecar: Sidecar, fault: str = "") -> None:
-    """A call whose sidecar dies under it."""
-    with pytest.raises((urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)):
-        sidecar.charge(fault=fault)
 
 
 @pytest.mark.parametrize("fault", ["", "drop_after_commit"])
@@ -36,8 +29,7 @@ def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     sidecar = make_sidecar(sandbox.url, *edits).start(step=step)
     if step == RESEND_RECORDED:
         fault = "drop_after_commit,drop_after_commit,drop_after_commit"
-    call_and_lose(sidecar, fault)
-    assert sidecar.wait_for_end() == -signal.SIGKILL
+    sidecar.charge_and_die(fault=fault)
     before = sandbox.effects()
     assert before <= 1
     sidecar.start()
@@ -56,17 +48,12 @@ def test_a_kill_while_the_provider_is_asked_is_resolved_with_no_operator(
 ) -> None:
     sandbox = start_sandbox("none")
     sidecar = make_sidecar(sandbox.url, *WITHOUT_KEYS).start(step=step)
-    call_and_lose(sidecar, "drop_after_commit")
-    assert sidecar.wait_for_end() == -signal.SIGKILL
+    sidecar.charge_and_die(fault="drop_after_commit")
     sidecar.start()
     wait_until(lambda: states(sidecar) == {"succeeded"}, "the resolution")
     repeat = sidecar.charge()
     assert (repeat.status_code, repeat.outcome, repeat.json["status"]) == (200, "succeeded", "succeeded")
     assert (sandbox.effects(), len(posts(sandbox))) == (1, 1)
-
-
-def posts(sandbox: Provider) -> list[dict]:
-    return [arrival for arrival in sandbox.arrivals() if arrival["method"] == "POST"]
 
 
 def states(sidecar: Sidecar) -> set[str]:
@@ -83,8 +70,7 @@ def test_without_a_key_and_with_nobody_to_ask_a_kill_leaves_doubt_and_nothing_is
         ("    ask: *ask_for_a_charge ", "    # nobody to ask "),
     )
     sidecar = make_sidecar(sandbox.url, *edits).start(step="upstream_answered")
-    call_and_lose(sidecar)
-    assert sidecar.wait_for_end() == -signal.SIGKILL
+    sidecar.charge_and_die()
     sidecar.start()
     for _ in range(3):
         repeat = sidecar.charge()
@@ -100,7 +86,7 @@ def test_a_sidecar_that_slept_past_its_lease_does_not_send(sandbox: Provider, ma
     answers = []
     caller = threading.Thread(target=lambda: answers.append(sidecar.charge(timeout=60)))
     caller.start()
-    wait_until(lambda: _stopped(sidecar), "the stop at the step")
+    wait_until(lambda: sidecar.stopped, "the stop at the step")
     time.sleep(6.5)  # the lease: nothing but time ends it
     assert sandbox.effects() == 0
     sidecar.send(signal.SIGCONT)
@@ -112,9 +98,3 @@ def test_a_sidecar_that_slept_past_its_lease_does_not_send(sandbox: Provider, ma
     assert len(sandbox.arrivals()) == len(attempts) - 1
     assert sidecar.charge().status_code == 200
     assert sandbox.effects() == 1
-
-
-def _stopped(sidecar: Sidecar) -> bool:
-    assert sidecar.process is not None
-    with open(f"/proc/{sidecar.process.pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "T"

@@ -1,5 +1,5 @@
-"""Events, with real processes: a sink that is down, hangs and refuses, and a sidecar that is killed meanwhile. Every
-end, doubt and resolution arrives, in its order, genuine; and the feed tells the same."""
+"""Events, with real processes: a sink that is down, hangs and refuses, and a sidecar that is killed meanwhile, alone or
+in a fleet. Every end, doubt and resolution arrives, in its order, genuine; and the feed tells the same."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from proxy.journal.redis_url import place_of
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Sidecar, free_port, wait_until
+from tests.journal.redis_server import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,6 +30,7 @@ KEY = b"a key of the shop's own, thirty-2"
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 DOWN_S = 21.0
 HANGS_S = 12.0  # longer than the sidecar waits for an answer
+CALM_S = 0.3
 PAYMENTS = 60
 SOON = (("schedule: [2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h]", "schedule: [500ms, 1s, 2s, 3s, 4s, 5s, 6s, 8s, 10s, 20s]"),)
 LOST = (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)
@@ -47,6 +50,7 @@ class Sink:
     port: int = field(default_factory=free_port)
     offers: list[Offer] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
+    calm: bool = False  # it takes everything, in its own time
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -62,7 +66,10 @@ class Sink:
         with self._lock:
             number = len(self.offers)
             status_code = None if number == 50 else 500 if number % 6 == 5 else 204
+            status_code = 204 if self.calm else status_code
             self.offers.append(Offer(json.loads(body), is_genuine(headers, body), status_code))
+        if self.calm:
+            self.over.wait(CALM_S)
         return status_code
 
 
@@ -125,16 +132,20 @@ def listening(sink: Sink) -> Iterator[Callable[[], None]]:
         server.server_close()
 
 
-def feed(sidecar: Sidecar) -> list[dict]:
-    """All of it, as a reader would page through it."""
-    events: list[dict] = []
+def rows(sidecar: Sidecar) -> list[dict]:
+    """All of the feed, as a reader would page through it."""
+    found: list[dict] = []
     after = 0
     while True:
         page = sidecar.admin(f"/v1/outcomes?after={after}&limit=50").json
         if not page["outcomes"]:
-            return events
-        events += [row["event"] for row in page["outcomes"]]
+            return found
+        found += page["outcomes"]
         after = page["next"]
+
+
+def feed(sidecar: Sidecar) -> list[dict]:
+    return [row["event"] for row in rows(sidecar)]
 
 
 def expected_ids(sidecar: Sidecar) -> dict[str, list[str]]:
@@ -199,6 +210,60 @@ def test_every_event_arrives_in_order_and_genuine_whatever_befalls_the_sink_and_
     assert {event["id"]: event for event in told} == {event["id"]: event for event in sink.taken}
     assert len(told) == len(wanted)  # the feed has each of them once
     assert_what_was_told(told, provider)
+
+
+def test_in_a_fleet_another_one_delivers_when_the_deliverer_is_killed(
+    start_sandbox: Callable[..., Provider],
+    make_fleet: Callable[..., list[Sidecar]],
+    redis: RedisServer,
+    sink: Sink,
+    listening: Callable[[], None],
+) -> None:
+    provider = start_sandbox("replayed")
+    sink.calm = True
+    environment = {"PAYWITNESS_EVENTS": sink.url, "PAYWITNESS_EVENTS_SECRET": SECRET}
+    fleet = make_fleet(provider.url, *SOON, environment=environment)
+    listening()
+    for sidecar in fleet:
+        sidecar.start()
+    pay(fleet[0], 2)
+    wait_until(lambda: cursor_in(redis) > 0, "the first event")
+    other, deliverer = sorted(fleet, key=delivered)
+    assert (delivered(other), delivered(deliverer)) == (0, 1)
+    with ThreadPoolExecutor(10) as callers:
+        paying = [callers.submit(pay, other, number) for number in range(PAYMENTS)]
+        wait_until(lambda: len(sink.offers) >= PAYMENTS // 2, "half of the events", 40)
+        deliverer.kill()
+        time.sleep(1)  # what it had sent is read; nobody else delivers for longer than that
+        come_to, before = cursor_in(redis), len(sink.offers)
+        assert delivered(other) == 0
+        assert [each.result() for each in paying]
+    wait_until(lambda: all_ended(other), "the end of all doubt", 40)
+    wait_until(lambda: cursor_in(redis) == rows(other)[-1]["seq"], "the last event", 60)
+    expected = expected_ids(other)
+    wanted = {event_id for ids in expected.values() for event_id in ids}
+    assert {event["id"] for event in sink.taken} == wanted
+    assert all(offer.genuine for offer in sink.offers)
+    assert complaints_about_order(sink, expected) == []
+    noted = {row["event"]["id"] for row in rows(other) if row["seq"] <= come_to}
+    again = [offer.event["id"] for offer in sink.offers[before:]]
+    assert len(again) == len(set(again))
+    assert noted.isdisjoint(again)  # twice came only what was not yet noted as taken
+    by_id: dict[str, list[dict]] = {}
+    for event in sink.taken:
+        by_id.setdefault(event["id"], []).append(event)
+    assert all(event == events[0] for events in by_id.values() for event in events)
+    assert_what_was_told([events[0] for events in by_id.values()], provider)
+
+
+def delivered(sidecar: Sidecar) -> float:
+    return sidecar.metric("paywitness_outbox_deliveries_total", result="delivered")
+
+
+def cursor_in(redis: RedisServer) -> int:
+    """How far the sink has come, as the fleet's journal has it."""
+    answer = redis.ask("HGET", f"{place_of(redis.url).prefix}cursors", "sink")
+    return 0 if answer == b"$-1\r\n" else int(answer.split(b"\r\n")[1])
 
 
 def kill_and_start(sidecar: Sidecar) -> None:

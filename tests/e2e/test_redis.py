@@ -5,45 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import urllib.error
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Provider
+from tests.e2e.judge import paid_by_order, posts
 from tests.e2e.sidecar import Answer, Sidecar, wait_until
 from tests.journal.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
-SECRETS = {
-    "PAYWITNESS_IDENTITY_SECRET": "bm90IGEgc2VjcmV0LCBidXQgbG9uZyBlbm91Z2ggZm9yIGl0IQ==",
-    "PAYWITNESS_ENCRYPTION_KEYS": "k1:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
-}
-MakeSidecar = Callable[..., Sidecar]
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis")
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def fleet(sandbox: Provider, make_sidecar: MakeSidecar, redis: RedisServer) -> list[Sidecar]:
-    options = ("--journal", redis.url, "--lease-seconds", "6")
-    sidecars = [make_sidecar(sandbox.url, options=options) for _ in range(2)]
-    for sidecar in sidecars:
-        sidecar.environment.update(SECRETS)
-    return sidecars
-
-
-def posts(sandbox: Provider) -> list[dict]:
-    return [arrival for arrival in sandbox.arrivals() if arrival["method"] == "POST"]
+def fleet(sandbox: Provider, make_fleet: Callable[..., list[Sidecar]]) -> list[Sidecar]:
+    return make_fleet(sandbox.url)
 
 
 def test_the_same_key_at_both_at_once_is_one_send(sandbox: Provider, fleet: list[Sidecar]) -> None:
@@ -74,9 +52,7 @@ def test_when_the_holder_dies_the_other_ends_it_through_doubt(sandbox: Provider,
     first, second = fleet
     first.start(step="upstream_answered")
     second.start()
-    with pytest.raises((urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)):
-        first.charge()
-    assert first.wait_for_end() == -signal.SIGKILL
+    first.charge_and_die()
 
     def states() -> set[str]:
         return {found["state"] for found in second.admin("/v1/operations").json["operations"]}
@@ -94,14 +70,41 @@ def test_while_redis_is_away_nothing_is_sent_and_then_all_goes_on(
     redis.kill()
     began = time.monotonic()
     answer = first.charge("during", "during")
-    assert (answer.status_code, answer.json["type"].rsplit(":", 1)[-1]) == (504, "journal-unavailable")
-    assert answer.json["sent"] is False
+    assert (answer.status_code, answer.problem, answer.sent) == (504, "journal-unavailable", False)
     assert time.monotonic() - began < 10
     assert sandbox.effects("during") == 0
     redis.start()
     wait_until(lambda: first.charge("after", "after").status_code == 200, "the journal's return", within_s=30)
     assert first.charge("before", "before").headers["Paywitness-Replayed"] == "true"
     assert (sandbox.effects("after"), sandbox.effects("before")) == (1, 1)
+
+
+def test_scripts_that_redis_forgets_again_and_again_are_told_it_again_and_each_order_is_paid_once(
+    sandbox: Provider, fleet: list[Sidecar], redis: RedisServer
+) -> None:
+    for sidecar in fleet:
+        sidecar.start()
+    over = threading.Event()
+
+    def pay(number: int) -> Answer:
+        return fleet[number % 2].charge(f"key-{number}", f"order-{number}")
+
+    def forget() -> int:
+        times = 0
+        while not over.wait(0.02):
+            assert redis.ask("SCRIPT", "FLUSH") == b"+OK\r\n"
+            times += 1
+        return times
+
+    with ThreadPoolExecutor(9) as hands:
+        forgotten = hands.submit(forget)
+        try:
+            answers = list(hands.map(pay, range(200)))
+        finally:
+            over.set()
+    assert forgotten.result() > 10
+    assert {(answer.status_code, answer.outcome) for answer in answers} == {(200, "succeeded")}
+    assert paid_by_order(sandbox) == Counter(f"order-{number}" for number in range(200))
 
 
 def test_a_sidecar_that_slept_past_its_lease_finds_that_the_other_went_on(
@@ -112,13 +115,7 @@ def test_a_sidecar_that_slept_past_its_lease_finds_that_the_other_went_on(
     second.start()
     caller = threading.Thread(target=lambda: first.charge(timeout=60))
     caller.start()
-
-    def state() -> str:
-        assert first.process is not None
-        with open(f"/proc/{first.process.pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-
-    wait_until(lambda: state() == "T", "the stop at the step")
+    wait_until(lambda: first.stopped, "the stop at the step")
     wait_until(lambda: sandbox.effects() == 1, "the other's re-send", within_s=40)
     first.send(signal.SIGCONT)
     caller.join(60)

@@ -21,7 +21,6 @@ from proxy.core.lifecycle import Event
 from proxy.core.operation import Operation, State, Word
 from proxy.core.reading import Effect, Reading
 from proxy.engine import spool as spool_module
-from proxy.engine.carry import Spooling
 from proxy.engine.keeping import open_response, seal_response
 from proxy.engine.late import Late
 from proxy.engine.leases import Leases
@@ -30,6 +29,7 @@ from proxy.engine.pinned import PinnedPolicies
 from proxy.engine.records import Records
 from proxy.engine.reload import keep_revisions
 from proxy.engine.replay import Replay
+from proxy.engine.settling import Spooling
 from proxy.engine.spool import FILE_BYTES_MAX, Spool, SpooledEvidence
 from proxy.engine.watch import Watch
 from proxy.journal.base import Change, Listing
@@ -518,6 +518,15 @@ async def test_evidence_of_an_attempt_that_the_journal_has_forgotten_is_kept(
     assert (await replay.replay_all(), len(spool)) == (0, 1)
     assert "does not fit" in caplog.text
     assert (await read(journal, operation)).state is State.SENDING
+
+
+async def test_two_who_replay_at_once_replay_each_piece_once(
+    spool: Spool, replay: Replay, journal: DownJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    operation = await sending(journal)
+    await spool.keep(evidence_of(operation.id))
+    assert sorted(await asyncio.gather(replay.replay_all(), replay.replay_all())) == [0, 1]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_evidence_whose_policy_is_not_known_any_more_is_kept(
