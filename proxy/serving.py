@@ -18,6 +18,7 @@ from proxy.admin.view import Readiness
 from proxy.chance import SystemChance
 from proxy.clock import Clock, SystemClock
 from proxy.core.identity import check_value
+from proxy.edge.ports import Ports
 from proxy.edge.server import EdgeServer
 from proxy.edge.webhooks import WebhookServer
 from proxy.engine.engine import Engine
@@ -134,6 +135,9 @@ async def serve(
         for name, loop in loops.items():
             background.start(loop, name)
         bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks)
+        ports = Ports(edge, lambda: engine.book, reuse_port=settings.reuse_port)  # those of single providers
+        await ports.follow()
+        background.start(ports.keep_following(clock), "ports")
         _listen_to_signals(stop, reload.look_now)
         _spare_the_collector()
         for line in greet(bound, book, recovered):

@@ -58,6 +58,13 @@ class EdgeServer:
         bound = listener.sockets[0].getsockname()
         return bound[0], bound[1]
 
+    def stop(self, host: str, port: int) -> None:
+        """Listen there no longer. Connections that came by it stay."""
+        for listener in tuple(self._listeners):
+            if any(listening.getsockname()[:2] == (host, port) for listening in listener.sockets):
+                listener.close()
+                self._listeners.remove(listener)
+
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look at every wait once a tick. Cheaper than a timer for each, and a wait costs its request nothing."""
         now = loop.time()
