@@ -27,7 +27,6 @@ class Event(StrEnum):
     DENIAL_SEEN_IN_DOUBT = "denial_seen_in_doubt"
     DOUBT_CLEARED = "doubt_cleared"  # the last attempt in doubt turned out to have had no effect
     ACTION_STANDS = "action_stands"  # as DOUBT_CLEARED, but another attempt's answer had asked the customer to act
-    EARLIER_ATTEMPTS_OVER = "earlier_attempts_over"  # none before the denied attempt, which it names, can still arrive
     TOLD_BEFORE = "told_before"  # no effect, of an attempt that had been settled: nothing new
     LEASE_EXPIRED = "lease_expired"
     # our own decisions
@@ -107,7 +106,6 @@ OF_AN_ATTEMPT = frozenset(
         Event.DENIAL_SEEN_IN_DOUBT,
         Event.DOUBT_CLEARED,
         Event.ACTION_STANDS,
-        Event.EARLIER_ATTEMPTS_OVER,
         Event.TOLD_BEFORE,
     },
 )

@@ -81,7 +81,6 @@ TABLE: dict[State, dict[Event, Move]] = {
         Event.ANSWER_LOST: Move(State.UNKNOWN),
         Event.ACTION_SEEN_IN_DOUBT: Move(State.UNKNOWN),
         Event.DENIAL_SEEN_IN_DOUBT: Move(State.UNKNOWN),
-        Event.EARLIER_ATTEMPTS_OVER: Move(State.FAILED),
         Event.DOUBT_CLEARED: Move(State.FAILED),
         Event.ACTION_STANDS: Move(State.REQUIRES_ACTION),
         Event.LEASE_EXPIRED: Move(State.UNKNOWN),
@@ -137,7 +136,6 @@ TABLE: dict[State, dict[Event, Move]] = {
         Event.ANSWER_LOST: Move(State.REQUIRES_REVIEW),
         Event.ACTION_SEEN_IN_DOUBT: Move(State.REQUIRES_REVIEW),
         Event.DENIAL_SEEN_IN_DOUBT: Move(State.REQUIRES_REVIEW),
-        Event.EARLIER_ATTEMPTS_OVER: Move(State.FAILED),
         Event.DOUBT_CLEARED: Move(State.FAILED),
         Event.ACTION_STANDS: Move(State.REQUIRES_ACTION),
         Event.LEASE_EXPIRED: Move(State.REQUIRES_REVIEW),
@@ -154,7 +152,6 @@ _NEEDS_NO_ATTEMPT_UNDER_WAY = frozenset(
         *OUTSIDE_DENIALS,
         Event.INQUIRY_FOUND_ACTION,
         Event.WEBHOOK_TOLD_ACTION,
-        Event.EARLIER_ATTEMPTS_OVER,
     },
 )
 # What, of an attempt in SENDING, says that nothing is on the wire any more. Only the attempt under way can say it.
@@ -173,8 +170,6 @@ def advance(operation: Operation, event: Event, attempt: int | None = None) -> O
     starts = event in {Event.SEND_RECORDED, Event.RESEND_RECORDED}
     if starts and operation.attempt_under_way:
         raise IllegalTransition(f"{event} cannot happen while an attempt is under way")
-    if event is Event.EARLIER_ATTEMPTS_OVER and not (_no_was_said(operation) and operation.reading in DENIALS):
-        raise IllegalTransition(f"{event} says nothing where no attempt was denied")
     doubt = _doubt_after(operation, event, attempt, move.to)
     if doubt and move.to in _NEEDS_EMPTY_DOUBT:
         raise IllegalTransition(f"{event} leads to {move.to}, which needs an empty doubt; in doubt: {sorted(doubt)}")
@@ -213,8 +208,6 @@ def _doubt_after(operation: Operation, event: Event, attempt: int | None, to: St
         return doubt | {attempt} | under_way
     if event is Event.LEASE_EXPIRED and to.in_doubt:
         return doubt | under_way
-    if event is Event.EARLIER_ATTEMPTS_OVER and attempt is not None:
-        return frozenset(later for later in doubt if later > attempt)
     if event in _OF_ITSELF_ALONE:
         return doubt - {attempt}
     return frozenset() if event in _EMPTIES_DOUBT else doubt

@@ -78,6 +78,8 @@ def conclude_outside(
     event = event_of(source, classification.reading)
     if event is None or _postponed(operation, event, contract, settled=settled):
         return operation, None
+    if _of_another_execution(operation, event, classification, contract):
+        return operation, None  # it is asked about on its schedule
     if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.reading in DENIALS:
         return operation, None  # events out of order: it was accepted before it was declined, and that says less
     after = advance(operation, event)
@@ -116,7 +118,23 @@ def _postponed(operation: Operation, event: Event, contract: ProviderContract, *
     told_no = bool(operation.doubt) and operation.effect is Effect.NONE and operation.reading in _NOES
     several = (told_no or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
     denies = event in {*OUTSIDE_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
-    return denies and several and not settled and not operation.state.ended
+    # An event tells of one execution, and not of which. That nothing can still arrive does not say that nothing did.
+    says_all = settled and event not in _OF_ONE_EXECUTION
+    return denies and several and not says_all and not operation.state.ended
+
+
+_OF_ONE_EXECUTION = frozenset({Event.WEBHOOK_TOLD_DENIAL, Event.WEBHOOK_TOLD_ACTION})
+
+
+def _of_another_execution(
+    operation: Operation, event: Event, classification: Classification, contract: ProviderContract
+) -> bool:
+    """Whether an event may speak of an execution other than the one that was accepted, or that the customer is to
+    confirm: where it was sent more than once, and failed work is done again."""
+    stands = operation.state in {State.PENDING, State.REQUIRES_ACTION} and operation.attempts > 1
+    again = contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    same = operation.reference is not None and classification.reference == operation.reference
+    return stands and again and event in _OF_ONE_EXECUTION and not same
 
 
 def _may_be_absent(operation: Operation) -> bool:

@@ -12,6 +12,7 @@ from proxy.core.errors import BodyError
 from proxy.core.evidence import Evidence, NetworkPhase, WireFault
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy
+from proxy.engine.context import first_send_age_s
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import wire_request
 from proxy.engine.leases import Leases
@@ -46,6 +47,8 @@ class Sender:
                 return False  # the caller will be told that nothing was sent; so nothing is
             if not self.leases.lasts(operation.id, errand.token, write_s):
                 return False
+            if operation.doubt and first_send_age_s(operation, errand, self.clock) >= policy.contract.resend_until_s:
+                return False  # we slept since it was decided, and the provider may have forgotten the key
             errand.byte_started = errand.has_sent = True
             return True
 

@@ -26,7 +26,6 @@ def context_of(
 ) -> Context:
     """Everything a decision about this operation may ask, now. `last`: what the attempt that just ended was read as."""
     time_left_s = errand.deadline_mono - clock.mono()
-    first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
     reading = last.reading if last is not None else operation.reading or Reading.UNKNOWN_OUTCOME
     effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
     if operation.state.in_doubt and operation.effect is Effect.NONE and operation.reading in _NOES:
@@ -41,7 +40,7 @@ def context_of(
         effect=effect,
         tries=errand.tries,
         tries_max=policy.retry_rule(reading).attempts,
-        first_send_age_s=errand.journal_at + (clock.boot() - errand.journal_boot) - first_sent_at,
+        first_send_age_s=first_send_age_s(operation, errand, clock),
         delay_s=delay_s,
         time_left_s=time_left_s,
         background=time_left_s <= 0,
@@ -59,6 +58,12 @@ def context_of(
         held_back=held_back,
         budget_allows=budget_allows,
     )
+
+
+def first_send_age_s(operation: Operation, errand: Errand, clock: Clock) -> float:
+    """How long ago its first byte may have left, by the journal's time, suspension counted."""
+    first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    return errand.journal_at + (clock.boot() - errand.journal_boot) - first_sent_at
 
 
 _CAUSES = {

@@ -17,7 +17,7 @@ from proxy.core.decide import Action, Decision, decide
 from proxy.core.errors import JournalUnavailable
 from proxy.core.evidence import HELD_BACK, Evidence, Response, WireFault
 from proxy.core.lifecycle import Event, advance, conclude
-from proxy.core.operation import AttemptSummary, Lease, Operation, State, Told
+from proxy.core.operation import AttemptSummary, Lease, Operation, State
 from proxy.core.outside import told_by
 from proxy.core.policy import Policy
 from proxy.core.reading import Classification
@@ -101,12 +101,16 @@ class Settling:
             if following.state is State.SUCCEEDED and not current.state.ended:
                 following = following.changed(unheard=errand.nobody_hears and not self.watch.is_awaited(current.id))
             executed = classification.executed
-            return self._change(
+            return Change(
                 following,
                 (event, *events),
-                decided,
-                errand.source,
+                source=errand.source,
                 attempt=attempt,
+                action=decided.action,
+                because=decided.because,
+                delay_s=decided.delay_s,
+                # A lease that somebody else has taken since is not ours to lengthen.
+                lease_s=self.leases.lease_s if _is_held_by(following, errand) else None,
                 sealed_response=self._sealed(following, classification, evidence.response),
                 erase_request=following.state.ended,
                 accepted_credential=executed,
@@ -220,39 +224,11 @@ class Settling:
             return None
         return seal_response(self.vault, response, operation.id)
 
-    def _change(
-        self,
-        operation: Operation,
-        events: tuple[Event, ...],
-        decision: Decision,
-        source: str,
-        *,
-        attempt: AttemptSummary | None = None,
-        sealed_response: bytes | None = None,
-        erase_request: bool = False,
-        accepted_credential: bool = False,
-        sealed_credential: bytes | None = None,
-        told: Told | None = None,
-        note: str = "",
-    ) -> Change:
-        return Change(
-            operation,
-            events,
-            source=source,
-            attempt=attempt,
-            action=decision.action,
-            because=decision.because,
-            delay_s=decision.delay_s,
-            note=note,
-            lease_s=self.leases.lease_s if operation.lease is not None else None,
-            sealed_response=sealed_response,
-            erase_request=erase_request,
-            accepted_credential=accepted_credential,
-            sealed_credential=sealed_credential,
-            told=told,
-        )
-
 
 def _could_be_executed(contract: ProviderContract) -> bool:
     """Whether a re-send by somebody who does not know of the decline might be a new charge."""
     return contract.dedupes and contract.errors_under_key is ErrorsUnderKey.REEXECUTED
+
+
+def _is_held_by(operation: Operation, errand: Errand) -> bool:
+    return operation.lease is not None and operation.lease.token == errand.token

@@ -179,8 +179,6 @@ def test_a_refused_re_send_never_settles_or_speaks_for_the_first(reading: Readin
 def test_a_declined_re_send_leaves_the_first_in_doubt_where_failed_work_is_done_again() -> None:
     after = told(resent(), 2, DECLINED, ErrorsUnderKey.REEXECUTED)
     assert (after.state, after.doubt) == (State.UNKNOWN, FIRST)
-    over = advance(after, Event.EARLIER_ATTEMPTS_OVER, 2)
-    assert (over.state, over.reading) == (State.FAILED, DECLINED.reading)
 
 
 # --- late answers

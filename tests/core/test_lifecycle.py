@@ -133,30 +133,6 @@ def test_two_attempts_are_never_under_way_at_once() -> None:
         advance(first, Event.RESEND_RECORDED)
 
 
-def test_earlier_attempts_are_only_over_after_a_denial() -> None:
-    for reading, effect in (
-        (None, None),
-        (Reading.REQUIRES_ACTION, Effect.NONE),
-        (Reading.RISK_DECLINE, Effect.POSSIBLE),
-    ):
-        lost = operation(state=State.UNKNOWN, doubt=frozenset({1}), attempts=2, reading=reading, effect=effect)
-        with pytest.raises(IllegalTransition):
-            advance(lost, Event.EARLIER_ATTEMPTS_OVER, 2)
-
-
-def test_a_denial_says_nothing_of_an_attempt_after_it() -> None:
-    denied = operation(
-        state=State.UNKNOWN,
-        doubt=frozenset({1, 3}),
-        attempts=3,
-        reading=Reading.RISK_DECLINE,
-        effect=Effect.NONE,
-    )
-    with pytest.raises(IllegalTransition):
-        advance(denied, Event.EARLIER_ATTEMPTS_OVER, 2)
-    assert advance(replace(denied, doubt=frozenset({1})), Event.EARLIER_ATTEMPTS_OVER, 2).state is State.FAILED
-
-
 def test_what_was_parked_as_pending_resumes_as_pending() -> None:
     parked = advance(in_state(State.PENDING), Event.SCHEDULE_RAN_OUT)
     assert parked.state is State.REQUIRES_REVIEW
@@ -240,12 +216,8 @@ def test_doubt_shrinks_only_by_an_answer_of_its_own_or_by_what_settles_all() -> 
         gone = step.before.doubt - step.after.doubt
         if not gone or step.event in EMPTIES_DOUBT:
             continue
-        if step.event is Event.EARLIER_ATTEMPTS_OVER:
-            assert step.attempt is not None
-            assert max(gone) <= step.attempt, step
-        else:
-            assert step.event in OF_AN_ATTEMPT, step
-            assert gone == {step.attempt}, step
+        assert step.event in OF_AN_ATTEMPT, step
+        assert gone == {step.attempt}, step
 
 
 def test_nothing_but_evidence_ends_a_doubt() -> None:
@@ -326,8 +298,6 @@ def could_happen(step: Step, paid: frozenset[int], errors: ErrorsUnderKey) -> bo
     sent = {attempt for attempt in paid if attempt <= step.before.attempts}
     if step.event in {*OUTSIDE_DENIALS, Event.INQUIRY_FOUND_ACTION, Event.WEBHOOK_TOLD_ACTION}:
         return not sent
-    if step.event is Event.EARLIER_ATTEMPTS_OVER and step.attempt is not None:
-        return not any(attempt <= step.attempt for attempt in sent)
     if step.answer is None or step.answer.effect is not Effect.NONE:
         # A re-send that is refused because the first is still in flight was not executed.
         return not (step.answer and step.answer.reading is Reading.IDEMPOTENCY_IN_FLIGHT and step.attempt in paid)

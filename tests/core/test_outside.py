@@ -54,9 +54,24 @@ def test_a_denial_with_several_attempts_in_doubt_waits_until_all_has_settled() -
     before = standing(State.UNKNOWN, doubt=frozenset({1, 2}))
     denial = read(Reading.ISSUER_HARD_DECLINE)
     assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=False)[1] is None
-    assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=True)[0].state is State.FAILED
+    assert conclude_outside(before, Source.INQUIRY, denial, REEXECUTED, settled=True)[0].state is State.FAILED
+    # An event tells of one execution, and not of which: the other may have been paid.
+    assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=True)[1] is None
     # Where every answer is stored it is the answer of the first execution.
     assert conclude_outside(before, Source.WEBHOOK, denial, REPLAYED, settled=False)[0].state is State.FAILED
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.REQUIRES_ACTION])
+def test_an_event_that_denies_another_execution_does_not_end_the_one_that_was_accepted(state: State) -> None:
+    before = standing(state).changed(attempts=2, reference="ch_2")
+    for reference in (None, "ch_1"):
+        denial = read(Reading.ISSUER_HARD_DECLINE, reference=reference)
+        assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=True) == (before, None)
+    denial = read(Reading.ISSUER_HARD_DECLINE, reference="ch_2")
+    assert conclude_outside(before, Source.WEBHOOK, denial, REEXECUTED, settled=True)[0].state is State.FAILED
+    once = before.changed(attempts=1)
+    denial = read(Reading.ISSUER_HARD_DECLINE)
+    assert conclude_outside(once, Source.WEBHOOK, denial, REEXECUTED, settled=True)[0].state is State.FAILED
 
 
 def test_a_success_ends_every_doubt_also_under_an_attempt() -> None:

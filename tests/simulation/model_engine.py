@@ -1,0 +1,417 @@
+"""The model's engine: the order in which the engine calls the core over one operation, without a clock or a network.
+
+Each method is one write to the journal, from the operation as it stands to the operation as it then stands. What the
+core and the journal's steps say is theirs, called as they are: `Core` names the functions, so that a planted fault is
+one function in place of another. Only the order of the calls is told here again, from `engine.carry`, `settling`,
+`late`, `outside`, `resolver` and `records`; their names stand at each method.
+
+Time stands still at NOW. When time passes, everything that was written moves into the past instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from proxy.core.backoff import RetryRule
+from proxy.core.claim import ClaimRequest, drop_lease
+from proxy.core.classify import ClassifyRules, Row, classify
+from proxy.core.contract import ProviderContract
+from proxy.core.decide import Action, Context, Decision, decide
+from proxy.core.errors import IllegalTransition
+from proxy.core.events import PENDINGS, REVERSALS, SUCCESSES, Event
+from proxy.core.evidence import Evidence, NetworkPhase, WireFault
+from proxy.core.inquiry import Proof, after_miss, is_settled, next_look_at
+from proxy.core.lifecycle import advance, conclude
+from proxy.core.operation import Lease, Operation, Outcome, State
+from proxy.core.outside import Source, conclude_outside
+from proxy.core.policy import Policy, Resolve
+from proxy.core.reading import Classification, Effect, Reading
+from proxy.core.reply import Problem, reply_for
+from proxy.engine.context import context_of, released_end
+from proxy.journal.base import Change
+from proxy.journal.claiming import ClaimSteps, claim_steps
+from proxy.journal.steps import after_lease, leased, recorded
+from tests.core.making import answered, operation, policy, response, unanswered
+
+NOW = 1_000_000.0
+LEASE_S = 30.0
+SETTLE_S = 600.0
+MISSES = 2  # that prove absence, the look-up's lag being part of SETTLE_S
+BACKOFF_S = 0.1
+DEADLINE_S = 20.0
+
+_ROWS = (
+    Row("answers[0]", Reading.SUCCEEDED, status_codes=frozenset({200})),
+    Row("answers[1]", Reading.PENDING, status_codes=frozenset({202})),
+    Row("answers[2]", Reading.REQUIRES_ACTION, status_codes=frozenset({303})),
+    Row("answers[3]", Reading.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409})),
+)
+_RULES = ClassifyRules(answers=_ROWS)
+# What one attempt can come to, and the evidence of it.
+EVIDENCE: dict[str, Evidence] = {
+    "success": answered(response(200, {})),
+    "pending": answered(response(202, {})),
+    "action": answered(response(303, {})),
+    "decline": answered(response(402, {})),
+    "error": answered(response(500, {})),
+    "gateway error": answered(response(502, b"<html>")),
+    "refusal": answered(response(429, {})),
+    "conflict": answered(response(409, {})),
+    "lost": unanswered(NetworkPhase.AWAITING, WireFault.FIRST_BYTE_TIMEOUT, 100),
+    "not sent": unanswered(NetworkPhase.CONNECTING, WireFault.CONNECT_REFUSED),
+}
+READ = {word: classify(evidence, _RULES) for word, evidence in EVIDENCE.items()}
+_ABANDONED = Classification.of(Reading.UNKNOWN_OUTCOME, "abandoned", lost=True)
+# What an inquiry or an event can say.
+SHOWN = {
+    "success": Classification.of(Reading.SUCCEEDED, "model"),
+    "pending": Classification.of(Reading.PENDING, "model"),
+    "action": Classification.of(Reading.REQUIRES_ACTION, "model"),
+    "decline": Classification.of(Reading.ISSUER_HARD_DECLINE, "model"),
+    "absent": Classification.of(Reading.ABSENT, "model"),
+}
+_OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
+_PROOF = Proof(MISSES, 0.0, SETTLE_S)
+
+
+def lasts(held: Operation, token: str, lapsed: bool) -> bool:
+    """Whether a holder may write its first byte (`engine.leases`). Its own idea of the lease ends before the journal's,
+    and is not made longer by others."""
+    return not lapsed and held.lease is not None and held.lease.token == token and held.lease.until_at > NOW
+
+
+def in_window(held: Operation, contract: ProviderContract) -> bool:
+    """Whether the provider still knows the key when the first byte of a re-send would leave (`engine.attempt`)."""
+    first_sent_at = held.first_sent_at if held.first_sent_at is not None else held.created_at
+    return NOW - first_sent_at < contract.resend_until_s
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much may happen. What these leave out, a larger run lets in."""
+
+    sidecars: int = 2
+    attempts: int = 2
+    repeats: int = 1
+    generations: int = 1  # operations under the key: a repeat starts the next one after an end that released it
+    crashes: int = 1
+    askers: int = 1  # sidecars with an inquiry at the same time
+    looks: int = 1  # that find nothing, before a person is asked
+    slow_inquiries: bool = False  # time may pass between an inquiry's answer and its record
+    late_answers: bool = False  # who timed out listens on
+    rare_answers: bool = False  # a gateway's error page, a conflict with a twin
+    long_pauses: bool = False  # a day may pass between the decision to send again and its record
+
+
+@dataclass(frozen=True)
+class Core:
+    """The functions of the core, as the engine uses them."""
+
+    advance: Callable[..., Operation] = advance
+    conclude: Callable[..., tuple[Operation, Event]] = conclude
+    conclude_outside: Callable[..., tuple[Operation, Event | None]] = conclude_outside
+    decide: Callable[[Context], Decision] = decide
+    drop_lease: Callable[[Operation], Operation] = drop_lease
+    after_miss: Callable[[Operation, Proof, float], tuple[Operation, bool]] = after_miss
+    is_settled: Callable[[Operation, float, float], bool] = is_settled
+    lasts: Callable[[Operation, str, bool], bool] = lasts
+    in_window: Callable[[Operation, ProviderContract], bool] = in_window
+    compares: bool = True  # a step over an operation that others moved on is not taken
+    inquiry_names_attempts: bool = True  # one that was asked before the last send does not deny that
+    schedule_end: Event = Event.SCHEDULE_RAN_OUT
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a caller is told of the money, where that must stay true for ever. Neither: nothing is promised."""
+
+    paid: bool = False
+    without_effect: bool = False
+
+
+NOTHING = Promise()
+
+
+def promise_of(told: Operation) -> Promise:
+    """What a repeat is told of an operation that stands (`engine.repeats.replay`)."""
+    if told.incident is not None:
+        return NOTHING
+    return _promise(told.outcome)
+
+
+def _promise(outcome: Outcome) -> Promise:
+    return Promise(
+        paid=outcome is Outcome.SUCCEEDED,
+        without_effect=outcome in {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT},
+    )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the end of an attempt comes to: the operation, what its holder does next, and what its caller is told."""
+
+    operation: Operation
+    action: Action
+    promise: Promise
+
+
+class ModelEngine:
+    """The engine over one contract."""
+
+    def __init__(self, contract: ProviderContract, core: Core, bounds: Bounds) -> None:
+        self.contract = contract
+        self.core = core
+        self.schedule_s = (2.0,) * bounds.looks
+        resolve = Resolve(settle_s=SETTLE_S, schedule_s=self.schedule_s)
+        retry = RetryRule(attempts=bounds.attempts)
+        self.policy: Policy = policy(contract=contract, resolve=resolve, retry_default=retry)
+
+    # -- the caller's errand
+
+    def claim(self, existing: Operation | None, token: str) -> ClaimSteps:
+        """`journal.claiming`, an expired lease having been acted upon."""
+        fresh = operation(id="op_01" if existing is None else "op_02", request_hash="", created_at=NOW, updated_at=NOW)
+        request = ClaimRequest(fresh, token, permitted=True, lease_s=LEASE_S, sealed_request=b"")
+        return claim_steps(request, NOW, cast(Any, _OneShelf(existing)))
+
+    def settled(self, current: Operation, attempt: int, word: str, token: str, *, waits: bool) -> Settled:
+        """`settling.settle`: conclude the attempt, decide, follow."""
+        read = READ[word]
+        after, event = self.core.conclude(current, attempt, read, self.contract)
+        if after.doubt:
+            after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
+        if after.attempt_under_way and not after.state.ended:
+            action = Action.STOP
+        else:
+            action = self._decided(after, waits=waits, tries=after.attempts, last=read)
+        following, events = self._follow(after, action, token)
+        lease_s = LEASE_S if following.lease is not None else None
+        stands = self._written(current, Change(following, (event, *events), lease_s=lease_s))
+        promise = NOTHING
+        if action is not Action.RETRY_SAME_OPERATION:
+            promise = self.told(stands, word)
+        return Settled(stands, action, promise)
+
+    def told(self, stands: Operation, word: str) -> Promise:
+        """`core.reply`: what the caller of the attempt that came to this is told."""
+        reply = reply_for(stands, EVIDENCE[word].response, READ[word])
+        if reply.problem is Problem.NOT_SENT:
+            return Promise(without_effect=True)
+        return _promise(reply.outcome)
+
+    def _decided(
+        self,
+        stands: Operation,
+        *,
+        waits: bool,
+        tries: int = 0,
+        last: Classification | None = None,
+        asked_in_vain: bool = False,
+    ) -> Action:
+        errand = SimpleNamespace(
+            deadline_mono=DEADLINE_S if waits else 0.0,
+            tries=tries,
+            journal_at=NOW,
+            journal_boot=0.0,
+            still_there=lambda: waits,
+            bytes_at_hand=True,
+            asked_in_vain=asked_in_vain,
+        )
+        clock = SimpleNamespace(mono=lambda: 0.0, boot=lambda: 0.0)
+        delay_s = BACKOFF_S if last is not None and not stands.state.ended else 0.0
+        context = context_of(stands, self.policy, cast(Any, errand), cast(Any, clock), delay_s=delay_s, last=last)
+        return self.core.decide(context).action
+
+    def _follow(self, after: Operation, action: Action, token: str) -> tuple[Operation, tuple[Event, ...]]:
+        events: tuple[Event, ...] = ()
+        match action:
+            case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
+                after, events = self.core.advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
+            case Action.SEND_TO_REVIEW if not after.state.ended:
+                after, events = self.core.advance(after, Event.PARKED), (Event.PARKED,)
+            case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
+                after, events = self.core.advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
+                after = after.changed(misses=0, first_miss_at=None)
+            case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY | Action.ASK_CUSTOMER_ACTION:
+                after = after.changed(due_at=NOW)
+        if after.lease is None or after.lease.token == token:
+            sends = action is Action.RETRY_SAME_OPERATION
+            after = after.changed(lease=Lease(token, 0.0) if sends else None)
+        if after.state.ended:
+            after = after.changed(due_at=None, released=released_end(after))
+        return after, events
+
+    def next_turn(self, held: Operation) -> Operation:
+        """`carry.next_turn`: SENDING again after a wait."""
+        again = self.core.advance(held, Event.SEND_RECORDED)
+        return self._written(held, Change(again, (Event.SEND_RECORDED,), lease_s=LEASE_S))
+
+    def given_up(self, held: Operation) -> Operation:
+        """`carry.give_up`: nothing was done, and nothing will be."""
+        ended = self.core.advance(held, Event.GIVEN_UP).changed(lease=None)
+        return self._written(held, Change(ended.changed(released=released_end(ended)), (Event.GIVEN_UP,)))
+
+    def may_resume(self, claimed: Operation) -> bool:
+        """`carry.resume`: whether a repeat of something in doubt sends it again."""
+        return self._decided(claimed, waits=True) is Action.RETRY_SAME_OPERATION
+
+    def resent(self, held: Operation, token: str, *, by_resolver: bool) -> Operation:
+        """`carry.resume` and `resolver._resend`: the same bytes under the same key, in doubt from its record on."""
+        resent = self.core.advance(held, Event.RESEND_RECORDED)
+        resent = resent.changed(
+            lease=Lease(token, 0.0), misses=0, first_miss_at=None, looks=held.looks + (1 if by_resolver else 0)
+        )
+        return self._written(held, Change(resent, (Event.RESEND_RECORDED,), lease_s=LEASE_S))
+
+    def harvested(self, current: Operation, attempt: int, word: str) -> Operation:
+        """`late.apply`: an answer that came after its attempt had timed out."""
+        after, event = self.core.conclude(current, attempt, READ[word], self.contract)
+        events: tuple[Event, ...] = (event,)
+        if after.state is State.BACKOFF and current.state is State.SENDING:
+            after, events = self.core.advance(after, Event.GIVEN_UP), (event, Event.GIVEN_UP)
+        if current.attempt_under_way and not after.attempt_under_way:
+            after = after.changed(lease=None)
+        after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
+        if after.state.ended:
+            released = after.released if current.state.ended else released_end(after)
+            after = after.changed(released=released, due_at=None)
+        elif after.state is State.UNKNOWN:
+            after = after.changed(due_at=NOW)
+        elif after.state is not current.state:
+            after = after.changed(looks=0, misses=0, first_miss_at=None, due_at=NOW)
+        return self._written(current, Change(after, events))
+
+    def abandoned(self, current: Operation, token: str, *, byte_started: bool) -> Operation | None:
+        """`records.write_down_abandoned`: a sidecar that is shut down. None: it is not its to give up any more."""
+        if current.lease is None or current.lease.token != token:
+            return None
+        try:
+            after = self._given_up_by_force(current, byte_started=byte_started)
+        except IllegalTransition:
+            return None  # it was overtaken: its lease runs out
+        if after.doubt:
+            after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
+        return self._written(current, Change(after.changed(lease=None, released=after.state is State.FAILED), ()))
+
+    def _given_up_by_force(self, current: Operation, *, byte_started: bool) -> Operation:
+        if current.state is State.BACKOFF:
+            return self.core.advance(current, Event.GIVEN_UP)
+        if byte_started or current.doubt:
+            after, _ = self.core.conclude(current, current.attempts, _ABANDONED, self.contract)
+            return after.changed(due_at=NOW)
+        waiting = self.core.advance(current, Event.NO_EFFECT_SEEN, current.attempts)
+        waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+        return self.core.advance(waiting, Event.GIVEN_UP)
+
+    # -- leases
+
+    def expired(self, current: Operation) -> Operation:
+        """`recovery`: nobody holds it any more."""
+        return after_lease(current, self.core.drop_lease(current), NOW).operation
+
+    # -- the resolver
+
+    def taken(self, current: Operation, token: str) -> Operation:
+        """`journal.take_due`."""
+        step = leased(current, current, token, LEASE_S, NOW, "resolver")
+        return step.operation if step is not None else current
+
+    def to_do(self, held: Operation, *, asked_in_vain: bool = False) -> Action:
+        """`resolver.resolve`: what a look at an operation in the background comes to."""
+        return self._decided(held, waits=False, asked_in_vain=asked_in_vain)
+
+    def is_absent(self, held: Operation, asked_at: float) -> bool:
+        """`resolver._ask`: whether this miss, asked at that time, proves that it never arrived."""
+        return self.may_be_missed(held) and self.core.after_miss(held, _PROOF, asked_at)[1]
+
+    def may_be_missed(self, stands: Operation) -> bool:
+        return stands.state.in_doubt and bool(stands.doubt)
+
+    def looked(self, current: Operation, token: str, missed_at: float | None, attempts: int) -> Operation:
+        """`resolver._look_again`: nothing ended it. `missed_at`: when it was asked, where nothing was found."""
+        after, events = current, ()
+        proof = _PROOF if missed_at is not None and self.may_be_missed(current) else None
+        if proof is not None and missed_at is not None and current.attempts == attempts:
+            after, _ = self.core.after_miss(current, proof, missed_at)
+        after = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
+        due_at = next_look_at(after, self.schedule_s, NOW, 1.0, proof=proof)
+        if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
+            due_at = None
+        elif due_at is None:
+            after = self.core.advance(after, self.core.schedule_end)
+        return self._written(current, Change(_given_back(after, token).changed(due_at=due_at), events))
+
+    def parked(self, current: Operation, token: str) -> Operation:
+        """`resolver._park`."""
+        after = current
+        if current.state in {State.UNKNOWN, State.PENDING}:
+            after = self.core.advance(current, Event.PARKED)
+        return self._written(current, Change(_given_back(after, token).changed(due_at=None), ()))
+
+    def held_back(self, current: Operation, token: str) -> Operation:
+        """`resolver._later`: our own limits hold it back."""
+        later = _given_back(current, token)
+        if not current.state.ended and current.lease != later.lease:
+            later = later.changed(due_at=NOW)
+        return self._written(current, Change(later, ()))
+
+    # -- evidence from outside
+
+    def shown(
+        self, current: Operation, source: Source, word: str, holding: str | None = None, asked: int | None = None
+    ) -> tuple[Operation, Event | None]:
+        """`outside.apply`. `asked`: how many attempts there were when it was asked. The same operation: not written."""
+        settled = self.core.is_settled(current, SETTLE_S, NOW)
+        after, event = self.core.conclude_outside(current, source, SHOWN[word], self.contract, settled=settled)
+        late = source is Source.INQUIRY and current.attempts != asked and event not in _OF_ANY_ATTEMPT
+        if event is None or (late and self.core.inquiry_names_attempts):
+            return current, None
+        if after.state.ended:
+            released = after.released if current.state.ended else released_end(after)
+            after = after.changed(released=released, due_at=None)
+        elif after.state is not current.state:
+            after = after.changed(due_at=NOW, looks=0, misses=0, first_miss_at=None)
+        if holding is not None and after.lease is not None and after.lease.token == holding:
+            after = after.changed(lease=None)
+        known = ("state", "doubt", "reading", "incident")
+        if word != "absent" and all(getattr(after, name) == getattr(current, name) for name in known):
+            return current, None
+        return self._written(current, Change(after, (event,))), event
+
+    def _written(self, current: Operation, change: Change) -> Operation:
+        """`journal.record`."""
+        return recorded(change, current.lease, NOW).operation
+
+
+def _given_back(held: Operation, token: str) -> Operation:
+    ours = held.lease is not None and held.lease.token == token
+    return held.changed(lease=None) if ours and not held.attempt_under_way else held
+
+
+@dataclass(frozen=True)
+class _OneShelf:
+    """A journal with one key."""
+
+    existing: Operation | None
+
+    def newest(self, key: str) -> Operation | None:
+        return self.existing
+
+    def by_id(self, operation_id: str) -> Operation | None:
+        return None
+
+    def disputed(self, key: str) -> Operation | None:
+        # An earlier generation ended without effect; the model has two at most.
+        return self.existing if self.existing is not None and self.existing.incident is not None else None
+
+    def alias(self, key: str) -> None:
+        return None
+
+    def tombstone(self, key: str) -> None:
+        return None
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        return ()
