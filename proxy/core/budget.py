@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -78,6 +78,15 @@ class BudgetRules:
     @property
     def window_ms(self) -> int:
         return round(self.window_s * 1000)
+
+    @property
+    def of_inquiries(self) -> BudgetRules:
+        """Asking is safe and cheap, and what is in doubt waits for it: ten times the floors, twice the ceiling."""
+        provider, operation, account, failure_class = (
+            replace(rule, floor=rule.floor * 10, ceiling=rule.ceiling * 2)
+            for rule in (self.provider, self.operation, self.account, self.failure_class)
+        )
+        return BudgetRules(self.window_s, provider, operation, account, failure_class, self.per_intent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,8 @@ class Allowances:
             self.budgets.failed(grant)
 
     def _origin(self, operation: Operation, policy: Policy, group: Group = Group.WRITE) -> Origin:
-        return Origin(policy.provider, policy.operation, operation.account, policy.budget, group)
+        rules = policy.budget if group is Group.WRITE else policy.budget.of_inquiries
+        return Origin(policy.provider, policy.operation, operation.account, rules, group)
 
 
 def _intent_of(operation: Operation) -> str | None:

@@ -20,6 +20,8 @@ from proxy.engine.outside import Outside
 from proxy.journal.base import Change, KeptNotice, NoticeResult
 from proxy.policy.book import PolicyBook
 
+_HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
+
 
 class _NoLongerDueError(Exception):
     """Somebody was faster: there is nothing to pull forward."""
@@ -36,20 +38,22 @@ class Applying:
     ) -> tuple[NoticeResult, Operation | None]:
         """What became of the event, and the operation it was matched to. Raises JournalUnavailable."""
         rules = provider.notices
-        named = notices_in(replace(rules, events=None), delivery.event) if rules is not None else ()
+        named = notices_in(replace(rules, events=None), delivery.event, delivery.headers) if rules is not None else ()
         if rules is None or not named:
             return NoticeResult.WAITING, None  # the policy has changed since, and no longer knows such events
         shown, rows = object_and_rows(rules, delivery.event)
         reader = _Reader(f"webhook {kept.event_id}", rules, rows, delivery, shown)
         match = await self.matching.find(named[0], kept.account, provider, book, shown)
         if match.operation is None:
-            if not reader.tells:
+            if not rules.hint and not reader.tells:
                 return NoticeResult.NOTHING_NEW, None  # whichever operation it is about: no row reads it
             if match.hopeless:
                 return NoticeResult.UNMATCHED, None
             return NoticeResult.AMBIGUOUS if match.ambiguous else NoticeResult.WAITING, None
         if match.policy is None:
             return NoticeResult.WAITING, match.operation
+        if rules.hint:
+            return await self._hinted(match.operation, match.policy, kept.tries)
         return await self._conclude(match.operation, match.policy, reader, first_try=kept.tries == 0)
 
     async def _conclude(
@@ -61,7 +65,8 @@ class Applying:
         if seen.finding.found not in {Found.HIT, Found.NOT_OURS}:
             return NoticeResult.NOTHING_NEW, operation
         if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
-            return await self._ask(operation, policy)
+            asked = await self.ask(operation, policy)
+            return asked or (NoticeResult.WAITING, operation)  # until the provider has answered, the event waits
         applied = await self.outside.apply(operation, policy, Source.WEBHOOK, seen.finding, shown=seen.shown)
         if seen.finding.found is Found.NOT_OURS:
             return NoticeResult.DOES_NOT_FIT, applied.operation
@@ -71,12 +76,18 @@ class Applying:
             return NoticeResult.WAITING, applied.operation
         return NoticeResult.APPLIED if applied.event is not None else NoticeResult.NOTHING_NEW, applied.operation
 
-    async def _ask(self, operation: Operation, policy: Policy) -> tuple[NoticeResult, Operation]:
-        """An event denies what was paid. It may be an older one that comes late, of a try before the one that paid; the
-        provider itself knows. Until it has answered, the event waits."""
+    async def _hinted(self, operation: Operation, policy: Policy, tries: int) -> tuple[NoticeResult, Operation]:
+        """The event itself is not believed. Where nobody can be asked, it is worth nothing."""
+        asked = await self.ask(operation, policy) if policy.inquiries else (NoticeResult.NOTHING_NEW, operation)
+        result = NoticeResult.WAITING if tries + 1 < _HINT_TRIES_MAX else NoticeResult.NOTHING_NEW
+        return asked or (result, operation)
+
+    async def ask(self, operation: Operation, policy: Policy) -> tuple[NoticeResult, Operation] | None:
+        """The provider's own word, for an event that is not enough: one that only hints, or one that denies what was
+        paid, which may be an older one that comes late, of a try before the one that paid. None: it showed nothing."""
         look = await self.inquirer.look(operation, policy, await self.inquirer.kept_request(operation))
         if look.seen.finding.found is not Found.HIT:
-            return NoticeResult.WAITING, operation
+            return None
         finding, shown = look.seen.finding, look.seen.shown
         applied = await self.outside.apply(operation, policy, Source.INQUIRY, finding, shown=shown)
         return NoticeResult.APPLIED if applied.event is not None else NoticeResult.NOTHING_NEW, applied.operation

@@ -46,7 +46,7 @@ from proxy.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger("paywitness.resolver")
 _LOOK_EVERY_S = 0.25
-_HELD_BACK_S = 5.0
+_HELD_BACK_S = 1.0
 _HELD_BACK_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
 _LOST = Classification.of(Reading.UNKNOWN_OUTCOME, "in_doubt", lost=True)
 _ABSENT = Classification.of(Reading.ABSENT, "absent_confirmed")

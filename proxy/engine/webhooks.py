@@ -1,6 +1,7 @@
 """Webhooks: a provider's events, checked, kept, acknowledged, and only then applied. Never the other way round.
 
     check      is it genuine, under a secret of the account in the address? If not, nothing of it is kept
+    hint       what the provider does not sign is a reason to ask it, where the policy says so; nothing of it is kept
     keep       every event, sealed, once by its id: durable before the provider hears 2xx
     apply      in the background: find the operation, read the event under its pinned policy, conclude
     wait       what matches nothing yet, or must wait for an attempt under way, is tried again for seven days
@@ -18,7 +19,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 
 from proxy.clock import Clock
 from proxy.core.body import Tree
@@ -30,12 +30,14 @@ from proxy.core.operation import Operation
 from proxy.core.policy import Provider
 from proxy.core.reply import end_to_end
 from proxy.engine.applying import Applying
-from proxy.engine.delivery import Delivery, open_delivery, seal_delivery, tree_in
+from proxy.engine.certificates import Certificates
+from proxy.engine.checking import scheme_for, tree_told
+from proxy.engine.delivery import Delivery, open_delivery, seal_delivery
+from proxy.engine.hints import Hints
 from proxy.engine.relay import LEASE_S, RELAYS_MAX, Relay, next_relay_at
 from proxy.journal.base import Journal, KeptNotice, NoticeResult
 from proxy.policy.book import PolicyBook
-from proxy.schemes.base import Scheme, Verdict
-from proxy.schemes.named import scheme_named
+from proxy.schemes.base import Scheme, Verdict, Wrapped
 from proxy.tasks import TaskRefused, Tasks
 from proxy.telemetry.lines import place_of
 from proxy.telemetry.records import JournalCalled, NoticeReceived
@@ -62,6 +64,9 @@ class Received(StrEnum):
     UNKNOWN_ADDRESS = "unknown_address"
     NO_SECRET = "no_secret"
     NO_SCHEME = "no_scheme"
+    NO_CERTIFICATE = "no_certificate"
+    HINTED = "hinted"  # not signed, and not kept: what it names, if we know it, was asked about
+    HELD_BACK = "held_back"  # not signed, and could not be asked about now
     UNREADABLE = "unreadable"
     NO_EVENT_ID = "no_event_id"
     IGNORED = "ignored"  # the policy's `events` leaves nothing of it
@@ -97,6 +102,12 @@ class Webhooks:
     _relays: Tasks = field(default_factory=lambda: Tasks(RELAYS_MAX))
     _relaying: set[int] = field(default_factory=set)  # numbers of notices
     _unset: set[str] = field(default_factory=set)  # variables that were missed, told once each
+    _certificates: Certificates = field(init=False)
+    _hints: Hints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._certificates = Certificates(self.relay.upstream, self.clock)
+        self._hints = Hints(self.applying, self.clock)
 
     # -- the provider's request
 
@@ -104,28 +115,48 @@ class Webhooks:
         """Check a delivery, keep its events, and say so. `account` is the one in the address; "" is the main one."""
         entry = self.book().providers.get(provider)
         rules = entry.notices if entry is not None else None
-        if rules is None or account not in rules.secrets:
+        if entry is None or rules is None or account not in rules.secrets:
             return self._told(provider, Received.UNKNOWN_ADDRESS, _NOT_FOUND)
-        scheme = _scheme(rules.scheme, tuple(sorted(rules.options.items())))
+        scheme = scheme_for(rules, self.environment)
         if scheme is None:
             return self._told(provider, Received.NO_SCHEME, _UNAVAILABLE)
         secrets = self._secrets(rules.secrets[account])
-        if not secrets:
+        if rules.secrets[account] and not secrets:
             return self._told(provider, Received.NO_SECRET, _UNAVAILABLE)
-        check = scheme.check(headers, body, secrets, self.clock.now(), rules.tolerance_s)
+        equipped = await self._certificates.equip(scheme, headers)
+        if equipped is None:
+            return self._told(provider, Received.NO_CERTIFICATE, _UNAVAILABLE)
+        check = equipped.check(headers, body, secrets, self.clock.now(), rules.tolerance_s)
+        if check.verdict is Verdict.UNSIGNED and rules.hint:
+            return await self._hinted(entry, account, rules, scheme, headers, body)
         if check.verdict is not Verdict.GENUINE:
             return self._told(provider, check.verdict, _NOT_GENUINE)
-        return await self._genuine(provider, account, rules, headers, body)
+        return await self._genuine(provider, account, rules, scheme, headers, body)
+
+    async def _hinted(
+        self, entry: Provider, account: str, rules: NoticeRules, scheme: Scheme, headers: Headers, body: bytes
+    ) -> WebhookReply:
+        try:
+            notices = notices_in(rules, tree_told(scheme, headers, body), end_to_end(headers))
+            done = await self._hints.take(notices, account, entry, rules, self.book())
+        except BodyError:
+            return self._told(entry.name, Received.UNREADABLE, _UNREADABLE)
+        except JournalUnavailable:
+            return self._told(entry.name, Received.NOT_KEPT, _UNAVAILABLE)
+        if not done:
+            return self._told(entry.name, Received.HELD_BACK, _UNAVAILABLE)
+        return self._told(entry.name, Received.HINTED, WebhookReply(200, rules.reply.encode()))
 
     async def _genuine(
-        self, provider: str, account: str, rules: NoticeRules, headers: Headers, body: bytes
+        self, provider: str, account: str, rules: NoticeRules, scheme: Scheme, headers: Headers, body: bytes
     ) -> WebhookReply:
         """Keep what it tells. What cannot be kept is not acknowledged: that would lose it silently."""
         notices: tuple[Notice, ...] = ()
+        theirs = end_to_end(headers)
         reply, refusal = WebhookReply(200, rules.reply.encode()), ""
         try:
-            tree = tree_in(headers, body)
-            notices, events = notices_in(rules, tree), _events_in(rules, tree)
+            tree = tree_told(scheme, headers, body)
+            notices, events = notices_in(rules, tree, theirs), _events_in(rules, tree)
             if len(notices) < events:
                 reply, refusal = _NO_EVENT_ID, Received.NO_EVENT_ID
             elif not events:
@@ -134,9 +165,10 @@ class Webhooks:
             reply, refusal = _UNREADABLE, Received.UNREADABLE
         try:
             if notices:
-                await self._keep(provider, account, rules, notices, end_to_end(headers), body)
+                is_whole = rules.events is None and not isinstance(scheme, Wrapped)
+                await self._keep(provider, account, rules, notices, theirs, body, is_whole=is_whole)
             elif rules.relay is not None:
-                await self._keep_unread(provider, account, end_to_end(headers), body)
+                await self._keep_unread(provider, account, theirs, body)
         except JournalUnavailable:
             return self._told(provider, Received.NOT_KEPT, _UNAVAILABLE)
         finally:
@@ -155,7 +187,15 @@ class Webhooks:
         return [value.encode() for name in names if (value := self.environment.get(name))]
 
     async def _keep(
-        self, provider: str, account: str, rules: NoticeRules, notices: tuple[Notice, ...], headers: Headers, raw: bytes
+        self,
+        provider: str,
+        account: str,
+        rules: NoticeRules,
+        notices: tuple[Notice, ...],
+        headers: Headers,
+        raw: bytes,
+        *,
+        is_whole: bool,
     ) -> None:
         """Keep every event. The first that is new carries the delivery to the relay. Raises JournalUnavailable."""
 
@@ -163,7 +203,7 @@ class Webhooks:
             now = self.clock.now()
             delivery = Delivery(headers, notice.event, raw if carries else b"")
             bound_to = _bound_to(provider, account, notice.event_id)
-            sealed = seal_delivery(self.vault, delivery, bound_to, is_whole=rules.events is None)
+            sealed = seal_delivery(self.vault, delivery, bound_to, is_whole=is_whole)
             relay_due_at = now if carries else None
             kept = await self._written(
                 KeptNotice(0, provider, account, notice.event_id, now, sealed, due_at=now, relay_due_at=relay_due_at)
@@ -340,12 +380,3 @@ def _is_due(at: float | None, now: float) -> bool:
 def _events_in(rules: NoticeRules, tree: Tree) -> int:
     found = evaluate(rules.events, tree) if rules.events is not None else None
     return len(found) if isinstance(found, list) else 1
-
-
-@lru_cache(maxsize=64)
-def _scheme(name: str, options: tuple[tuple[str, str], ...]) -> Scheme | None:
-    """The scheme, or None for one that is not in force yet: `policy check` has said so."""
-    try:
-        return scheme_named(name, dict(options))
-    except ValueError:
-        return None
