@@ -175,15 +175,20 @@ def fits(fit: Fit, tree: Tree, asked: Asked) -> bool:
     if asked.money is None:
         return True
     currency = evaluate(fit.currency, tree) if fit.currency is not None else None
-    if currency is not None and str(currency).upper() != asked.money.currency:
+    if any(str(shown).upper() != asked.money.currency for shown in _each(currency)):
         return False
     amount = evaluate(fit.amount, tree) if fit.amount is not None else None
-    if amount is None:
+    if not _each(amount):
         return True
     try:
         return read_money(amount, asked.money.currency, fit.unit) == asked.money
     except MoneyError:
         return False
+
+
+def _each(shown: Tree) -> list[Tree]:
+    """The parts of what an answer shows: several, one, or none."""
+    return shown if isinstance(shown, list) else [] if shown is None else [shown]
 
 
 def evaluate(expression: Expression, tree: Tree) -> Tree:

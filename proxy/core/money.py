@@ -20,6 +20,7 @@ _CURRENCY = re.compile(r"[A-Za-z]{3}\Z")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}\Z")
 _MINOR_UNITS_MAX = 10**18
 _EXACT_FLOAT_MAX = 2**53
+_PARTS_MAX = 15_000  # a PayPal payout has that many items at most
 _DECIMAL_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\Z")
 _DIGITS_MAX = 28  # what decimal arithmetic keeps exactly; beyond it would round
 
@@ -48,18 +49,36 @@ def exponent(currency: str) -> int:
 
 
 def read_money(amount: object, currency: object, unit: Unit) -> Money:
-    """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error."""
-    if not isinstance(currency, str) or not _CURRENCY.match(currency):
-        raise MoneyError("the currency is not a three-letter code")
-    code = currency.upper()
+    """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error.
+    A list is a sum, of the parts of one order; its currencies must be one."""
+    code = _currency(currency)
+    parts = amount if isinstance(amount, list) else [amount]
+    if not 0 < len(parts) <= _PARTS_MAX:
+        raise MoneyError("the amount is a list of none, or of too many")
+    total = sum(_minor_units(part, code, unit) for part in parts)
+    if abs(total) >= _MINOR_UNITS_MAX:
+        raise MoneyError("the amount is too large")
+    return Money(total, code)
+
+
+def _currency(currency: object) -> str:
+    codes: set[str] = set()
+    for shown in currency if isinstance(currency, list) else [currency]:
+        if not isinstance(shown, str) or not _CURRENCY.match(shown):
+            raise MoneyError("the currency is not a three-letter code")
+        codes.add(shown.upper())
+    if len(codes) != 1:
+        raise MoneyError("the amounts are of no currency, or of several")
+    return codes.pop()
+
+
+def _minor_units(amount: object, code: str, unit: Unit) -> int:
     if unit is Unit.MINOR:
-        return Money(_whole(amount), code)
+        return _whole(amount)
     minor = _decimal(amount).scaleb(exponent(code))
     if minor != minor.to_integral_value():
         raise MoneyError(f"the amount has more decimals than {code} has")
-    if abs(minor) >= _MINOR_UNITS_MAX:
-        raise MoneyError("the amount is too large")
-    return Money(int(minor), code)
+    return int(minor)
 
 
 def _whole(amount: object) -> int:

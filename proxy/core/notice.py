@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proxy.core.body import Tree
+from proxy.core.call import Headers
 from proxy.core.classify import Expression, Row, evaluate
 
 EVENT_ID_LENGTH_MAX = 255
@@ -27,13 +28,26 @@ class Finder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderPart:
+    """A part of an event's id that stands in a header of its delivery."""
+
+    name: str
+
+    def value_in(self, headers: Headers) -> str | None:
+        """None where it is absent, or came more than once."""
+        wanted = self.name.lower().encode("latin-1")
+        values = [value for key, value in headers if key.lower() == wanted]
+        return text_of(values[0].decode("latin-1").strip()) if len(values) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeRules:
     """One provider's `webhook` block."""
 
     scheme: str
     options: Mapping[str, str]
     secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
-    event_id: tuple[Expression, ...]  # joined where there are several
+    event_id: tuple[Expression | HeaderPart, ...]  # joined where there are several
     find: tuple[tuple[Finder, Expression], ...]  # over the event, in the order to try them
     tolerance_s: float = 300.0
     events: Expression | None = None  # the events of a delivery; None: it is one
@@ -45,6 +59,7 @@ class NoticeRules:
     account: Expression | None = None  # where an event names the account it is about
     reply: str = ""  # what the provider wants to hear
     relay: str | None = None  # the service's own webhook address: told again, at least once
+    hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +72,16 @@ class Notice:
     account: str | None  # what the event itself says
 
 
-def notices_in(rules: NoticeRules, tree: Tree) -> tuple[Notice, ...]:
+def notices_in(rules: NoticeRules, tree: Tree, headers: Headers = ()) -> tuple[Notice, ...]:
     """The events of a delivery that can be named. An event without an id cannot be told from its own repetition."""
     found = evaluate(rules.events, tree) if rules.events is not None else [tree]
     events = found if isinstance(found, list) else [found]
     notices = []
     for event in events[:EVENTS_MAX]:
-        parts = [text_of(evaluate(part, event)) for part in rules.event_id]
+        parts = [
+            part.value_in(headers) if isinstance(part, HeaderPart) else text_of(evaluate(part, event))
+            for part in rules.event_id
+        ]
         if not parts or any(part is None for part in parts):
             continue
         event_id = ":".join(part for part in parts if part is not None)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 from proxy.core.body import Tree
 from proxy.core.classify import Expression, evaluate
 from proxy.core.operation import Operation
+
+_CLOCKS_APART_S = 300.0  # a list that begins when we sent it must not miss what a slower clock dated earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +57,10 @@ class Values:
     headers: Mapping[str, str] | None = None  # lower-case names
 
     def of(self, blank: Blank) -> str | None:
-        operation = self.operation
+        told = _OF_THE_OPERATION.get(blank.head)
+        if told is not None:
+            return told(self.operation)
         match blank.head:
-            case "provider_key":
-                return operation.provider_key
-            case "client_key":
-                return operation.client_key
-            case "operation_id":
-                return operation.stamp or operation.id
-            case "reference":
-                return operation.reference
-            case "amount":
-                return str(operation.money.minor_units) if operation.money is not None else None
-            case "currency":
-                return operation.money.currency if operation.money is not None else None
             case "path":
                 return self.parameters.get(blank.name)
             case "header":
@@ -75,6 +68,24 @@ class Values:
             case "body":
                 return _text(evaluate(blank.expression, self.tree)) if blank.expression is not None else None
         return None
+
+
+def _since(first_sent_at: float | None) -> str | None:
+    """RFC 3339: shortly before the first byte left."""
+    if first_sent_at is None:
+        return None
+    return datetime.fromtimestamp(first_sent_at - _CLOCKS_APART_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_OF_THE_OPERATION: Mapping[str, Callable[[Operation], str | None]] = {
+    "provider_key": lambda operation: operation.provider_key,
+    "client_key": lambda operation: operation.client_key,
+    "operation_id": lambda operation: operation.stamp or operation.id,
+    "reference": lambda operation: operation.reference,
+    "amount": lambda operation: str(operation.money.minor_units) if operation.money is not None else None,
+    "currency": lambda operation: operation.money.currency if operation.money is not None else None,
+    "since": lambda operation: _since(operation.first_sent_at),
+}
 
 
 def _text(value: Tree) -> str | None:

@@ -53,6 +53,7 @@ class Look:
     missed: tuple[Inquiry, ...] = ()  # all ways that could be asked, where every one of them missed
     retry_after_s: float | None = None
     held_back_s: float | None = None  # our limits did not let us ask, and may so much later
+    nobody_to_ask: bool = False  # no way to ask can name it, with what is known of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ class Inquirer:
         if failed is not None:
             return failed
         if not missed:
-            return Look(Seen(Finding("ask", Found.FAILED, None, None, "no way to ask about it can name it")))
+            unnamed = Finding("ask", Found.FAILED, None, None, "no way to ask about it can name it")
+            return Look(Seen(unnamed), nobody_to_ask=True)
         ways = ", ".join(inquiry.name for inquiry in missed)
         return Look(Seen(Finding(ways, Found.MISSED, None, None, "not found")), tuple(missed))
 

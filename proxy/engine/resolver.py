@@ -165,6 +165,9 @@ class Resolver:
             if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
                 await self._look_again(applied.operation, policy, errand.token, look, asked_at)
             return
+        if look.nobody_to_ask:
+            await self._send_or_look_again(errand, operation, policy, look, asked_at)
+            return
         if finding.found is not Found.MISSED or not _may_be_missed(operation):
             await self._look_again(operation, policy, errand.token, look, asked_at)
             return
@@ -177,6 +180,12 @@ class Resolver:
             if applied.event is None:
                 await self._look_again(operation, policy, errand.token, look, asked_at)
             return
+        await self._send_or_look_again(errand, operation, policy, look, asked_at)
+
+    async def _send_or_look_again(
+        self, errand: Errand, operation: Operation, policy: Policy, look: Look, asked_at: float
+    ) -> None:
+        """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
         errand.asked_in_vain = True
         decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN

@@ -4,7 +4,7 @@
           -> shipped    `extends`
           -> compile    the readers: schema (the list of keys), section, scalars, expressions, templates, and one
                         module for each thing that is read: operations, contracts, rows, inquiries, webhooks,
-                        credentials, fallbacks, pacing, later
+                        credentials, fallbacks, pacing, priorities, budgets, circuits
           -> book       all providers at one revision; watch puts the next one in its place
 
 Every problem of a file is reported at once, as `file:line:column: key: what was found, what is allowed`. A policy that

@@ -225,7 +225,7 @@ def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
 
 def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
     """What the file asks for and gets only later."""
-    names = list(file.later)
+    names = []
     if shared.observe:
         names.append("mode: observe")
     if shared.encoding is Encoding.XML:

@@ -16,11 +16,10 @@ _NAME = "a name of lower-case letters, digits and _"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One mapping of the file: its keys and what each takes. `later`: keys that are checked and not in force yet."""
+    """One mapping of the file: its keys and what each takes."""
 
     title: str
     keys: Mapping[str, str]
-    later: frozenset[str] = frozenset()
     required: tuple[str, ...] = ()
 
 
@@ -61,7 +60,6 @@ FILE = Block(
         "fallback": "a list of other providers",
         "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
     },
-    later=frozenset({"listen"}),
     required=("provider", "upstream", "operations"),
 )
 
@@ -236,12 +234,13 @@ WEBHOOK = Block(
         "account": f"{_EXPRESSION} that gives the account an event is about",
         "tolerance": _DURATION,
         "events": f"{_EXPRESSION} that gives the events of a delivery",
-        "event_id": f"{_EXPRESSION}, or a list of them",
+        "event_id": f"{_EXPRESSION} or header:NAME, or a list of them",
         "find": "a list of {what: a JMESPath expression}",
         "at": f"{_EXPRESSION}: where the object stands in the event",
         "answer": "the name of an object under 'answers'",
         "answer_by": f"{_EXPRESSION} that gives the name of the object",
         "read": "a list of rows that read the event",
+        "hint": "true or false: whether an event is only a reason to ask",
         "reply": "text to answer with",
         "relay": "the service's own webhook address, such as http://127.0.0.1:8080/webhooks",
     },

@@ -69,11 +69,6 @@ class Section:
     def warn(self, key: str, text: str) -> None:
         self.problems.warn(self.value_mark(key), self.at(key), text)
 
-    @property
-    def later(self) -> tuple[str, ...]:
-        """The keys that are given and not in force yet."""
-        return tuple(key for key in self._node.entries if key in self.block.later)
-
     def read(self, key: str, reader: Reader[T]) -> T | None:
         node = self.node(key)
         return None if node is None else read_text(node, self.at(key), self.block.keys[key], reader, self.problems)

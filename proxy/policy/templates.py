@@ -16,7 +16,7 @@ from proxy.policy.expressions import JmesPath, expression
 from proxy.policy.marks import did_you_mean, listed
 from proxy.policy.scalars import Reader, Wrong, header_name
 
-WORDS = ("provider_key", "client_key", "operation_id", "reference", "amount", "currency")
+WORDS = ("provider_key", "client_key", "operation_id", "reference", "amount", "currency", "since")
 _ALLOWED = listed([*(f"{{{word}}}" for word in WORDS), "{header:Name}", "{path:name}", "{body:JMESPath}"])
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN = re.compile(r"\{(" + "|".join(WORDS) + r"|(?:header|path|body):[^{}]+)\}")

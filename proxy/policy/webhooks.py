@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from proxy.core.classify import Expression, Row
-from proxy.core.notice import Finder, NoticeRules
+from proxy.core.notice import Finder, HeaderPart, NoticeRules
 from proxy.policy.document import ListNode, MapNode, TextNode
 from proxy.policy.expressions import expression
 from proxy.policy.inquiries import check_answer_name
 from proxy.policy.marks import did_you_mean, listed
 from proxy.policy.rows import Tables, read_rows
-from proxy.policy.scalars import Reader, Wrong, duration, environment, header_name, text, word_of
+from proxy.policy.scalars import Reader, Wrong, boolean, duration, environment, header_name, text, word_of
 from proxy.policy.schema import WEBHOOK
 from proxy.policy.section import Entry, Section, entries_of, read_text
 
@@ -25,14 +25,37 @@ _HMAC_OPTIONS = ("header", "encoding", "prefix", "timestamp_header", "signed")
 IN_FORCE: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
     "hmac_sha256": _HMAC_OPTIONS,
     "hmac_sha512": _HMAC_OPTIONS,
+    "token": ("header",),
+    "unsigned": ("body",),
     "standard": (),
     "stripe": (),
+    "adyen": (),
+    "paypal": ("environment",),
+    "square": ("url",),
+    "checkout": (),
+    "gocardless": (),
+    "razorpay": (),
+    "paystack": (),
+    "mollie": (),
+    "authorizenet": (),
+    "coinbase": (),
+    "braintree": (),
+    "worldpay": (),
+    "wise": (),
+    "xendit": (),
+    "flutterwave": (),
+    "midtrans": (),
 }
-_LATER = ("adyen", "paypal", "square", "checkout", "mollie", "gocardless", "razorpay", "braintree", "paystack")
+REQUIRED: Mapping[str, tuple[str, ...]] = {"square": ("url",)}  # of a scheme's options
+HINT_ONLY = ("unsigned", "midtrans")  # what these prove is too little to be evidence
+_UNSIGNED = "unsigned"
+_LATER = ("dlocal",)  # how it signs is unverified
 SCHEMES = (*IN_FORCE, *_LATER)
 _TOLERANCE_S = 300.0
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")  # it stands in the address that events are sent to
 _PLACES = re.compile(r"\{[^{}]*\}")
+_URL, _URLS_MAX = re.compile(r"https?://[\x21-\x7e]{1,2000}\Z"), 20
+_HEADER = "header:"
 
 
 def read_webhook(
@@ -44,10 +67,14 @@ def read_webhook(
     before = section.problems.count
     scheme, options = _read_scheme(section)
     secrets = _read_secrets(section)
-    if scheme in IN_FORCE and not section.has("secrets"):
+    hint = section.read_or("hint", boolean, default=False)
+    _check_hint(section, scheme, hint=hint)
+    if scheme == _UNSIGNED:
+        secrets = {"": ()}
+    elif scheme in IN_FORCE and not section.has("secrets"):
         found = "found nothing, it is required: a list of env:NAME. Without it every event would be refused"
         section.problems.add(section.mark, section.at("secrets"), found)
-    if not any(section.has(key) for key in ("answer", "answer_by", "read")):
+    if not hint and not any(section.has(key) for key in ("answer", "answer_by", "read")):
         found = "found none of 'answer', 'answer_by' and 'read', allowed: one, to say what an event means"
         section.problems.add(section.mark, section.path, found)
     if section.has("answer") and section.has("answer_by"):
@@ -56,7 +83,7 @@ def read_webhook(
         scheme=scheme,
         options=options,
         secrets=secrets,
-        event_id=section.read_list("event_id", expression, single=True),
+        event_id=_read_event_id(section),
         find=_read_finders(section, stamped=stamped),
         tolerance_s=section.read_or("tolerance", duration(1, 86400), _TOLERANCE_S),
         events=section.read("events", expression),
@@ -68,14 +95,19 @@ def read_webhook(
         account=section.read("account", expression),
         reply=section.read_or("reply", text, ""),
         relay=section.read("relay", _address),
+        hint=hint,
     )
     return rules if section.problems.count == before else None
 
 
 def scheme_of(file: Section) -> str | None:
-    """The scheme that the file's `webhook` names, whether or not the rest of it can be read."""
+    """The scheme by which the file's events are evidence, whether or not the rest of it can be read. None: there are no
+    events, or they only hint."""
     block = file.node("webhook")
     node = block.entries.get("scheme") if isinstance(block, MapNode) else None
+    hint = block.entries.get("hint") if isinstance(block, MapNode) else None
+    if isinstance(hint, TextNode) and hint.text == "true":
+        return None
     if isinstance(node, MapNode):
         return next(iter(node.entries), None)
     return node.text if isinstance(node, TextNode) else None
@@ -95,6 +127,9 @@ def _read_scheme(section: Section) -> tuple[str, Mapping[str, str]]:
             options = _read_options(section, name, node.entries[name])
     else:
         name = section.read_or("scheme", word_of(*SCHEMES), "")
+    for option in REQUIRED.get(name, ()):
+        if option not in options:
+            section.add("scheme", f"found '{name}' without the option '{option}', it is required")
     if name in _LATER:
         section.warn("scheme", f"'{name}' is not in force yet: its deliveries would be refused")
     return name, options
@@ -117,7 +152,7 @@ def _read_options(section: Section, scheme: str, node: object) -> Mapping[str, s
             value = read_text(entry.node, entry.path, "text", _OPTION_READERS[entry.name], section.problems)
             if value is not None:
                 options[entry.name] = value
-    if allowed:
+    if allowed == _HMAC_OPTIONS:
         _check_signed(section, options)
     return options
 
@@ -128,12 +163,25 @@ def _prefix(value: str) -> str:
     return value
 
 
+def _urls(value: str) -> str:
+    """Or the variable that holds them: where a sidecar is reached differs by where it runs."""
+    urls = value.split()
+    if value.startswith("env:"):
+        return f"env:{environment(value)}"
+    if not 1 <= len(urls) <= _URLS_MAX or not all(map(_URL.match, urls)):
+        raise Wrong("the address as it is registered at the provider, such as https://shop.test/hooks, or env:NAME")
+    return value
+
+
 _OPTION_READERS: Mapping[str, Reader[str]] = {
     "header": header_name,
     "encoding": word_of("hex", "base64"),
     "prefix": _prefix,
     "timestamp_header": header_name,  # or none, which is a header's name as well
     "signed": text,
+    "body": word_of("json", "form"),
+    "environment": word_of("live", "sandbox"),
+    "url": _urls,
 }
 
 
@@ -149,6 +197,30 @@ def _check_signed(section: Section, options: Mapping[str, str]) -> None:
     header = options.get("header", "Webhook-Signature")
     if timed and options.get("timestamp_header", "Webhook-Timestamp").lower() == header.lower():
         section.add("scheme", f"found {header!r} for both 'header' and 'timestamp_header', allowed: two headers")
+
+
+def _check_hint(section: Section, scheme: str, *, hint: bool) -> None:
+    if scheme in HINT_ONLY and not hint:
+        found = (
+            f"found none, it is required of '{scheme}': true. Such an event proves too little to be more than a hint"
+        )
+        section.problems.add(section.mark, section.at("hint"), found)
+    if scheme == _UNSIGNED and section.has("secrets"):
+        section.add("secrets", f"found beside '{_UNSIGNED}', allowed: none, there is nothing to check with them")
+    if scheme == _UNSIGNED and section.has("relay"):
+        section.add("relay", f"found beside '{_UNSIGNED}', allowed: none, nothing of such a delivery is kept")
+
+
+def _read_event_id(section: Section) -> tuple[Expression | HeaderPart, ...]:
+    def part(value: str) -> Expression | HeaderPart:
+        if value.startswith(_HEADER):
+            return HeaderPart(header_name(value.removeprefix(_HEADER)))
+        return expression(value)
+
+    parts = section.read_list("event_id", part, single=True)
+    if parts and section.has("events") and all(isinstance(read, HeaderPart) for read in parts):
+        section.add("event_id", "found only headers beside 'events', allowed: also a part in the event itself")
+    return parts
 
 
 def _read_secrets(section: Section) -> Mapping[str, tuple[str, ...]]:

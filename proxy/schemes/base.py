@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from proxy.core.body import Encoding
 from proxy.core.call import Headers
 
 
@@ -16,6 +17,7 @@ class Verdict(StrEnum):
     BAD_SIGNATURE = "bad_signature"  # there is one, and no secret of ours made it
     TOO_OLD = "too_old"  # genuinely signed, but too long ago or too far ahead: a repeat of an old one, or a wrong clock
     MALFORMED = "malformed"  # not what the scheme allows, so nothing was compared
+    UNSIGNED = "unsigned"  # the provider signs nothing: anybody could have sent it. At most a reason to ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,26 @@ class Scheme(Protocol):
         ...
 
 
+@runtime_checkable
+class Wrapped(Protocol):
+    """A scheme whose deliveries are not simply JSON."""
+
+    def told(self, body: bytes) -> tuple[bytes, Encoding]:
+        """What the body tells, and how that is written. Raises BodyError where nothing of the kind is in it."""
+        ...
+
+
+@runtime_checkable
+class Certified(Protocol):
+    """A scheme whose sender names the certificate to check with. Somebody else fetches it; this room does no I/O."""
+
+    def certificate_at(self, headers: Headers) -> str | None:
+        """Its address, where it is the provider's own; None: there is nothing to fetch, and `check` says why."""
+        ...
+
+    def with_certificate(self, pem: bytes) -> Scheme: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One thing a policy may tell a scheme."""
@@ -41,3 +63,4 @@ class Option:
     name: str
     default: str
     description: str
+    required: bool = False

@@ -98,15 +98,15 @@ def plain_hmac(algorithm: Algorithm, options: Mapping[str, str]) -> PlainHmac:
         raise ValueError(f"found {told['header']!r} for both header and timestamp_header, allowed: two headers")
     return PlainHmac(
         algorithm,
-        header=_header_name("header", told["header"]),
+        header=header_name("header", told["header"]),
         encoding=_encoding(told["encoding"]),
         prefix=_prefix(told["prefix"]),
-        timestamp_header=_header_name("timestamp_header", told["timestamp_header"]) if timed else None,
+        timestamp_header=header_name("timestamp_header", told["timestamp_header"]) if timed else None,
         signed=_template(told["signed"] or (_TIMED if timed else _UNTIMED), timed=timed),
     )
 
 
-def _header_name(option: str, value: str) -> bytes:
+def header_name(option: str, value: str) -> bytes:
     if not _HEADER_NAME.fullmatch(value):
         raise ValueError(f"{option}: found {value!r}, allowed: the name of a header, such as Webhook-Signature")
     return value.encode()

@@ -16,12 +16,12 @@ from typing import Literal
 from proxy.core.call import Headers
 from proxy.schemes.base import Check, Verdict
 
-Algorithm = Literal["sha256", "sha512"]
+Algorithm = Literal["sha1", "sha256", "sha512"]
 Encoding = Literal["hex", "base64"]
 
 HEADER_BYTES_MAX = 8192  # what HTTP servers commonly allow a whole header line
 SIGNATURES_MAX = 20  # during a rotation there are two; each costs a comparison for every secret
-DIGEST_BYTES = {"sha256": 32, "sha512": 64}
+DIGEST_BYTES = {"sha1": 20, "sha256": 32, "sha512": 64}
 
 _BLANK = b" \t\r\n\f\v\0"  # HMAC pads its key with NUL, so a key of NULs is the empty key
 _TIMESTAMP = re.compile(rb"[0-9]{1,12}")  # whole seconds; twelve digits last for 30,000 years
@@ -89,20 +89,30 @@ def judge(signed: Signed, keys: Sequence[bytes], algorithm: Algorithm, now: floa
     """Compare, then look at the time. Every key meets every signature, so the time taken does not tell which fitted."""
     if len(signed.signatures) > SIGNATURES_MAX:
         return malformed(f"more than {SIGNATURES_MAX} signatures")
+    found = fitting([_fits(signed, key, algorithm) for key in keys], keys)
+    return found if signed.at is None else in_time(found, int(signed.at), now, tolerance_s)
+
+
+def fitting(fits: Sequence[bool], keys: Sequence[bytes]) -> Check:
+    """What it means that some of the keys fit: the first of them is named. An unusable key fits nothing."""
     if not any(map(is_usable, keys)):
         return Check(Verdict.BAD_SIGNATURE, detail="no secret to check with")
-    fitting = [index for index, key in enumerate(keys) if _fits(signed, key, algorithm)]
-    if not fitting:
-        return Check(Verdict.BAD_SIGNATURE, detail="no signature was made with a secret of ours over this body")
-    if signed.at is not None:
-        age_s = now - int(signed.at)
-        if not abs(age_s) <= tolerance_s:  # so written that a time which is no number is refused
-            when = "ago" if age_s >= 0 else "ahead"
-            return Check(Verdict.TOO_OLD, fitting[0], f"signed {abs(age_s):.0f} s {when}, allowed: {tolerance_s:g} s")
-    return Check(Verdict.GENUINE, fitting[0])
+    for index, (fit, key) in enumerate(zip(fits, keys, strict=True)):
+        if fit and is_usable(key):
+            return Check(Verdict.GENUINE, index)
+    return Check(Verdict.BAD_SIGNATURE, detail="no signature was made with a secret of ours over this body")
+
+
+def in_time(found: Check, at: float, now: float, tolerance_s: float) -> Check:
+    """The same check, unless it was signed too long ago or too far ahead."""
+    age_s = now - at
+    if found.verdict is not Verdict.GENUINE or abs(age_s) <= tolerance_s:  # a time that is no number is refused
+        return found
+    when = "ago" if age_s >= 0 else "ahead"
+    return Check(Verdict.TOO_OLD, found.secret_index, f"signed {abs(age_s):.0f} s {when}, allowed: {tolerance_s:g} s")
 
 
 def _fits(signed: Signed, key: bytes, algorithm: Algorithm) -> bool:
     digest = digest_of(signed.parts, key, algorithm)
     fits = [hmac.compare_digest(digest, signature) for signature in signed.signatures]
-    return any(fits) and is_usable(key)
+    return any(fits)

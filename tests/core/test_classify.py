@@ -306,7 +306,12 @@ EUR_10 = Asked(Money(1000, "EUR"))
         ({"amount": "10.001"}, Unit.MAJOR, False),
         ({"amount": True}, Unit.MINOR, False),
         ({"amount": "ten"}, Unit.MAJOR, False),
-        ({"amount": [1000]}, Unit.MINOR, False),
+        ({"amount": [1000]}, Unit.MINOR, True),
+        ({"amount": ["4.00", "6.00"], "currency": ["EUR", "eur"]}, Unit.MAJOR, True),
+        ({"amount": [], "currency": []}, Unit.MINOR, True),
+        ({"amount": ["4.00", "6.01"]}, Unit.MAJOR, False),
+        ({"amount": [400, 600], "currency": ["EUR", "USD"]}, Unit.MINOR, False),
+        ({"amount": [[1000]]}, Unit.MINOR, False),
         ({"currency": 978}, Unit.MINOR, False),
     ],
 )

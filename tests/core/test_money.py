@@ -73,6 +73,30 @@ def test_major_units_are_read_exactly(amount: object, currency: str, minor: int)
     assert read_money(amount, currency, Unit.MAJOR) == Money(minor, currency)
 
 
+def test_a_list_is_a_sum_in_one_currency() -> None:
+    assert read_money(["0.10", "0.20", 3], ["EUR", "eur"], Unit.MAJOR) == Money(330, "EUR")
+    assert read_money([1, "2"], "JPY", Unit.MINOR) == Money(3, "JPY")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "currency"),
+    [
+        ([], "EUR"),
+        (["1"], []),
+        (["1", "2"], ["EUR", "USD"]),
+        (["1", None], "EUR"),
+        (["1", "0.001"], "EUR"),
+        ([["1"]], "EUR"),
+        (["1"], ["EUR", None]),
+        (["9" * 16, "9" * 16], "EUR"),
+        (["1"] * 15_001, "EUR"),
+    ],
+)
+def test_a_sum_of_which_a_part_is_in_doubt_is_an_error(amounts: object, currency: object) -> None:
+    with pytest.raises(MoneyError):
+        read_money(amounts, currency, Unit.MAJOR)
+
+
 NOT_MAJOR = [None, True, "", " ", "ten", "1,50", "1 0", " 10", "1_0", "0x10", ".", "10\n", [], {}]
 NOT_MAJOR += ["NaN", "sNaN", "Infinity", "-Infinity", float("nan"), float("inf"), "\uff11\uff10", "\u0661"]
 NOT_MAJOR += ["1" * 33, "1" * 20, "1e400", "1e40", "1e-40", "12345678901234.00000000000000001"]

@@ -41,7 +41,7 @@ from proxy.sandbox.server import Sandbox, SandboxOptions
 from proxy.tasks import TaskRefused, Tasks
 from proxy.vault import RingKey, Vault
 from proxy.wiring import Bounds, Ground, Parts, assemble, webhooks_for
-from tests.engine.world import SECRET, NoSpool, book_of, sooner, telemetry_for
+from tests.engine.world import SECRET, NoSpool, book_of, roomy, roomy_limits, sooner, telemetry_for
 
 CONTRACTS = ("replayed", "reexecuted", "not_stored", "none")
 LEASE_S = 30.0
@@ -357,7 +357,7 @@ class Storm:
         logger.addHandler(self.deaths)
         try:
             async with self.sandbox:
-                self.book = book_of(self.sandbox.url, *edits_for(self.dials.contract))
+                self.book = roomy(book_of(self.sandbox.url, *edits_for(self.dials.contract)))
                 if self.dials.resolver:
                     self.book = sooner(self.book, SOON)
                 await self._build()
@@ -423,7 +423,7 @@ class Storm:
         contract = self.dials.contract
         careful = ((f"errors_under_key: {contract} ", "errors_under_key: not_stored "),)
         edits = (*edits_for(contract), *EDITED, *(careful if contract != "none" else ()))
-        return book_of(self.sandbox.url, *edits)
+        return roomy(book_of(self.sandbox.url, *edits))
 
     async def _build(self, after: list[Sidecar] | None = None) -> None:
         """Sidecars over the journal as the last ones left it."""
@@ -445,7 +445,7 @@ class Storm:
                 environment={"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET},
             )
             harvest_s = self.dice.choice((0.0, 0.6)) if self.dials.resolver else 0.0
-            parts = assemble(ground, Bounds(self.lease_s, 1000, harvest_s), self.book, NoSpool())
+            parts = assemble(ground, Bounds(self.lease_s, 1000, harvest_s), self.book, NoSpool(), roomy_limits)
             self._sidecars.append(await self._running(ground, parts, door))
         if after:
             self._sidecars[0].ending += [task for sidecar in after for task in sidecar.ending]

@@ -113,6 +113,20 @@ async def test_in_the_background_the_same_key_fetches_the_answer_where_nobody_ca
         assert {arrival.key for arrival in world.arrivals} == {"key-1"}
 
 
+async def test_what_no_inquiry_can_name_is_sent_again_under_the_same_key(sandbox: Sandbox) -> None:
+    async with resolving(sandbox, *BY_REFERENCE_ALONE) as world:
+        lost = await world.charge(fault="drop_after_commit", timeout_s=0.2)
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, world.effects(order="order-1")) == (State.SUCCEEDED, 1)
+        assert {(arrival.method, arrival.key) for arrival in world.arrivals} == {("POST", "key-1")}
+
+
+BY_REFERENCE_ALONE = (
+    (
+        "    ask: *ask_for_a_charge ",
+        '    ask: [{needs: reference, request: "GET /v1/charges/{reference}", answer: charge}] ',
+    ),
+)
 NOBODY_TO_ASK = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),)
 
 

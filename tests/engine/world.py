@@ -85,7 +85,7 @@ def roomy(book: PolicyBook) -> PolicyBook:
     return PolicyBook.of(
         replace(
             provider,
-            circuit=CircuitRules(minimum=1_000_000),
+            circuit=CircuitRules(minimum=1_000_000, degrade_at=replace(CircuitRules().degrade_at, throttled=2.0)),
             policies=tuple(replace(policy, budget=budget) for policy in provider.policies),
         )
         for provider in book.providers.values()

@@ -71,10 +71,12 @@ def test_it_is_told_how_doubt_is_resolved(tmp_path):
 
 
 def test_a_scheme_that_is_not_in_force_is_warned_about(tmp_path):
-    rules = "scheme: {adyen: {keys: [env:K]}}, event_id: id, find: [{reference: id}], answer: payment"
+    rules = "scheme: {dlocal: {keys: [env:K]}}, event_id: id, find: [{reference: id}], answer: payment"
     lines = check([written(tmp_path, f"webhook: {{{rules}}}\n" + MINIMAL)]).lines
-    assert any("webhook.scheme: 'adyen' is not in force yet: its deliveries would be refused" in line for line in lines)
-    assert lines[-1] == "  not in force yet: webhook: adyen"
+    assert any(
+        "webhook.scheme: 'dlocal' is not in force yet: its deliveries would be refused" in line for line in lines
+    )
+    assert lines[-1] == "  not in force yet: webhook: dlocal"
 
 
 def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):

@@ -134,7 +134,7 @@ def test_only_what_tells_operations_apart_names_one():
     read = template(NOTHING)
     assert names_the_operation(read("{reference}"))
     assert names_the_operation(read("{body:order}"))
-    assert not names_the_operation(read("{amount} {currency} {header:X-Id}"))
+    assert not names_the_operation(read("{amount} {currency} {since} {header:X-Id}"))
     assert names_it_alone(read("{operation_id}"))
     assert not names_it_alone(read("{body:order} {client_key} {amount}"))
 

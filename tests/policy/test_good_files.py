@@ -84,7 +84,8 @@ def test_the_example_of_the_design_loads():
 
 def test_what_is_not_in_force_yet_is_named():
     assert load(WITH_REFUND).not_in_force == ()
-    assert load("listen: 127.0.0.1:8711\n" + WITH_REFUND).not_in_force == ("listen",)
+    assert load("listen: 127.0.0.1:8711\n" + WITH_REFUND).not_in_force == ()
+    assert load("mode: observe\n" + WITH_REFUND).not_in_force == ("mode: observe",)
 
 
 def test_every_operation_has_its_providers_budget():

@@ -107,3 +107,12 @@ def test_an_operation_without_either_has_neither():
     ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
     policy = operation(load(changed(ask, "", MINIMAL)), "pay")
     assert (policy.inquiries, policy.cancel, policy.contract.can_be_asked) == ((), None, False)
+
+
+def test_a_list_may_begin_shortly_before_it_was_sent():
+    text = changed("answers:\n", SEARCH.replace('order: "{body:order.id}"', 'from: "{since}"'))
+    by_search = operation(load("stamp: body:metadata.paywitness\n" + text), "pay").inquiries[1]
+    target = by_search.target(values(an_operation(first_sent_at=1_800_000_000.9)))
+    assert target is not None
+    assert target.endswith("&from=2027-01-15T07%3A55%3A00Z")  # five minutes earlier: clocks differ
+    assert by_search.target(values(an_operation())) is None  # nothing was sent yet

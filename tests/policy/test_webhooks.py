@@ -7,7 +7,7 @@ import pytest
 from proxy.core.notice import Finder, NoticeRules, notices_in, object_and_rows
 from proxy.policy.book import load_directory
 from proxy.policy.shipped import shipped_directory
-from proxy.policy.webhooks import IN_FORCE
+from proxy.policy.webhooks import HINT_ONLY, IN_FORCE, REQUIRED
 from proxy.schemes.named import SCHEMES, scheme_named
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, load, operation
@@ -66,6 +66,11 @@ def test_a_list_of_secrets_is_the_main_accounts():
 
 def test_the_schemes_that_are_in_force_are_those_that_exist():
     assert {name: tuple(option.name for option in known.options) for name, known in SCHEMES.items()} == IN_FORCE
+    required = {
+        name: tuple(option.name for option in known.options if option.required) for name, known in SCHEMES.items()
+    }
+    assert {name: options for name, options in required.items() if options} == REQUIRED
+    assert tuple(name for name, known in SCHEMES.items() if known.hint_only) == HINT_ONLY
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,16 @@ def test_the_schemes_that_are_in_force_are_those_that_exist():
         "{hmac_sha256: {prefix: 'a b'}}",
         "{hmac_sha256: {header: 'a b'}}",
         "{stripe: {header: X}}",
+        "{square: {url: 'https://shop.test/hooks'}}",
+        "{square: {url: 'https://shop.test/hooks https://shop.test/more'}}",
+        "{square: {url: shop.test}}",
+        "{square: {}}",
+        "{paypal: {environment: sandbox}}",
+        "{paypal: {environment: test}}",
+        "{token: {header: X-Token}}",
+        "{token: {header: 'a b'}}",
+        *("adyen", "checkout", "gocardless", "razorpay", "paystack", "mollie", "authorizenet", "coinbase", "paypal"),
+        *("braintree", "worldpay", "wise", "xendit", "flutterwave"),
     ],
 )
 def test_what_loads_can_be_made_and_what_cannot_does_not_load(scheme):
@@ -108,11 +123,91 @@ def made_anyway(scheme: str) -> object:
     return scheme_named(name, {key: str(value) for key, value in options.items()})
 
 
+def test_an_address_may_be_named_by_a_variable():
+    rules = rules_of(
+        "webhook: {scheme: {square: {url: env:SQUARE_URL}}, secrets: [env:S], event_id: id, find: [{reference: id}], "
+        "answer: payment}\n"
+    )
+    assert rules.options == {"url": "env:SQUARE_URL"}
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_may_stand_in_a_header_beside_parts_of_the_event():
+    rules = rules_of(
+        "webhook: {scheme: razorpay, secrets: [env:S], event_id: ['header:X-Razorpay-Event-Id', event], "
+        "find: [{reference: id}], answer: payment}\n"
+    )
+    event = {"event": "payment.captured"}
+
+    def ids(*headers: tuple[bytes, bytes]) -> list[str]:
+        return [notice.event_id for notice in notices_in(rules, event, headers)]
+
+    named = (b"x-razorpay-event-id", b" evt_1 ")
+    assert ids(named) == ["evt_1:payment.captured"]
+    assert ids() == ids((named[0], b"")) == ids(named, named) == ids((named[0], b"x" * 256)) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("event_id: 'header:a b'", "webhook.event_id: found 'header:a b', allowed: a header name"),
+        ("event_id: 'header:X-Id', events: items", "webhook.event_id: found only headers beside 'events'"),
+    ],
+)
+def test_a_header_that_cannot_name_an_event_is_refused(lines, said):
+    block = f"webhook: {{scheme: razorpay, secrets: [env:S], {lines}, find: [{{reference: i}}], answer: payment}}\n"
+    assert said in problems_of(block + MINIMAL)[0]
+
+
+# -- hints -------------------------------------------------------------------------------------------------------------
+
+HINT = "webhook: {{scheme: {}, event_id: id, find: [{{reference: id}}]{}}}\n"
+
+
+def test_a_hint_needs_no_rows_and_is_not_waited_for():
+    provider = load(HINT.format("{unsigned: {body: form}}", ", hint: true") + MINIMAL)
+    assert provider.notices is not None
+    assert (provider.notices.hint, provider.notices.secrets, provider.not_in_force) == (True, {"": ()}, ())
+    assert not operation(provider, "pay").contract.webhook_expected
+    signed = load(HINT.format("xendit", ", secrets: [env:S], hint: true") + MINIMAL)
+    assert signed.notices is not None
+    assert (signed.notices.hint, signed.notices.secrets) == (True, {"": ("S",)})
+    assert not operation(signed, "pay").contract.webhook_expected
+
+
+def test_without_the_word_an_event_is_evidence_and_is_waited_for():
+    for more in (", secrets: [env:S], answer: payment", ", secrets: [env:S], answer: payment, hint: false"):
+        provider = load(HINT.format("xendit", more) + MINIMAL)
+        assert provider.notices is not None
+        assert not provider.notices.hint
+        assert operation(provider, "pay").contract.webhook_expected
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more", "said"),
+    [
+        ("unsigned", ", answer: payment", "webhook.hint: found none, it is required of 'unsigned': true"),
+        ("unsigned", ", hint: false, answer: payment", "webhook.hint: found none, it is required of 'unsigned'"),
+        ("midtrans", ", secrets: [env:S], answer: payment", "webhook.hint: found none, it is required of 'midtrans'"),
+        ("midtrans", ", hint: true", "webhook.secrets: found nothing, it is required"),
+        ("unsigned", ", hint: true, secrets: [env:S]", "webhook.secrets: found beside 'unsigned', allowed: none"),
+        ("unsigned", ", hint: true, relay: http://127.0.0.1:1/x", "webhook.relay: found beside 'unsigned'"),
+        ("{unsigned: {body: xml}}", ", hint: true", "found 'xml', allowed: json, form"),
+        ("xendit", ", secrets: [env:S], hint: perhaps", "webhook.hint: found 'perhaps', allowed: true or false"),
+        ("square", ", secrets: [env:S], answer: payment", "found 'square' without the option 'url', it is required"),
+    ],
+)
+def test_what_proves_too_little_must_be_called_a_hint(scheme, more, said):
+    assert any(said in problem for problem in problems_of(HINT.format(scheme, more) + MINIMAL))
+
+
 def test_a_webhook_that_cannot_be_checked_yet_is_not_waited_for():
-    text = "webhook: {scheme: paypal, event_id: id, find: [{reference: id}], answer: payment}\n" + MINIMAL
+    text = "webhook: {scheme: dlocal, event_id: id, find: [{reference: id}], answer: payment}\n" + MINIMAL
     provider = load(text)
     assert not operation(provider, "pay").contract.webhook_expected
-    assert provider.not_in_force == ("webhook: paypal",)
+    assert provider.not_in_force == ("webhook: dlocal",)
 
 
 @pytest.mark.parametrize(

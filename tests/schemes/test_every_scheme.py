@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from proxy.schemes.base import Verdict
 from proxy.schemes.named import SCHEMES, scheme_named
-from tests.schemes.signing import BODY, CARRIERS, NOW, OLD_SECRET, SECRET, SENDERS, changed, check, value_in
+from tests.schemes.signing import BODY, CARRIERS, NEEDED, NOW, OLD_SECRET, SECRET, SENDERS, changed, check, value_in
 
 every_scheme = pytest.mark.parametrize("scheme", SENDERS)
 
@@ -189,7 +189,12 @@ def test_no_detail_holds_a_secret_or_a_signature(scheme: str) -> None:
 # --- garbage
 
 _names = some.sampled_from(
-    [*CARRIERS.values(), b"Webhook-Timestamp", b"WEBHOOK-SIGNATURE", b"webhook-id", b"Other"]
+    [
+        *CARRIERS.values(),
+        *(b"Webhook-Timestamp", b"WEBHOOK-SIGNATURE", b"webhook-id", b"Other"),
+        *(b"Cko-Signature", b"X-Signature-SHA256", b"Event-Signature", b"verif-hash", b"x-square-hmacsha256-signature"),
+        *(b"PAYPAL-TRANSMISSION-ID", b"PAYPAL-TRANSMISSION-TIME", b"PAYPAL-TRANSMISSION-SIG", b"PAYPAL-AUTH-ALGO"),
+    ]
 ) | some.binary(max_size=8)
 _pieces = some.sampled_from(
     [b"t=", b"v1=", b"v0=", b"v1,", b"v1a,", b"sha256=", b",", b" ", b"=", b"\t", b"1700000000", b"ab" * 32, b"A" * 43]
@@ -202,7 +207,9 @@ _moments = some.floats() | some.just(float(NOW))
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(sent=_garbage, body=some.binary(max_size=40), secrets=some.lists(some.binary(max_size=40), max_size=4))
 def test_garbage_never_raises_and_is_never_genuine(scheme: str, sent, body: bytes, secrets: list[bytes]) -> None:
-    for options in ({}, {"timestamp_header": "none", "encoding": "base64"}) if SCHEMES[scheme].options else ({},):
+    needed = NEEDED.get(scheme, {})
+    more = {"timestamp_header": "none", "encoding": "base64"} if scheme.startswith("hmac") else needed
+    for options in (needed, more):
         found = scheme_named(scheme, options).check(sent, body, secrets, NOW, 300)
         assert found.verdict is not Verdict.GENUINE
         assert found.secret_index is None
