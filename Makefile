@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-che
 CODE   := $(wildcard proxy tests bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench clean
+.PHONY: help setup run demo quick test check format bench simulate clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 
 bench: .venv/.dev .want-peers ## What a call costs through us, beside a bare pass-through and nginx + Lua
 	@exec $(BIN)/python -m bench
+
+SEEDS     ?= 1-20
+PAYMENTS  ?= 1000
+PROCESSES ?= 1
+simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2]
+	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES)
 
 clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -56,3 +56,15 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class SteadyWall:
+    """Wall time as it was at the start, moved on by the clock that counts suspension. For a journal of one process:
+    whoever sets the machine's clock while it runs makes no lease run out, and nothing look settled."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_at, self._began_boot = clock.now(), clock.boot()
+
+    def now(self) -> float:
+        return self._began_at + (self._clock.boot() - self._began_boot)

@@ -16,7 +16,7 @@ from typing import Any
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
 from proxy.chance import SystemChance
-from proxy.clock import Clock, SystemClock
+from proxy.clock import Clock, SteadyWall, SystemClock
 from proxy.core.identity import check_value
 from proxy.edge.ports import Ports
 from proxy.edge.server import EdgeServer
@@ -213,7 +213,7 @@ async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]
         from proxy.journal.redis import RedisJournal  # a tenth of a second, which only a fleet's sidecars pay
 
         return await RedisJournal.open(settings.journal), True
-    return await SqliteJournal.open(path, clock=clock), False
+    return await SqliteJournal.open(path, clock=SteadyWall(clock)), False
 
 
 def _spare_the_collector() -> None:

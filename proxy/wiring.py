@@ -21,6 +21,7 @@ from proxy.engine.errand import Errand
 from proxy.engine.fallback import Fallbacks
 from proxy.engine.forward import Forward
 from proxy.engine.gate import Gate
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.inquirer import Inquirer
 from proxy.engine.intents import Intents
 from proxy.engine.late import Late
@@ -110,7 +111,8 @@ def assemble(
     upstream = UpstreamClient(monotonic=clock.mono, steps=ground.steps, harvest_s=bounds.harvest_s)  # the network
     # What a store forgot is put back.
     rollback = Rollback(journal, leases, clock, telemetry) if journal.may_forget else None
-    records = Records(journal, leases, vault, clock, telemetry, rollback=rollback)  # claims and writes
+    time = HeardTime(clock)  # the journal's
+    records = Records(journal, leases, vault, clock, telemetry, time, rollback=rollback)  # claims and writes
     pinned = PinnedPolicies(journal)  # the policy that each operation was started under
     outside = Outside(records, vault, clock, ground.chance, telemetry, watch)  # evidence that came by no attempt
     late = Late(records, outside, clock, telemetry)  # evidence that came too late for its call

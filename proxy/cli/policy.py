@@ -1,4 +1,4 @@
-"""`paywitness policy check | explain`: what the policies say, and what is wrong with them."""
+"""`paywitness policy`: what policies say, what is wrong with them, what they decide; and the tools to write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from proxy.cli.policy_cases import run_cases
+from proxy.cli.policy_new import new, print_schema
 from proxy.core.errors import PolicyError
 from proxy.core.policy import Policy
 from proxy.core.reading import FAILURE_CLASSES, Reading
@@ -13,6 +15,7 @@ from proxy.policy.book import PolicyBook, load_directory
 from proxy.policy.check import check as check_policies
 from proxy.policy.explain import Supposed, explain
 from proxy.policy.scalars import Wrong, duration
+from proxy.workbench.supposition import told_of_the_others
 
 _LONGEST_S = 366 * 86_400.0
 _FAILURES = sorted(reading.value for reading in FAILURE_CLASSES)
@@ -20,7 +23,15 @@ _FAILURES = sorted(reading.value for reading in FAILURE_CLASSES)
 
 @click.group()
 def policy() -> None:
-    """Check policy files and ask what they decide."""
+    """Write policy files, check and test them, and ask what they decide.
+
+    \b
+    On the way to a policy of your own:
+      paywitness policy new --openapi bank.yaml --output policies/bank.yaml     a beginning
+      paywitness policy check policies/bank.yaml                                what it says, and what is wrong with it
+      paywitness policy test policies/bank.yaml                                 what it makes of answers and faults
+      paywitness policy explain --provider bank --operation sale --failure network_read_timeout
+    """
 
 
 @policy.command()
@@ -29,6 +40,10 @@ def check(paths: tuple[Path, ...]) -> None:
     """Check policy files or directories: every problem at once, each with file:line:column.
 
     Also lists what a file says that is not in force yet in this version. Exit code 1 where something is wrong.
+
+    \b
+    Example:
+      paywitness policy check policies/acme.yaml
     """
     report = check_policies(paths or (Path("policies"),))
     for line in report.lines:
@@ -71,7 +86,7 @@ def explain_command(
     time_left_s: float | None,
     background: bool,
 ) -> None:
-    """Tell what would be decided for a failure, and by which rule.
+    """Tell what would be decided for a failure, by which rule, and why the rules above that one did not apply.
 
     \b
     Example:
@@ -84,7 +99,8 @@ def explain_command(
     chosen = _find(book, provider, operation)
     reading = Reading(failure)
     sent = sent and reading is not Reading.NETWORK_CONNECT_FAILURE
-    for line in explain(chosen, Supposed(reading, sent, tries, age_s, time_left_s, background)).lines:
+    supposed = Supposed(reading, sent, tries, age_s, time_left_s, background)
+    for line in (*explain(chosen, supposed).lines, *told_of_the_others(chosen, supposed)):
         click.echo(line)
 
 
@@ -97,3 +113,7 @@ def _find(book: PolicyBook, provider: str, operation: str) -> Policy:
             return candidate
     names = ", ".join(candidate.operation for candidate in found.policies)
     raise click.ClickException(f"{provider} has no operation {operation!r}; it has: {names}")
+
+
+for command in (run_cases, new, print_schema):
+    policy.add_command(command)

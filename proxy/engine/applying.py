@@ -94,10 +94,10 @@ class Applying:
 
     async def _look_now(self, operation: Operation, policy: Policy) -> None:
         """One of several attempts in doubt was denied, which does not end the doubt. Asking may, so ask now."""
-        records, clock = self.outside.records, self.outside.clock
+        records = self.outside.records
 
         def step_from(current: Operation) -> Change:
-            now = clock.now()
+            now = records.time.now()
             waits = current.due_at is not None and current.due_at > now
             if not waits or current.attempt_under_way or len(current.doubt) < 2 or current.state.ended:
                 raise _NoLongerDueError

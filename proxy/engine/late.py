@@ -86,7 +86,7 @@ class Late:
         self, current: Operation, policy: Policy, evidence: LateEvidence
     ) -> tuple[Operation, tuple[Event, ...]]:
         """The operation after this evidence, with what its new state brings with it."""
-        attempt, now = evidence.attempt, self.clock.now()
+        attempt, now = evidence.attempt, self.records.time.now()
         after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
         events: tuple[Event, ...] = (event,)
         if after.state is State.BACKOFF and current.state is State.SENDING:

@@ -149,12 +149,13 @@ class Outside:
     ) -> tuple[Operation, Event | None]:
         if finding.classification is None:
             return current, None
-        settled = is_settled(current, self.settle_s(policy), self.clock.now())
+        time = self.records.time
+        settled = time.known and is_settled(current, self.settle_s(policy), time.now())
         return conclude_outside(current, source, finding.classification, policy.contract, settled=settled)
 
     def _standing(self, before: Operation, after: Operation, policy: Policy, holding: str | None) -> Operation:
         """What the new state brings with it: when to look again, whether the key is free, whether anybody heard."""
-        now = self.clock.now()
+        now = self.records.time.now()
         if after.state.ended:
             if not before.state.ended:
                 after = after.changed(released=released_end(after))

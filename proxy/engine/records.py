@@ -17,6 +17,7 @@ from proxy.core.operation import Operation, State
 from proxy.core.outside import told_by
 from proxy.core.reading import Classification, Effect, Reading
 from proxy.engine.errand import Errand
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.keeping import KeptRequest, seal_credential, seal_request
 from proxy.engine.leases import Leases, is_forgotten
 from proxy.engine.rollback import Rollback
@@ -38,6 +39,7 @@ class Records:
     vault: Vault
     clock: Clock
     telemetry: Telemetry
+    time: HeardTime
     kept_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
     rollback: Rollback | None = None  # of a journal that may come back without its last writes
 
@@ -99,6 +101,7 @@ class Records:
             self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
             raise
         self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=False))
+        self.time.heard(claim.now)
         return claim
 
     async def write(self, operation: Operation, step_from: Callable[[Operation], Change]) -> Operation:
@@ -113,12 +116,22 @@ class Records:
                 now_stands = await self.current(current)
                 if unsure and _landed(now_stands, change):
                     return now_stands
+                if now_stands.attempts < current.attempts:
+                    await self._overtaken(now_stands)
                 current, unsure = now_stands, False
                 change = step_from(current)
             except JournalUnavailable:
                 unsure = True
                 await self.clock.sleep(_PAUSE_S)
         raise JournalUnavailable("the journal did not take the record")
+
+    async def _overtaken(self, stands: Operation) -> None:
+        """The journal forgot our last attempt, and others went on from before it: a person must look. What we know does
+        not fit into what it has; a spool keeps it."""
+        incident = stands.incident or IncidentKind.JOURNAL_ROLLBACK
+        note = "an attempt that the journal had forgotten was answered"
+        await self.take(Change(stands.changed(incident=incident), (), source="recovery", note=note))
+        raise JournalUnavailable(f"the journal has forgotten an attempt of {stands.id}")
 
     async def take(self, change: Change) -> Operation | None:
         """Write one step over exactly this version, or None where somebody was faster. Where the journal has forgotten
@@ -154,6 +167,7 @@ class Records:
             self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=True))
             raise
         self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=False))
+        self.time.heard(recorded.updated_at)
         # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
         if (
             change.lease_s is not None
@@ -188,7 +202,7 @@ class Records:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
             elif errand.byte_started or current.doubt:
                 after, event = conclude(current, current.attempts, _ABANDONED, errand.policy.contract)
-                after = after.changed(due_at=self.clock.now())
+                after = after.changed(due_at=self.time.now())
             else:
                 waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
                 waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
@@ -196,7 +210,7 @@ class Records:
             released = after.state is State.FAILED
             note = "the sidecar was shut down, or failed"
             if after.doubt:
-                after = after.changed(quiet_at=max(current.quiet_at or 0.0, self.clock.now()))
+                after = after.changed(quiet_at=max(current.quiet_at or 0.0, self.time.now()))
             after = after.changed(lease=None, released=released)
             return Change(after, (event,), note=note, told=told_by(current, after))
 

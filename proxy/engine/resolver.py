@@ -100,6 +100,7 @@ class Resolver:
         limit = min(room, self.per_provider_max)
         taken = await self.journal.take_due(token, self.carry.leases.lease_s, limit=limit, full=full)
         for operation in taken:
+            self.carry.records.time.heard(operation.updated_at)  # when it was taken
             self.carry.leases.hold(operation.id, token, asked_boot, operation)
             self._busy[operation.provider] += 1
             try:
@@ -327,7 +328,7 @@ class Resolver:
 
     def _now(self, operation: Operation) -> float:
         """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
-        return max(self.clock.now(), operation.updated_at)
+        return max(self.carry.records.time.now(), operation.updated_at)
 
     def _cancels(self, operation: Operation, policy: Policy) -> bool:
         automatic = policy.cancel is not None and policy.cancel.when_schedule_ran_out

@@ -240,7 +240,7 @@ class Review:
 
     def _after(self, operation: Operation, act: Act) -> tuple[Operation, tuple[Event, ...]]:
         """The operation as the action leaves it, and the events that the action is."""
-        now = self.clock.now()
+        now = self.records.time.now()
         match act:
             case Act.PARK:
                 after = advance(operation, Event.OPERATOR_PARKED)

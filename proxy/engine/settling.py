@@ -138,7 +138,9 @@ class Settling:
         policy, evidence, attempt = tried.policy, tried.evidence, tried.attempt
         after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
         if after.doubt:
-            quiet_at = self.clock.now() + evidence.listening_s  # an earlier attempt may be listened to for longer
+            quiet_at = (
+                self.records.time.now() + evidence.listening_s
+            )  # an earlier attempt may be listened to for longer
             after = after.changed(quiet_at=max(current.quiet_at or 0.0, quiet_at))
         if after.attempt_under_way and not after.state.ended:
             # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
@@ -162,7 +164,7 @@ class Settling:
         provider stands by passes, with that reason. "Nothing was sent, and nothing will be" is no such answer: until
         the journal has it, somebody else may take the operation for a doubt and send it again. Nor is a decline that
         the provider would not give again."""
-        quiet_at = self.clock.now() + evidence.listening_s
+        quiet_at = self.records.time.now() + evidence.listening_s
         unheard = errand.nobody_hears
         if not await self.spool.put(operation, attempt, evidence.response, quiet_at=quiet_at, unheard=unheard):
             raise JournalUnavailable("neither the journal nor the spool took the record")
@@ -186,7 +188,9 @@ class Settling:
                 after, events = advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
                 after = after.changed(misses=0, first_miss_at=None)
             case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY | Action.ASK_CUSTOMER_ACTION:
-                after = after.changed(due_at=self.clock.now() + self._first_look_s(after, decision, policy, errand))
+                after = after.changed(
+                    due_at=self.records.time.now() + self._first_look_s(after, decision, policy, errand)
+                )
         sends = decision.action in {Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT}
         ours = after.lease is None or after.lease.token == errand.token
         if ours:

@@ -47,7 +47,6 @@ def put_back(
     if lease is not None and lease_s is not None:
         lease = Lease(lease.token, now + lease_s)
     operation = known.changed(
-        updated_at=now,
         lease=lease,
         incident=known.incident or (IncidentKind.JOURNAL_ROLLBACK if others else None),
     )

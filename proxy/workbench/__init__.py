@@ -4,5 +4,13 @@
                          how checks are bounded in time
     doctor_policies.py   and the others of that name: one room's checks each
 
-A check looks and changes nothing that lasts, says what it could not find out, and never shows a secret.
+    policy_cases.py      policy test: case files run against their policies. case.py the values and keys of a case,
+                         case_file.py how they are read, expectations.py what may be expected, recognition.py and
+                         trial.py one case through the core, witness.py and coverage.py which rules were reached
+    supposition.py       policy explain: why the rules above the chosen one did not apply; why_not.py their conditions
+    json_schema.py       policy schema
+    draft.py             policy new; openapi.py a draft out of an OpenAPI file
+
+A check looks and changes nothing that lasts, says what it could not find out, and never shows a secret. What
+is tried is tried by the core's own functions: a tool that decides by itself would be wrong one day.
 """

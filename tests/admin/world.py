@@ -24,6 +24,7 @@ from proxy.core.outside import told_by
 from proxy.core.policy import Policy, Provider, Route
 from proxy.core.reading import Classification, Reading
 from proxy.core.template import Blank, Template
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.intents import Intents
 from proxy.engine.leases import Leases
 from proxy.engine.outside import Outside
@@ -107,7 +108,8 @@ class World:
         self.telemetry = telemetry = Telemetry(self.counters, Logs(logger))
         chance = SeededChance(1)
         vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
-        records = Records(self.memory, Leases(self.memory, self.clock, 30.0), vault, self.clock, telemetry)
+        leases = Leases(self.memory, self.clock, 30.0)
+        records = Records(self.memory, leases, vault, self.clock, telemetry, HeardTime(self.clock))
         outside = Outside(records, vault, self.clock, chance, telemetry, Watch())
         pinned = PinnedPolicies(self.memory)
         self.hands = Review(records, outside, self.memory, pinned, self.book, self.clock, telemetry)

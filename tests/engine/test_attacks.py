@@ -46,6 +46,9 @@ class Time(SystemClock):
     def now(self) -> float:
         return super().now() + self.ahead_s
 
+    def boot(self) -> float:
+        return super().boot() + max(0.0, self.ahead_s)
+
 
 class Halts:
     """Holds whoever reaches the step, from when it is told to until it is told to let go."""

@@ -18,7 +18,7 @@ from proxy.engine import steps as step
 from proxy.engine.leases import Leases
 from proxy.engine.rollback import Rollback
 from proxy.engine.steps import Steps
-from proxy.journal.base import Listing
+from proxy.journal.base import Change, Listing
 from proxy.journal.redis import RedisJournal
 from proxy.sandbox.server import Sandbox
 from proxy.telemetry.records import IncidentOpened, JournalRolledBack, Record
@@ -296,3 +296,17 @@ async def _connected_again(journal: object) -> None:
                 return
         await asyncio.sleep(0.05)
     raise AssertionError("the journal does not come back")
+
+
+async def test_an_answer_to_an_attempt_that_was_forgotten_while_others_went_on_calls_a_person(
+    journal: RedisJournal, sidecar: MakeWorld
+) -> None:
+    """What is known does not fit into what the journal has: nothing is overwritten, and a spool is to keep it."""
+    records = (await sidecar()).parts.records
+    stored = await owned(journal)
+    ours = stored.changed(attempts=3, version=stored.version - 1)
+    with pytest.raises(JournalUnavailable):
+        await records.write(ours, lambda current: Change(current, ()))
+    found = await journal.read(stored.id)
+    assert found is not None
+    assert (found.incident, found.state, found.attempts) == ("journal_rollback", State.SENDING, 1)

@@ -21,6 +21,7 @@ from proxy.core.lifecycle import Event
 from proxy.core.operation import Operation, State, Word
 from proxy.core.reading import Effect, Reading
 from proxy.engine import spool as spool_module
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.keeping import open_response, seal_response
 from proxy.engine.late import Late
 from proxy.engine.leases import Leases
@@ -131,7 +132,7 @@ def replay(spool: Spool, journal: DownJournal, clock: Time) -> Replay:
 
 def replay_of(spool: Spool, journal: DownJournal, clock: Time) -> Replay:
     telemetry = telemetry_for(clock)
-    records = Records(journal, Leases(journal, clock, LEASE_S), VAULT, clock, telemetry)
+    records = Records(journal, Leases(journal, clock, LEASE_S), VAULT, clock, telemetry, HeardTime(clock))
     outside = Outside(records, VAULT, clock, SeededChance(1), telemetry, Watch())
     late = Late(records, outside, clock, telemetry)
     return Replay(spool, records, PinnedPolicies(journal), lambda: BOOK, clock, late)

@@ -50,6 +50,9 @@ class Time(SystemClock):
     def now(self) -> float:
         return super().now() + self.ahead_s
 
+    def boot(self) -> float:
+        return super().boot() + max(0.0, self.ahead_s)
+
 
 class ShakyJournal(MemoryJournal):
     """A journal that is down when it is told to be."""

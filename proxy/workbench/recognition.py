@@ -1,0 +1,174 @@
+"""From a case's request to the operation it is: match, keys, account, amount, guard. As the engine does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from proxy.core.body import Encoding, Tree, can_hold, decode, decompressed
+from proxy.core.call import Call, Wishes
+from proxy.core.classify import Asked, evaluate
+from proxy.core.contract import PlaceKind
+from proxy.core.errors import BodyError, MoneyError
+from proxy.core.identity import Identity, identify, usable_key, value_in
+from proxy.core.money import Money, read_money
+from proxy.core.operation import Operation
+from proxy.core.policy import Policy, Provider, Unmatched
+from proxy.core.reply import PROBLEMS, Problem
+from proxy.policy.book import PolicyBook
+from proxy.workbench.case import GivenRequest
+from proxy.workbench.expectations import NONE
+from proxy.workbench.given_bytes import body_bytes
+
+OPERATION_ID = "op_case"
+GENERATED = "generated"
+_SENT_AT = 1_800_000_000.0  # any time will do: nothing is asked of a clock
+_SECRET = b"policy test: the identity of no journal"
+_WISHES = ("paywitness-key", "paywitness-intent", "paywitness-account")
+
+
+class CaseError(Exception):
+    """A case that makes no sense, in words for whoever wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A request that is an operation."""
+
+    call: Call
+    policy: Policy
+    tree: Tree
+    parameters: dict[str, str]
+    identity: Identity
+    operation: Operation
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.operation.money, self.operation.stamp)
+
+    def names(self, reference: str | None = None) -> dict[str, str]:
+        """What texts of an answer may name: `{operation_id}` and the like."""
+        operation = self.operation
+        found = {"operation_id": operation.id, "client_key": operation.client_key}
+        found |= {"provider_key": operation.provider_key} if operation.provider_key is not None else {}
+        return found | ({"reference": reference} if reference is not None else {})
+
+
+def recognise(request: GivenRequest, provider: Provider) -> tuple[Recognised | None, dict[str, str]]:
+    """The operation, or None where nothing would be sent or it would only be forwarded; and the facts of it."""
+    call = _call(request, provider)
+    encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
+    try:
+        tree = decode(decompressed(call.body, call.header("Content-Encoding")), encoding)
+        matched = PolicyBook.of([provider]).match(provider.name, call.method, call.segments, lambda: tree)
+    except BodyError:
+        return None, {"operation": NONE, **_refused(Problem.BODY_UNREADABLE)}
+    if matched is None:
+        refused = provider.unmatched is Unmatched.REFUSE
+        return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
+    policy, parameters = matched
+    identity = identify(call, policy, tree, parameters, _SECRET, GENERATED)
+    recognised = Recognised(call, policy, tree, parameters, identity, _operation(policy, identity, tree))
+    facts = _facts(recognised)
+    problem = _refusal(recognised)
+    return (recognised, facts) if problem is None else (None, facts | _refused(problem))
+
+
+def _call(request: GivenRequest, provider: Provider) -> Call:
+    path, _, query = request.target.partition("?")
+    ours = {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("paywitness-")}
+    for name in ours:
+        if name not in _WISHES:
+            raise CaseError(f"the request has {name}; of our own headers a case takes {', '.join(_WISHES)}")
+    encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
+    return Call(
+        provider.name,
+        request.method,
+        path,
+        query,
+        tuple(unquote(segment) for segment in path[1:].split("/")),
+        tuple(
+            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+            for name, value in request.headers.items()
+            if name.lower() not in ours
+        ),
+        body_bytes(request.body, encoding),
+        Wishes(ours.get("paywitness-key"), ours.get("paywitness-intent"), ours.get("paywitness-account")),
+    )
+
+
+def _refusal(recognised: Recognised) -> Problem | None:
+    policy, identity = recognised.policy, recognised.identity
+    for place in (policy.stamp, policy.contract.send_as):
+        if place is not None and place.kind is PlaceKind.BODY and not can_hold(recognised.tree, place.name):
+            return Problem.BODY_UNREADABLE
+    if policy.key_required and identity.key_source == GENERATED:
+        return Problem.KEY_REQUIRED
+    return None if usable_key(identity.client_key) else Problem.KEY_INVALID
+
+
+def _refused(kind: Problem) -> dict[str, str]:
+    return {"problem": kind, "status": str(PROBLEMS[kind].status_code), "outcome": NONE}
+
+
+def _facts(recognised: Recognised) -> dict[str, str]:
+    identity, operation = recognised.identity, recognised.operation
+    guard = operation.guard
+    provider_key = NONE
+    if identity.provider_key is not None:
+        provider_key = "own" if identity.provider_key == identity.client_key else "derived"
+    selected = [
+        value_in(place, recognised.call, recognised.tree, recognised.parameters) or ""
+        for place in recognised.policy.account
+    ]
+    return {
+        "operation": operation.operation,
+        "client_key": identity.client_key,
+        "key_from": identity.key_source,
+        "provider_key": provider_key,
+        "account": ", ".join(
+            [*([recognised.call.wishes.account] if recognised.call.wishes.account else []), *selected]
+        ),
+        "amount": str(operation.money) if operation.money is not None else NONE,
+        "guard": NONE if guard is None else f"{guard.kind}:{guard.shown}" if guard.shown else str(guard.kind),
+    }
+
+
+def _operation(policy: Policy, identity: Identity, tree: Tree) -> Operation:
+    return Operation(
+        id=OPERATION_ID,
+        stamp=OPERATION_ID,
+        key=identity.key,
+        generation=1,
+        provider=policy.provider,
+        operation=policy.operation,
+        kind=policy.kind,
+        account=identity.account,
+        client_key=identity.client_key,
+        key_source=identity.key_source,
+        names_purchase=identity.names_purchase,
+        provider_key=identity.provider_key,
+        fingerprint=identity.fingerprint,
+        ignore=identity.ignore,
+        request_hash="",
+        credential=identity.credential,
+        revision=policy.revision,
+        upstream=policy.upstream,
+        created_at=_SENT_AT,
+        updated_at=_SENT_AT,
+        first_sent_at=_SENT_AT,
+        money=_money(policy, tree),
+        guard=identity.guard,
+    )
+
+
+def _money(policy: Policy, tree: Tree) -> Money | None:
+    if policy.amount is None or policy.currency is None:
+        return None
+    amount, currency = evaluate(policy.amount.at, tree), evaluate(policy.currency, tree)
+    if amount is None or currency is None:
+        return None
+    try:
+        return read_money(amount, currency, policy.amount.unit)
+    except MoneyError:
+        return None

@@ -1,0 +1,357 @@
+"""The network of a world: what stands in the place of `UpstreamClient`. Every exchange gets its latencies and, where
+the seed wills it, its fault; the evidence is what the real client would have given.
+
+From the write on an exchange belongs to the world: a sidecar that is killed takes back nothing. A request that is not
+delivered by `first_byte` never is (TCP_USER_TIMEOUT), and a reset ends what was not delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from proxy.sandbox.answer import Answer, reason_phrase
+from proxy.upstream.client import always
+from proxy.upstream.harvest import OnLate
+from proxy.upstream.target import Origin, StreamRequest, Timeouts, WireRequest
+from tests.simulation.history import History
+from tests.simulation.loop import Life, SimLoop
+from tests.simulation.provider import WISH_HEADER, SimProvider
+from tests.simulation.swarm import PROVIDER, UNSENT, Mix
+
+HARVESTS_MAX = 64
+_HEAD_BYTES = 220  # about what a request's head has
+_STAMP = re.compile(rb'"paywitness":\s*"([^"]+)"')
+_WISH = WISH_HEADER.encode().lower()
+_HTML = Response(502, b"Bad Gateway", ((b"Content-Type", b"text/html"),), b"<html><h1>502 Bad Gateway</h1></html>")
+_UNSENT = {
+    "dns_failure": (NetworkPhase.RESOLVING, WireFault.DNS_FAILURE),
+    "refused": (NetworkPhase.CONNECTING, WireFault.CONNECT_REFUSED),
+    "connect_timeout": (NetworkPhase.CONNECTING, WireFault.CONNECT_TIMEOUT),
+    "tls_failure": (NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE),
+    "closed_at_once": (NetworkPhase.CONNECTING, WireFault.CLOSED),
+}
+# Of answers that do not come whole: how far it got, why, and whether we end it by a reset.
+_BROKEN = {
+    "reset_before_answer": (NetworkPhase.AWAITING, WireFault.RESET, False),
+    "truncated": (NetworkPhase.RECEIVING, WireFault.CLOSED, False),
+    "garbage": (NetworkPhase.RECEIVING, WireFault.MALFORMED, True),
+    "oversized": (NetworkPhase.RECEIVING, WireFault.OVERSIZED, True),
+}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request whose first byte has left."""
+
+    at_mono: float
+    sidecar: str
+    host: str
+    about: str
+    stamp: str | None
+    key: str | None
+    request: WireRequest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will become of one exchange."""
+
+    fault: str | None
+    connects_s: float
+    delivered_s: float | None  # after the write; None: never
+    commits_s: float
+    answers_s: float  # after the work
+    again_s: float | None = None  # a second delivery, after the first
+
+    @property
+    def may_be_late(self) -> bool:
+        delivered_s = self.delivered_s if self.delivered_s is not None else 1e9
+        return delivered_s + self.commits_s + self.answers_s >= 0.9 or self.fault == "answer_lost"
+
+
+class Network:
+    def __init__(
+        self, loop: SimLoop, mix: Mix, dice: Random, history: History, providers: Mapping[str, SimProvider]
+    ) -> None:
+        self.loop = loop
+        self.history = history
+        self.providers = providers  # by their hosts
+        self.calm = False
+        self.confused: set[str] = set()  # stamps of what was given somebody else's answer
+        self.on_sent: Callable[[Sent], None] = lambda sent: None
+        self.sink: Callable[[WireRequest], int] | None = None
+        self._mix = mix
+        self._dice = dice
+        self._main = next(iter(providers))  # an outage is one route's
+        self._began_mono = loop.now_mono
+        self._names = tuple(mix.faults)
+        self._rates = tuple(mix.faults.values())
+        self._any = sum(self._rates)
+        self._latest: deque[Response] = deque(maxlen=2)
+
+    def plan(self, host: str, request: WireRequest) -> Plan:
+        dice = self._dice
+        usual_s = 0.005 + 0.05 * dice.random()
+        fault = self._fault(host)
+        if fault is None:
+            opens = dice.random() < self._mix.new_connections
+            return Plan(None, dice.uniform(0.0, self._mix.connects_s) if opens else 0.0, usual_s, 0.0, usual_s)
+        return self._bad(fault, usual_s, writes=request.method == "POST")
+
+    def _bad(self, fault: str, usual_s: float, *, writes: bool) -> Plan:
+        dice = self._dice
+        connects_s = dice.uniform(0, 0.3)
+        plan = Plan(fault, connects_s, usual_s, 0.0, usual_s)
+        match fault:
+            case "black_hole":
+                return replace(plan, delivered_s=None)
+            case "reset_while_writing":
+                return replace(plan, delivered_s=dice.choice((None, usual_s)))
+            case "delayed":
+                return replace(plan, delivered_s=dice.uniform(0.2, 0.98))
+            case "slow":
+                return replace(plan, answers_s=dice.uniform(0.2, 0.95))
+            case "late_answer":
+                return replace(plan, answers_s=dice.uniform(0.9, 24.0))
+            case "late_commit" if writes:
+                # Up to the end of `settle`, so that what a search shows a moment later matters.
+                return replace(plan, commits_s=dice.choice((dice.uniform(0.3, 25.0), dice.uniform(36.0, 38.5))))
+            case "gateway_502":
+                return replace(plan, delivered_s=dice.choice((None, usual_s)), commits_s=dice.choice((0.0, 2.0)))
+            case "gateway_504":
+                return replace(plan, commits_s=dice.choice((0.0, 3.0, 20.0, 38.0)))
+            case "duplicated":
+                return replace(plan, again_s=dice.choice((0.001, 0.05, 1.0, 3.0)))
+        return plan
+
+    def _fault(self, host: str) -> str | None:
+        if self.calm:
+            return None
+        at_s = self.loop.now_mono - self._began_mono
+        for outage in self._mix.outages if host == self._main else ():
+            if outage.begins_s <= at_s < outage.begins_s + outage.lasts_s and self._dice.random() < outage.share:
+                return outage.fault
+        draw = self._dice.random()
+        if draw >= self._any:
+            return None
+        for name, rate in zip(self._names, self._rates, strict=True):
+            draw -= rate
+            if draw < 0:
+                return name
+        return None
+
+    # -- the way there and back
+
+    def carry(self, plan: Plan, sent: Sent, exchange: Exchange) -> None:
+        """The bytes have left."""
+        if plan.fault == "reset_while_writing":
+            whole = plan.delivered_s is not None
+            evidence = exchange.evidence(NetworkPhase.SENDING, WireFault.RESET, detail="reset while writing")
+            if not whole:
+                evidence = replace(evidence, bytes_written=evidence.bytes_written // 2)
+            self.loop.after(0.001, exchange.ends, evidence)
+        if plan.fault in {"gateway_502", "gateway_504"}:
+            status = 502 if plan.fault == "gateway_502" else 504
+            answer = replace(_HTML, status_code=status)
+            self.loop.after(plan.answers_s + 0.1, self._answered, exchange, sent, answer)
+        if plan.delivered_s is not None:
+            self.loop.after(plan.delivered_s, self._delivered, plan, sent, exchange)
+            if plan.again_s is not None:
+                once_more = replace(plan, again_s=None, fault="duplicate")
+                self.loop.after(plan.delivered_s + plan.again_s, self._delivered, once_more, sent, None)
+
+    def _delivered(self, plan: Plan, sent: Sent, exchange: Exchange | None) -> None:
+        if exchange is not None:
+            if exchange.is_reset:
+                return
+            exchange.delivered = True
+
+        def respond(answer: Answer) -> None:
+            if exchange is not None and plan.fault not in {"answer_lost", "gateway_502", "gateway_504"}:
+                self.loop.after(plan.answers_s, self._comes_back, plan, sent, exchange, answer)
+
+        fault = plan.fault if plan.fault in PROVIDER else None
+        self.providers[sent.host].arrive(sent.request, fault, plan.commits_s, respond)
+
+    def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: Answer) -> None:
+        fault = plan.fault
+        if fault == "reset_while_writing":
+            return
+        if fault in _BROKEN:
+            phase, why, by_us = _BROKEN[fault]
+            exchange.ends(replace(exchange.evidence(phase, why, detail=fault), reset_by_us=by_us))
+            return
+        response = _response(answer)
+        if fault == "foreign" and self._latest:
+            response = self._latest[0]
+            self.confused.add(sent.stamp or "")
+        elif fault == "empty_200":
+            response = replace(response, status_code=200, reason=b"OK", body=b"{}")
+        elif sent.request.method == "POST" and fault is None and response.status_code == 200:
+            # A refusal shows nobody's payment: whose it is cannot be told from it, and a foreign one would be believed.
+            self._latest.append(response)
+        self._answered(exchange, sent, response)
+
+    def _answered(self, exchange: Exchange, sent: Sent, response: Response) -> None:
+        exchange.answered(response)
+
+
+def _response(answer: Answer) -> Response:
+    headers = tuple((name.encode(), value.encode()) for name, value in answer.headers)
+    kind = (b"Content-Type", answer.content_type.encode())
+    return Response(answer.status_code, reason_phrase(answer.status_code).encode(), (kind, *headers), answer.body)
+
+
+class Exchange:
+    """One exchange under way, between the sidecar that waits and the world."""
+
+    __slots__ = ("_began_mono", "_on_late", "_total", "_upstream", "delivered", "done", "is_reset", "listening")
+
+    def __init__(self, upstream: SimUpstream, total: int, began_mono: float, on_late: OnLate | None) -> None:
+        self.done: asyncio.Future[Evidence] = upstream.loop.create_future()
+        self.delivered = False
+        self.is_reset = False
+        self.listening = False
+        self._upstream = upstream
+        self._total = total
+        self._began_mono = began_mono
+        self._on_late = on_late
+
+    def evidence(
+        self, phase: NetworkPhase, fault: WireFault | None, response: Response | None = None, detail: str = ""
+    ) -> Evidence:
+        duration_s = self._upstream.loop.now_mono - self._began_mono
+        return Evidence(phase, self._total, fault, response, detail, duration_s)
+
+    def ends(self, evidence: Evidence) -> None:
+        """The world tells how it ended. Nobody listens to half an answer that is late."""
+        if self.listening:
+            self.stop_listening()
+        elif not self.done.done() and not self.is_reset:
+            self.is_reset = evidence.reset_by_us
+            self.done.set_result(evidence)
+
+    def answered(self, response: Response) -> None:
+        if self.listening and not self.is_reset and self._on_late is not None:
+            self.stop_listening()
+            detail = f"answered {response.status_code}, after the attempt had timed out"
+            late = self.evidence(NetworkPhase.COMPLETE, None, response, detail)
+            self._upstream.loop.call_soon(self._on_late, late, context=self._upstream.life.context)
+        elif not self.done.done() and not self.is_reset:
+            detail = f"answered {response.status_code}"
+            self.done.set_result(self.evidence(NetworkPhase.COMPLETE, None, response, detail))
+
+    def times_out(self) -> None:
+        """Our own timer. What the provider's kernel has is listened to for a while; the rest is reset."""
+        if self.done.done():
+            return
+        listens_s = self._upstream.listens_s if self.delivered and self._on_late is not None else 0.0
+        timed_out = self.evidence(NetworkPhase.AWAITING, WireFault.FIRST_BYTE_TIMEOUT, detail="no answer came in time")
+        if listens_s > 0 and self._upstream.listening < HARVESTS_MAX:
+            self._upstream.listening += 1
+            self.listening = True
+            self._upstream.loop.call_later(listens_s, self.stop_listening)
+            self.done.set_result(replace(timed_out, listening_s=listens_s))
+        else:
+            self.is_reset = True
+            self.done.set_result(replace(timed_out, reset_by_us=True))
+
+    def stop_listening(self) -> None:
+        if self.listening:
+            self.listening = False
+            self.is_reset = True
+            self._upstream.listening -= 1
+
+
+class SimUpstream:
+    """What one sidecar has in the place of its `UpstreamClient`."""
+
+    def __init__(self, network: Network, life: Life, harvest_s: float) -> None:
+        self.network = network
+        self.loop = network.loop
+        self.life = life
+        self.listens_s = harvest_s
+        self.listening = 0
+
+    async def send(
+        self,
+        origin: Origin,
+        request: WireRequest,
+        timeouts: Timeouts,
+        *,
+        may_send: Callable[[], bool] = always,
+        reuse: bool = True,
+        on_late: OnLate | None = None,
+    ) -> Evidence:
+        network, began_mono = self.network, self.loop.now_mono
+        if origin.host.startswith("events."):
+            return await self._to_sink(request)
+        plan = network.plan(origin.host, request)
+        about = next((value.decode() for name, value in request.headers if name.lower() == _WISH), "")
+        if plan.connects_s > 0:
+            waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
+            await asyncio.sleep(min(waits_s, timeouts.connect_s))
+        if plan.fault in UNSENT:
+            phase, fault = _UNSENT[plan.fault]
+            network.history.say(self.life.name, "could not connect", about, plan.fault)
+            return Evidence(phase, 0, fault, None, plan.fault, self.loop.now_mono - began_mono)
+        if not may_send():
+            network.history.say(self.life.name, "may not send", about)
+            detail = "the right to send had run out"
+            phase, fault = NetworkPhase.CONNECTING, WireFault.LEASE_OVER
+            return Evidence(phase, 0, fault, None, detail, self.loop.now_mono - began_mono)
+        exchange = Exchange(self, len(request.body) + _HEAD_BYTES, began_mono, on_late)
+        sent = self._sent(origin.host, request, about)
+        network.history.say(self.life.name, f"sends {request.method}", about, self._told(sent, plan))
+        network.on_sent(sent)
+        network.carry(plan, sent, exchange)
+        timer = self.loop.call_later(timeouts.first_byte_s, exchange.times_out) if plan.may_be_late else None
+        try:
+            evidence = await exchange.done
+        except BaseException:  # cancelled
+            exchange.is_reset = True
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        network.history.say(self.life.name, "sees", about, f"{evidence.phase.word} {evidence.fault or evidence.detail}")
+        return evidence
+
+    async def _to_sink(self, request: WireRequest) -> Evidence:
+        """Where events go."""
+        await asyncio.sleep(0.01)
+        assert self.network.sink is not None
+        status = self.network.sink(request)
+        phase = NetworkPhase.COMPLETE
+        if status == 0:
+            return Evidence(phase.AWAITING, 1, WireFault.FIRST_BYTE_TIMEOUT, None, "", 0.01, reset_by_us=True)
+        return Evidence(phase, 1, None, Response(status, b"", (), b""), f"answered {status}", 0.01)
+
+    async def stream(
+        self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: Timeouts
+    ) -> Evidence:
+        raise AssertionError("what is no operation is not simulated")
+
+    async def close(self) -> None:
+        return None
+
+    def _sent(self, host: str, request: WireRequest, about: str) -> Sent:
+        key = None
+        stamp = None
+        if request.method == "POST":
+            key = next((value.decode() for name, value in request.headers if name.lower() == b"idempotency-key"), None)
+            found = _STAMP.search(request.body)
+            stamp = found.group(1).decode() if found else None
+        return Sent(self.loop.now_mono, self.life.name, host, about, stamp, key, request)
+
+    def _told(self, sent: Sent, plan: Plan) -> str:
+        what = f"fault: {plan.fault}" if plan.fault else ""
+        if sent.request.method != "POST":
+            return f"{sent.request.target.decode()[:60]} {what}"
+        return f"key {sent.key} stamp {sent.stamp} {what}"

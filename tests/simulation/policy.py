@@ -1,0 +1,207 @@
+"""The policy of a world: Acme's dialect, with the contract and the patience that the seed chose. It tells the truth
+about the simulated provider: under a policy that lies nothing is promised."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from proxy.policy.book import PolicyBook, load_content
+from tests.simulation.swarm import Mix
+
+UPSTREAM = "http://api.acme.test"
+ELSEWHERE = "http://eu.acme.test"  # another route of the same API, with books of its own
+EVENTS = "http://events.shop.test/in"
+WEBHOOK_SECRET = "whsec_of_the_simulation"
+EVENTS_SECRET = "whsec_c2ltdWxhdGlvbiBvZiB0aGUgd2hvbGUgZW5naW5l"
+
+_KEYS = """
+idempotency:
+  send_as: header:Idempotency-Key
+  take_from: [header:Idempotency-Key]
+  window: {window_s}s
+  max_length: 255
+  errors_under_key: {contract}
+  key_space: account
+"""
+_NO_KEYS = """
+idempotency:
+  send_as: none
+  take_from: [header:Idempotency-Key]
+"""
+_ASK_CHARGE = """
+    ask:
+      - {{needs: reference, request: "GET /v1/charges/{{reference}}", answer: charge}}
+      - request: GET /v1/charges
+        query: {{paywitness: "{{operation_id}}"}}
+        at: data
+        more: has_more
+        answer: charge
+        lag: {lag_ms}ms
+        misses: 3
+    as_response: "@"
+"""
+_ASK_REFUND = """
+    ask:
+      - {{needs: reference, request: "GET /v1/refunds/{{reference}}", answer: refund}}
+      - request: "GET /v1/charges/{{path:charge}}/refunds"
+        query: {{paywitness: "{{operation_id}}"}}
+        at: data
+        more: has_more
+        answer: refund
+        lag: {lag_ms}ms
+        misses: 3
+    as_response: "@"
+"""
+_ASK_CAPTURE = """
+    ask: [{{request: "GET /v1/charges/{{path:charge}}", answer: captured_charge_asked}}]
+"""
+_TEXT = """
+provider: {provider}
+merchant: shop
+upstream: {upstream}
+hosts: [{host}]
+body: json
+account: [const:main]
+{idempotency}
+stamp: body:metadata.paywitness
+timeouts: {{connect: 500ms, write: 1s, first_byte: 1s, body_idle: 1s, deadline: {deadline_s}s}}
+ignore: [client_time]
+operations:
+  authorization:
+    kind: authorization
+    match: POST /v1/charges
+    where: "capture == `false`"
+    idempotency: {{take_from: [header:Idempotency-Key, body:metadata.order_id]}}
+    amount: {{at: amount, unit: minor}}
+    currency: currency
+    fits: {{amount: amount, unit: minor, currency: currency, stamp: metadata.paywitness}}
+    intent: metadata.order_id
+    after_success: block
+    reference: id
+    answer: charge
+{ask_charge}
+  sale:
+    kind: sale
+    match: POST /v1/charges
+    idempotency: {{take_from: [header:Idempotency-Key, body:metadata.order_id]}}
+    amount: {{at: amount, unit: minor}}
+    currency: currency
+    fits: {{amount: amount, unit: minor, currency: currency, stamp: metadata.paywitness}}
+    intent: metadata.order_id
+    after_success: block
+    reference: id
+    answer: charge
+{ask_charge}
+  capture:
+    kind: capture
+    match: "POST /v1/charges/{{charge}}/capture"
+    target: path:charge
+    stamp: none
+    webhook: none
+    amount: {{at: amount, unit: minor, absent: full}}
+    answer: captured_charge
+{ask_capture}
+  refund:
+    kind: refund
+    match: "POST /v1/charges/{{charge}}/refunds"
+    target: path:charge
+    amount: {{at: amount, unit: minor, absent: full}}
+    fits: {{stamp: metadata.paywitness}}
+    reference: id
+    answer: refund
+{ask_refund}
+answers:
+  charge:
+    - {{when: "status == 'succeeded' || status == 'authorized'", as: succeeded}}
+    - {{when: "status == 'processing'", as: pending}}
+    - {{when: "status == 'requires_action'", as: requires_action}}
+    - {{when: "status == 'failed'", code: failure_code, table: declines, otherwise: failed}}
+    - {{when: "status == 'voided'", as: cancelled}}
+    - {{when: "status == 'reversed'", as: reversed}}
+  captured_charge:
+    - {{when: "status == 'succeeded' && captured", as: succeeded}}
+  captured_charge_asked:
+    - {{when: "status == 'succeeded' && captured", as: succeeded}}
+    - {{when: "status == 'authorized'", as: absent}}
+  refund:
+    - {{when: "status == 'succeeded'", as: succeeded}}
+classify:
+  - {{status: 409, when: "error.code == 'idempotency_key_in_use'", as: idempotency_in_flight}}
+  - {{when: "error.type == 'idempotency_error'", as: idempotency_conflict}}
+  - status: 409
+    when: "error.type == 'invalid_request_error'"
+    code: error.code
+    table: conflicts
+    otherwise: validation_error
+  - {{status: 402, code: error.decline_code, table: declines}}
+  - {{status: 503, when: "error.code == 'overloaded'", as: temporary_provider_error, effect: none}}
+tables:
+  declines:
+    issuer_soft_decline: [insufficient_funds]
+    issuer_hard_decline: [stolen_card, expired_card]
+    risk_decline: [fraudulent]
+  conflicts:
+    already_done: [charge_already_captured, charge_already_refunded, charge_already_voided, charge_already_paid]
+problem: {{error: {{type: api_error, message: "{{detail}}"}}}}
+unmatched: forward
+{fallback}
+retry:
+  default: {{attempts: {attempts}, backoff: {backoff}, base: 100ms, cap: 2s}}
+  rate_limited: {{attempts: 4, base: 500ms, cap: 5s}}
+  network_connect_failure: {{attempts: 4, base: 100ms, cap: 1s}}
+budget: {{window: 10s, provider: {{floor: 10, ratio: 5%, ceiling: 100%}}, per_intent: 3}}
+{webhook}
+resolve:
+  schedule: [500ms, 1s, 2s, 4s, 8s, 15s, 30s, 60s, 2m, 10m]
+  resend_for: {resend_for_s}s
+  settle: 40s
+  action_expires: 60s
+"""
+_WEBHOOK = """
+webhook:
+  scheme: hmac_sha256
+  secrets: [env:ACME_WEBHOOK_SECRET]
+  event_id: id
+  find:
+    - {operation_id: data.metadata.paywitness}
+    - {provider_key: data.idempotency_key}
+    - {reference: data.id}
+  at: data
+  answer_by: data.object
+"""
+
+
+_FALLBACK = "fallback: [{to: acme_eu, when: [not_sent, rate_limited, circuit_open]}]"
+
+
+def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> str:
+    """The policy as a file. `edited`: as somebody changes it while it runs; what identifies a call stays."""
+    keys = (_KEYS if mix.contract != "none" else _NO_KEYS).format(window_s=mix.window_s, contract=mix.contract)
+    lag = {"lag_ms": int(mix.lag_s * 1000) + 500}
+    return _TEXT.format(
+        provider="acme_eu" if elsewhere else "acme",
+        upstream=ELSEWHERE if elsewhere else UPSTREAM,
+        host=(ELSEWHERE if elsewhere else UPSTREAM).removeprefix("http://"),
+        fallback=_FALLBACK if mix.fallback and not elsewhere else "",
+        idempotency=keys,
+        deadline_s=mix.deadline_s,
+        ask_charge=_ASK_CHARGE.format(**lag) if mix.asks else "",
+        ask_refund=_ASK_REFUND.format(**lag) if mix.asks else "",
+        ask_capture=_ASK_CAPTURE.format(**lag) if mix.asks else "",
+        attempts=mix.attempts + (1 if edited else 0),
+        backoff="equal" if edited else "full",
+        webhook=_WEBHOOK if mix.webhooks and not elsewhere else "",
+        resend_for_s=mix.resend_for_s,
+    )
+
+
+def book_for(mix: Mix, *, edited: bool = False) -> PolicyBook:
+    texts = [policy_text(mix, edited=edited)]
+    if mix.fallback:
+        texts.append(policy_text(mix, elsewhere=True))
+    return _book_of(tuple(texts))
+
+
+@lru_cache(maxsize=64)
+def _book_of(texts: tuple[str, ...]) -> PolicyBook:
+    return PolicyBook.of([load_content(text.encode(), "acme.yaml") for text in texts])

@@ -1,0 +1,185 @@
+"""The provider of a world: the sandbox's own bank, ledger, key book and dialect, driven without sockets.
+
+It keeps the contract that the seed chose, answers late, commits after it said "not found", forgets keys after their
+window, and tells of its changes by signed webhooks: early, late, twice, in the wrong order, never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from proxy.core.call import Headers
+from proxy.sandbox.answer import Answer, error_answer, internal_error
+from proxy.sandbox.bank import Bank
+from proxy.sandbox.charge import Charge, Status
+from proxy.sandbox.contract import Contract, KeyBook, kept
+from proxy.sandbox.dialects.routes import find_route
+from proxy.sandbox.ledger import Entry, Ledger
+from proxy.sandbox.refusals import Refused
+from proxy.sandbox.request import Request
+from proxy.sandbox.webhooks.event import FINAL, event_about, older_event
+from proxy.sandbox.webhooks.signature import Scheme, signature_headers
+from proxy.upstream.target import WireRequest
+from tests.simulation.history import History
+from tests.simulation.loop import EPOCH_AT, SimLoop
+from tests.simulation.policy import WEBHOOK_SECRET
+from tests.simulation.swarm import Mix
+
+WISH_HEADER = "X-Wish"
+_TELLS_MAX = 4  # times that an event is offered until it is taken
+Respond = Callable[[Answer], None]
+Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
+
+
+class JudgedLedger(Ledger):
+    """The ledger, with somebody looking at each line as it is written."""
+
+    def __init__(self, look: Callable[[Entry], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def write(self, *args: object, **values: object) -> Entry:
+        entry = super().write(*args, **values)  # type: ignore[arg-type]
+        self._look(entry)
+        return entry
+
+
+class SimProvider:
+    """One route of the provider. Routes share no keys and find nothing of each other's."""
+
+    def __init__(self, loop: SimLoop, mix: Mix, dice: Random, history: History, ledger: Ledger, name: str) -> None:
+        self._loop = loop
+        self._mix = mix
+        self._dice = dice
+        self._history = history
+        self._contract = Contract(mix.contract)
+        self.ledger = ledger  # one for all routes: an order is paid once, wherever
+        self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
+        self._keys = KeyBook(self.now, mix.window_s)
+        self._events = 0
+        self.deliver: Deliver | None = None
+        self.calm = False
+
+    def now(self) -> float:
+        return EPOCH_AT + self._loop.now_mono
+
+    # -- what arrives
+
+    def arrive(self, wire: WireRequest, fault: str | None, commits_after_s: float, respond: Respond) -> None:
+        """One arrival of a request. `respond` is called once, unless the work is never done."""
+        request = _request_of(wire)
+        about = request.headers.get(WISH_HEADER.lower(), "")
+        instead = self._refusal(fault)
+        key = request.key if self._contract is not Contract.NONE else None
+        if instead is None and key is not None:
+            instead = self._keys.claim(key, request.fingerprint)
+        if instead is not None:
+            self._history.say("provider", f"answers {instead.status_code}", about, _brief(request, instead))
+            respond(instead)
+        elif commits_after_s > 0 and request.writes:
+            self._history.say("provider", "works on it", about, f"for {commits_after_s:.3f} s")
+            self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond)
+        else:
+            self._execute(request, key, fault, about, respond)
+
+    def _refusal(self, fault: str | None) -> Answer | None:
+        """What is said before any work."""
+        match fault:
+            case "overloaded":
+                return error_answer(503, "api_error", "Too much to do.", code="overloaded")
+            case "rate_limited":
+                answer = error_answer(429, "rate_limit_error", "Too many requests.", code="rate_limited")
+                return answer.with_headers(("Retry-After", str(self._dice.choice((0, 1, 3)))))
+            case "unauthorized":
+                return error_answer(401, "authentication_error", "No such API key.", code="api_key_invalid")
+        return None
+
+    def _execute(self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond) -> None:
+        committed: Answer | None = None
+        effects_before = len(self.ledger)
+        if fault != "error_500_before" or not request.writes:
+            found = find_route(request.method, request.segments)
+            assert found is not None, request.target
+            route, names = found
+            committed = route.act(self.bank, request, names)
+        broken = fault in {"error_500_before", "error_500_after"}
+        answer = internal_error() if broken or committed is None else committed
+        if key is not None:
+            self._keys.settle(key, kept(self._contract, committed, answer))
+        if request.writes:
+            effects = len(self.ledger) - effects_before
+            self._history.say("provider", f"answers {answer.status_code}", about, f"effects: {effects}")
+        else:
+            self._history.say("provider", f"answers {answer.status_code}", about, _brief(request, answer))
+        self._tell_changes(request)
+        respond(answer)
+
+    # -- what it tells unasked
+
+    def _tell_changes(self, request: Request) -> None:
+        for change in self.bank.changes.take():
+            thing = change.thing
+            if isinstance(thing, Charge) and thing.status in {Status.PROCESSING, Status.REQUIRES_ACTION}:
+                self._loop.after(self._dice.uniform(1, 25), self._settle, thing, request)
+            if self.deliver is None:
+                continue
+            mode = "normal" if self.calm else self._dice.choice(self._mix.webhook_modes)
+            if mode == "never":
+                continue
+            event = event_about(change, request, id=self._event_id(), created=int(self.now()))
+            delay_s = {"early": 0.0, "late": self._dice.uniform(2, 40)}.get(mode, self._dice.uniform(0.01, 1))
+            self._offer(event.body, delay_s)
+            if mode == "twice":
+                self._offer(event.body, delay_s + self._dice.choice((0.0, 0.1, 5.0)))
+            if mode == "out_of_order" and change.what in FINAL and self._contract is not Contract.REEXECUTED:
+                self._offer(older_event(event, change, id=self._event_id()).body, delay_s + self._dice.uniform(0, 3))
+
+    def _event_id(self) -> str:
+        self._events += 1
+        return f"evt_{self._events}"
+
+    def _offer(self, body: bytes, delay_s: float, tries: int = 1) -> None:
+        if delay_s <= 0:
+            self._hand_over(body, tries)
+        else:
+            self._loop.after(delay_s, self._hand_over, body, tries)
+
+    def _hand_over(self, body: bytes, tries: int) -> None:
+        assert self.deliver is not None
+        signed = signature_headers(Scheme.HMAC_SHA256, WEBHOOK_SECRET, body, int(self.now()))
+        headers = tuple((name.encode(), value.encode()) for name, value in signed.items())
+
+        def taken(ok: bool) -> None:
+            if not ok and tries < _TELLS_MAX:
+                self._offer(body, 2.0 * tries, tries + 1)
+
+        self.deliver(((b"Content-Type", b"application/json"), *headers), body, taken)
+
+    def _settle(self, charge: Charge, request: Request) -> None:
+        """The issuer's or the customer's later word. A customer authenticates one payment of an order, whatever cards
+        it tried."""
+        status = Status.SUCCEEDED if self._dice.random() < 0.7 else Status.FAILED
+        if charge.status is Status.REQUIRES_ACTION and self.ledger.find(order=charge.terms.order):
+            status = Status.FAILED
+        try:
+            self.bank.settle(charge, status)
+        except Refused:
+            return
+        self._history.say("provider", f"settles as {status}", charge.terms.order or "", charge.id)
+        self._tell_changes(request)
+
+
+def _request_of(wire: WireRequest) -> Request:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in wire.headers}
+    request = Request(wire.method, wire.target.decode("latin-1"), headers, True)
+    request.body += wire.body
+    request.complete = True
+    return request
+
+
+def _brief(request: Request, answer: Answer) -> str:
+    if request.writes:
+        return answer.body[:90].decode("utf-8", "replace")
+    found = "nothing" if b'"data":[]' in answer.body else "something"
+    return f"{request.target[:80]}: {found}" if answer.status_code == 200 else request.target[:80]

@@ -1,0 +1,398 @@
+"""The sidecars of a world: the real engine by the real `assemble`, with its real loops, over the world's clock, network
+and store. Each has a Life: it can be killed at any await, paused beyond its lease, suspended, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, cast
+
+from proxy import wiring
+from proxy.chance import Chance, SeededChance
+from proxy.clock import Clock
+from proxy.core.budget import Origin, RetryAsk
+from proxy.core.call import Call, Headers
+from proxy.core.circuit import Group
+from proxy.core.errors import JournalUnavailable
+from proxy.core.evidence import Response
+from proxy.core.operation import AttemptSummary, Operation
+from proxy.core.reply import Reply
+from proxy.engine.keeping import seal_response
+from proxy.engine.outbox import Outbox, Sink
+from proxy.engine.recovery import Recovery
+from proxy.engine.reload import keep_revisions
+from proxy.engine.replay import Replay
+from proxy.engine.spool import Spool, SpooledEvidence
+from proxy.engine.steps import NoSteps
+from proxy.journal.base import Journal
+from proxy.limits.admission import Admission
+from proxy.limits.budgets import Grant, LocalBudgets, Refusal, Tallies
+from proxy.limits.circuits import Book, LocalCircuits
+from proxy.limits.opening import Limits
+from proxy.policy.book import PolicyBook
+from proxy.telemetry.records import Record
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import RingKey, Vault
+from proxy.wiring import Bounds, Ground, assemble, webhooks_for
+from tests.simulation.failover import LOST_S, ForgetfulJournal
+from tests.simulation.history import History
+from tests.simulation.loop import Life, SimClock, SimLoop
+from tests.simulation.network import Network, SimUpstream
+from tests.simulation.policy import EVENTS, EVENTS_SECRET, WEBHOOK_SECRET
+from tests.simulation.store import IndexedJournal, JournalDoor
+from tests.simulation.swarm import Mix
+
+LEASE_S = 30.0  # the default; a policy's `settle` is held against it
+_SECRET = b"the identity secret of a simulated fleet"
+_RING = (RingKey("k1", b"0" * 32),)
+
+
+class _NoMetrics:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **values: None
+
+
+class _NoTelemetry:
+    """Records are made, and told to nobody: counting them proves nothing here."""
+
+    metrics = _NoMetrics()
+
+    def tell(self, record: Record) -> None:
+        return None
+
+
+class SimSpool:
+    """A disk. It outlives the process."""
+
+    def __init__(self, vault: Vault, clock: Clock, pieces: dict[str, SpooledEvidence], *, works: bool) -> None:
+        self._vault = vault
+        self._clock = clock
+        self._pieces = pieces
+        self._works = works
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    async def put(
+        self,
+        operation: Operation,
+        attempt: AttemptSummary,
+        response: Response | None,
+        *,
+        quiet_at: float | None = None,
+        unheard: bool = False,
+    ) -> bool:
+        if not self._works:
+            return False
+        answer = seal_response(self._vault, response, operation.id) if response is not None else None
+        name = f"{len(self._pieces):06d}-{operation.id}-{attempt.number}"
+        self._pieces[name] = SpooledEvidence(operation.id, attempt, self._clock.now(), answer, None, quiet_at, unheard)
+        return True
+
+    async def waiting(self) -> tuple[str, ...]:
+        return tuple(self._pieces)
+
+    async def read(self, name: str) -> SpooledEvidence | None:
+        return self._pieces.get(name)
+
+    async def done(self, name: str) -> None:
+        self._pieces.pop(name, None)
+
+
+@contextmanager
+def _with_upstream(make: Callable[..., SimUpstream]) -> Iterator[None]:
+    """`assemble` makes its client itself: here it makes ours."""
+    real = vars(wiring)["UpstreamClient"]
+    vars(wiring)["UpstreamClient"] = make
+    try:
+        yield
+    finally:
+        vars(wiring)["UpstreamClient"] = real
+
+
+class JudgedBudgets(LocalBudgets):
+    """The fleet's retry budget, as its sidecars share it in a store, with somebody counting along."""
+
+    def __init__(self, clock: Clock, chance: Chance, fleet: Fleet) -> None:
+        super().__init__(clock, chance, fleet.tallies)
+        self._spending = fleet.spending
+        self._store_clock = fleet.store_clock
+
+    async def acquire(self, ask: RetryAsk) -> Grant | Refusal:
+        found = await super().acquire(ask)
+        if isinstance(found, Grant) and ask.origin.group is Group.WRITE:
+            self._spending.granted(ask.cost, ask.intent)
+        return found
+
+    def count_first(self, origin: Origin) -> None:
+        super().count_first(origin)
+        if origin.group is Group.WRITE:
+            self._spending.first()
+
+    def count_repeat(self, origin: Origin, cost: int) -> None:
+        super().count_repeat(origin, cost)
+        self._spending.repeated()
+
+    def _now_ms(self) -> int:
+        return int(self._store_clock.mono() * 1000)  # the store's own time: suspended sidecars do not bend it
+
+
+class Spending:
+    """What was let through, by when. `sends` is what the network saw."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.firsts: list[float] = []
+        self.grants: list[tuple[float, int]] = []
+        self.repeats = 0
+        self.sends = 0
+        self.sends_of: Counter[str] = Counter()  # by orders
+        self.grants_of: Counter[str] = Counter()  # by intents
+
+    def first(self) -> None:
+        self.firsts.append(self._loop.now_mono)
+
+    def repeated(self) -> None:
+        self.repeats += 1
+
+    def granted(self, cost: int, intent: str | None) -> None:
+        self.grants.append((self._loop.now_mono, cost))
+        self.grants_of[intent or ""] += 1
+
+
+class Fleet:
+    """What the sidecars of a world share, and what befalls them."""
+
+    def __init__(
+        self, loop: SimLoop, mix: Mix, history: History, network: Network, book: PolicyBook, dice: Random
+    ) -> None:
+        self.loop = loop
+        self.mix = mix
+        self.history = history
+        self.network = network
+        self.book = book
+        self.dice = dice
+        self.store_clock = SimClock(loop)
+        self.journal: IndexedJournal = IndexedJournal(clock=self.store_clock)
+        if mix.failovers:
+            self.journal = ForgetfulJournal(clock=self.store_clock)
+        self.tallies = Tallies()
+        self.spending = Spending(loop)
+        self.disks: list[dict[str, SpooledEvidence]] = [{} for _ in range(mix.sidecars)]
+        self.sidecars: list[Sidecar | None] = [None] * mix.sidecars
+        self.graveyard: list[object] = []  # tasks of the dead: nothing of them may run, not even when swept up
+        self.lives = 0
+        self.calm = False
+
+    @property
+    def only_holder(self) -> bool:
+        """A journal that is a file of one process."""
+        return self.mix.sidecars == 1 and not self.mix.failovers
+
+    def start(self, slot: int) -> None:
+        self.lives += 1
+        sidecar = Sidecar(self, slot, f"sidecar{slot + 1}.{self.lives}")
+        self.sidecars[slot] = sidecar
+        self.history.say(sidecar.life.name, "starts")
+        sidecar.run(sidecar.serve())
+
+    def kill(self, slot: int) -> None:
+        sidecar = self.sidecars[slot]
+        if sidecar is None:
+            return
+        self.history.say(sidecar.life.name, "is killed")
+        self.graveyard.extend(asyncio.all_tasks(self.loop))
+        sidecar.life.kill()
+        self.sidecars[slot] = None
+        self.graveyard.append(sidecar)
+        sidecar.hang_up()
+        if self.only_holder:
+            self.journal = self.journal.reopened(self.store_clock)  # as a file that only one process can hold
+        self.loop.after(self.dice.uniform(0.1, 20.0), self.start, slot)
+
+    def pause(self, slot: int) -> None:
+        sidecar = self.sidecars[slot]
+        if sidecar is None or not sidecar.life.awake:
+            return
+        lasts_s = self.dice.choice(
+            (2.0, 15.0, 45.0, 100.0, 100.0)
+        )  # the longest outlast a lease, `settle` and the misses
+        self.history.say(sidecar.life.name, "is suspended" if self.mix.suspends else "is stopped", "", f"{lasts_s} s")
+        sidecar.life.pause()
+        self.loop.after(lasts_s, self._wake, sidecar, lasts_s)
+
+    def _wake(self, sidecar: Sidecar, lasted_s: float) -> None:
+        if sidecar.life.alive:
+            self.history.say(sidecar.life.name, "wakes up")
+            if self.mix.suspends:
+                sidecar.clock.suspended_s += lasted_s
+                self.loop.shift_timers(sidecar.life, lasted_s)
+            sidecar.life.wake(self.loop)
+
+    def jump(self, slot: int) -> None:
+        """Somebody sets a sidecar's wall clock."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            sidecar.clock.ahead_s = self.dice.choice((-300.0, -20.0, -1.0, 1.0, 20.0, 300.0))
+            self.history.say(sidecar.life.name, "clock is set", "", f"{sidecar.clock.ahead_s:+.0f} s")
+
+    def stall(self, slot: int) -> None:
+        """The journal does not answer this sidecar."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            lasts_s = self.dice.choice((1.0, 5.0, 15.0, 45.0))  # the longest outlasts a lease
+            self.history.say(sidecar.life.name, "journal stalls", "", f"{lasts_s} s")
+            sidecar.door.stalled_until_mono = self.loop.now_mono + lasts_s
+
+    def fail_over(self, slot: int) -> None:
+        """Of the store, whoever asks."""
+        journal = self.journal
+        if isinstance(journal, ForgetfulJournal):
+            journal.replicate()
+            self.loop.after(LOST_S, self._forget)
+
+    def _forget(self) -> None:
+        assert isinstance(self.journal, ForgetfulJournal)
+        before = self.journal.shelves.seq
+        self.journal.fail_over()
+        self.history.say("store", "fails over", "", f"{before - self.journal.shelves.seq} changes are forgotten")
+
+    def reload(self, slot: int, book: PolicyBook) -> None:
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            self.history.say(sidecar.life.name, "loads an edited policy", "", book.revision)
+            sidecar.run(sidecar.put_in_force(book))
+
+    def be_calm(self) -> None:
+        self.calm = True
+        for sidecar in self.sidecars:
+            if sidecar is not None:
+                sidecar.door.calm = True
+                sidecar.clock.ahead_s = 0.0
+
+    @property
+    def all_awake(self) -> bool:
+        return all(sidecar is not None and sidecar.listens and sidecar.life.awake for sidecar in self.sidecars)
+
+    def up(self) -> list[Sidecar]:
+        """Those whose listeners are open. A stopped process still accepts: its kernel does."""
+        return [sidecar for sidecar in self.sidecars if sidecar is not None and sidecar.listens]
+
+
+class Sidecar:
+    def __init__(self, fleet: Fleet, slot: int, name: str) -> None:
+        mix, loop = fleet.mix, fleet.loop
+        self.fleet = fleet
+        self.life = Life(name)
+        self.clock = SimClock(loop, boot_offset_s=slot * 10_000.0)
+        seed = f"{mix.seed} {name}"
+        door_dice = Random(f"{seed} journal")
+        self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)
+        self.door.calm = fleet.calm
+        chance = SeededChance(Random(f"{seed} chance").getrandbits(64))
+        vault = Vault(_SECRET, _RING, chance.nonce)
+        journal = cast(Journal, self.door)
+        telemetry = cast(Telemetry, _NoTelemetry())
+        environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
+        self.ground = Ground(journal, vault, self.clock, chance, NoSteps(), telemetry, environment)
+        bounds = Bounds(lease_s=LEASE_S, harvest_s=mix.harvest_s)
+        self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
+
+        def upstream(**given: Any) -> SimUpstream:
+            return SimUpstream(fleet.network, self.life, given["harvest_s"])
+
+        with _with_upstream(upstream):
+            self.parts = assemble(self.ground, bounds, fleet.book, self.spool, self._limits)
+        self.webhooks = webhooks_for(self.ground, self.parts)
+        self.listens = False
+        self._callers: dict[asyncio.Future[Reply | None], None] = {}
+        self._running: list[asyncio.Task[Any]] = []
+
+    def _limits(self, book: Book, clock: Clock, chance: Chance) -> Limits:
+        budgets = JudgedBudgets(clock, chance, self.fleet)
+        return Limits(LocalCircuits(book, clock, chance), budgets, Admission(clock, chance))
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        task = self.fleet.loop.start(coroutine, self.life)
+        task.add_done_callback(self._ended)
+        self._running.append(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            detail = f"{type(error).__name__}: {error} at {where.filename.rpartition('/')[2]}:{where.lineno}"
+            self.fleet.history.violated("no fault of ours", "", detail)
+
+    async def serve(self) -> None:
+        """As `wiring.serve` starts one, less its listeners."""
+        parts, ground, engine = self.parts, self.ground, self.parts.engine
+        replay = Replay(
+            cast(Spool, self.spool), parts.records, parts.pinned, lambda: engine.book, self.clock, parts.late
+        )
+        recovery = Recovery(ground.journal, self.clock, ground.telemetry, LEASE_S)
+        await self._until_taken(lambda: keep_revisions(ground.journal, self.fleet.book))
+        await self._until_taken(replay.replay_all)
+        await self._until_taken(lambda: recovery.at_start(only_holder=self.fleet.only_holder))
+        loops = [
+            parts.leases.keep_renewing(),
+            parts.reports.keep_reporting(),
+            recovery.keep_looking(),
+            parts.resolver.keep_resolving(replay.replay_all),
+            self.webhooks.keep_applying(),
+            replay.keep_replaying(),
+        ]
+        if parts.rollback is not None:
+            loops.append(parts.rollback.keep_watching())
+        if self.fleet.mix.events:
+            sink = Sink(EVENTS, EVENTS_SECRET.encode())
+            outbox = Outbox(ground.journal, parts.upstream, sink, self.clock, ground.chance, ground.telemetry)
+            loops.append(outbox.keep_delivering())
+        for loop in loops:
+            self.run(loop)
+        self.listens = True
+
+    async def _until_taken(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """A start that the journal refuses is tried again by whoever keeps the process running."""
+        while True:
+            try:
+                await step()
+            except JournalUnavailable:
+                await self.clock.sleep(1.0)
+            else:
+                return
+
+    async def put_in_force(self, book: PolicyBook) -> None:
+        await self._until_taken(lambda: keep_revisions(self.ground.journal, book))
+        self.parts.engine.book = book
+
+    def ask(self, call: Call, still_there: Callable[[], bool]) -> asyncio.Future[Reply | None]:
+        """What a caller of this sidecar waits for; None where the connection breaks."""
+        answer: asyncio.Future[Reply | None] = self.fleet.loop.create_future()
+        self._callers[answer] = None
+        self.run(self._answer(call, still_there, answer))
+        return answer
+
+    async def _answer(self, call: Call, still_there: Callable[[], bool], answer: asyncio.Future[Reply | None]) -> None:
+        reply = await self.parts.engine.answer(call, still_there)
+        self._callers.pop(answer, None)
+        if not answer.done():
+            answer.set_result(reply)
+
+    def hang_up(self) -> None:
+        for answer in self._callers:
+            if not answer.done():
+                answer.set_result(None)
+        self._callers.clear()
+
+    def tell(self, headers: Headers, body: bytes, taken: Callable[[bool], None]) -> None:
+        """A provider's event comes to its webhook listener."""
+
+        async def receive() -> None:
+            reply = await self.webhooks.receive("acme", "", headers, body)
+            self.fleet.loop.after(0.0, taken, reply.status_code < 300)
+
+        self.run(receive())

@@ -1,0 +1,338 @@
+"""The store of a world: the journal in memory, with indexes so that a look costs what it finds, and a door to it for
+each sidecar, behind which replies are lost, writes come late, and whole calls stall.
+
+`IndexedJournal` must say what `MemoryJournal` says: `test_store` compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+from proxy.core.errors import JournalUnavailable
+from proxy.core.operation import Operation, State
+from proxy.journal import steps
+from proxy.journal.base import KeptNotice, Listing, OutcomeRow
+from proxy.journal.memory import MemoryJournal
+from proxy.journal.memory_shelves import Shelves
+from proxy.journal.steps import WallClock
+from tests.simulation.history import History
+from tests.simulation.loop import Life, SimLoop
+from tests.simulation.swarm import Mix
+
+Timed = tuple[float, int, str]
+
+
+class IndexedShelves(Shelves):
+    """Shelves that know what is due, held, in review and telling."""
+
+    __slots__ = ("by_name", "due", "events", "held", "in_review", "notices_waiting", "telling")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: list[Timed] = []  # heaps; what they hold may be out of date, and is looked at again
+        self.held: list[Timed] = []
+        self.notices_waiting: list[tuple[float, int]] = []
+        self.events: set[tuple[str, str, str]] = set()
+        self.telling: list[int] = []
+        self.in_review: dict[str, None] = {}
+        self.by_name: dict[tuple[str, str], dict[str, None]] = {}
+
+    def write(self, step: steps.Step) -> None:
+        Shelves.write(self, step)
+        operation = step.operation
+        self.index(operation)
+        if step.entry.told is not None:
+            self.telling.append(self.seq)
+        if operation.state is State.REQUIRES_REVIEW:
+            self.in_review[operation.id] = None
+        else:
+            self.in_review.pop(operation.id, None)
+        for name in self._names(operation):
+            self.by_name.setdefault(name, {})[operation.id] = None
+
+    def index_all(self) -> None:
+        """After a rollback: everything anew."""
+        for operation in self.operations.values():
+            self.index(operation)
+            if operation.state is State.REQUIRES_REVIEW:
+                self.in_review[operation.id] = None
+            for name in self._names(operation):
+                self.by_name.setdefault(name, {})[operation.id] = None
+        self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.told is not None]
+        for notice in self.notices.values():
+            self.events.add((notice.provider, notice.account, notice.event_id))
+            for at in (notice.due_at, notice.relay_due_at):
+                if at is not None:
+                    heapq.heappush(self.notices_waiting, (at, notice.number))
+
+    def index(self, operation: Operation) -> None:
+        number = self.numbers[operation.id]
+        if operation.due_at is not None:
+            heapq.heappush(self.due, (operation.due_at, number, operation.id))
+        if operation.lease is not None:
+            heapq.heappush(self.held, (operation.lease.until_at, number, operation.id))
+
+    def _names(self, operation: Operation) -> Iterator[tuple[str, str]]:
+        yield "stamp", operation.id
+        yield "key", operation.client_key
+        if operation.stamp:
+            yield "stamp", operation.stamp
+        if operation.provider_key:
+            yield "key", operation.provider_key
+        if operation.reference:
+            yield "reference", operation.reference
+        if operation.guard is not None:
+            yield "guard", operation.guard.value
+
+
+class IndexedJournal(MemoryJournal):
+    """The journal in memory, in less time."""
+
+    def __init__(self, *, clock: WallClock, shelves: Shelves | None = None) -> None:
+        super().__init__(clock=clock, shelves=shelves or IndexedShelves())
+
+    @property
+    def shelves(self) -> IndexedShelves:
+        assert isinstance(self._shelves, IndexedShelves)
+        return self._shelves
+
+    def reopened(self, clock: WallClock) -> IndexedJournal:
+        self._shelves.latest_at = self._time.latest_at
+        self._open = False
+        return IndexedJournal(clock=clock, shelves=self._shelves)
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        shelves, now = self.shelves, self._time.now()
+        due: list[Operation] = []
+        passed: list[Timed] = []
+        while shelves.due and shelves.due[0][0] <= now and len(due) < limit:
+            entry = heapq.heappop(shelves.due)
+            operation = shelves.operations.get(entry[2])
+            if operation is None or operation.due_at != entry[0] or operation.state not in steps.MAY_BE_HELD:
+                continue
+            if operation.provider in full:
+                passed.append(entry)
+            elif operation.lease is None and operation not in due:
+                due.append(operation)  # held, it is entered again with the change that gives it back
+        for entry in passed:
+            heapq.heappush(shelves.due, entry)
+        taken = steps.taken(due, token, lease_s, now)
+        for step in taken:
+            shelves.write(step)
+        return tuple(step.operation for step in taken)
+
+    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
+        moved = await super().hasten(provider, within_s=within_s, limit=limit)
+        if moved:
+            for operation in self.shelves.operations.values():
+                if operation.due_at is not None:
+                    self.shelves.index(operation)
+        return moved
+
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        renewed = await super().renew(operation_ids, token_of, lease_s)
+        for operation_id in operation_ids:
+            if operation_id in renewed:
+                self.shelves.index(self.shelves.operations[operation_id])
+        return renewed
+
+    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+        if all_of_earlier_holders:
+            return await super().expire_leases(all_of_earlier_holders=True)
+        shelves, now = self.shelves, self._time.now()
+        over: list[Operation] = []
+        while shelves.held and shelves.held[0][0] <= now and len(over) < steps.EXPIRED_LEASES_MAX:
+            until_at, _, operation_id = heapq.heappop(shelves.held)
+            operation = shelves.operations.get(operation_id)
+            lease = operation.lease if operation is not None else None
+            if operation is not None and lease is not None and lease.until_at == until_at and operation not in over:
+                over.append(operation)
+        expired = steps.expired(over, now)
+        for step in expired:
+            shelves.write(step)
+        return tuple(step.operation for step in expired)
+
+    def _listed(self, listing: Listing) -> Iterator[Operation]:
+        shelves = self.shelves
+        names = {"stamp": listing.stamp, "key": listing.key, "reference": listing.reference, "guard": listing.guard}
+        given = next(((name, value) for name, value in names.items() if value is not None), None)
+        if given is not None and not (given[0] == "key" and shelves.aliases):
+            found = shelves.by_name.get(given, {})
+        elif listing.states == frozenset({State.REQUIRES_REVIEW}):
+            found = shelves.in_review
+        else:
+            yield from super()._listed(listing)
+            return
+        for operation_id in sorted(found, reverse=True):
+            operation = shelves.operations[operation_id]
+            by_key = listing.key is None or listing.key in {operation.client_key, operation.provider_key}
+            if by_key and steps.is_listed(operation, listing):
+                yield operation
+
+    async def keep_notice(self, notice: KeptNotice) -> bool:
+        shelves = self.shelves
+        event = (notice.provider, notice.account, notice.event_id)
+        if event in shelves.events:
+            return False
+        shelves.events.add(event)
+        shelves.notice_number += 1
+        self._shelve(replace(notice, number=shelves.notice_number))
+        return True
+
+    async def move_notice(self, notice: KeptNotice) -> None:
+        await super().move_notice(notice)
+        if notice.number in self.shelves.notices:
+            self._shelve(self.shelves.notices[notice.number])
+
+    def _shelve(self, notice: KeptNotice) -> None:
+        self.shelves.notices[notice.number] = notice
+        for at in (notice.due_at, notice.relay_due_at):
+            if at is not None:
+                heapq.heappush(self.shelves.notices_waiting, (at, notice.number))
+
+    async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
+        shelves, now = self.shelves, self._time.now()
+        due: dict[int, KeptNotice] = {}
+        seen = []
+        while shelves.notices_waiting and shelves.notices_waiting[0][0] <= now and len(due) < limit:
+            at, number = entry = heapq.heappop(shelves.notices_waiting)
+            notice = shelves.notices[number]
+            if at in (notice.due_at, notice.relay_due_at) and number not in due:
+                due[number] = notice
+                seen.append(entry)  # it is due until it is moved
+        for entry in seen:
+            heapq.heappush(shelves.notices_waiting, entry)
+        return tuple(due.values())
+
+    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
+        shelves = self.shelves
+        rows = []
+        for seq in islice(shelves.telling, bisect_right(shelves.telling, after), None):
+            found = shelves.changes.get(seq)
+            if found is not None:
+                rows.append(OutcomeRow(seq, shelves.operations[found[0]], found[1]))
+            if len(rows) >= limit:
+                break
+        return tuple(rows)
+
+
+class JournalDoor:
+    """One sidecar's way to the journal. What has been asked for is done, whatever becomes of whoever asked."""
+
+    def __init__(
+        self, journal: Callable[[], IndexedJournal], loop: SimLoop, life: Life, mix: Mix, dice: Random, history: History
+    ) -> None:
+        self._journal = journal
+        self._loop = loop
+        self._life = life
+        self._mix = mix
+        self._dice = dice
+        self._history = history
+        self.stalled_until_mono = 0.0
+        self.calm = False
+        self._slow = mix.journal_latency > 0
+        self._faults = mix.journal_lost_replies + mix.journal_refusals + mix.journal_late_writes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        async def call(*args: Any, **values: Any) -> Any:
+            return await self._call(name, args, values)
+
+        self.__dict__[name] = call
+        return call
+
+    def rolled_back_s(self) -> float | None:
+        return self._journal().rolled_back_s()
+
+    @property
+    def may_forget(self) -> bool:
+        return self._journal().may_forget
+
+    async def healthy(self) -> bool:
+        return self._loop.now_mono >= self.stalled_until_mono
+
+    async def _call(self, name: str, args: tuple[Any, ...], values: dict[str, Any]) -> Any:
+        if not self._life.alive:
+            raise JournalUnavailable("its process is dead")  # from the last words of what is swept up after the world
+        fault = self._fault() if not self.calm else None
+        if fault is None and not self._slow:
+            return await getattr(self._journal(), name)(*args, **values)
+        reply = self._loop.create_future()
+        latency_s = self._mix.journal_latency * self._dice.random()
+        if fault == "stall":
+            self._loop.after(2.0, _unavailable, reply, "no reply in time")
+            return await reply
+        if fault is not None:
+            self._history.say(self._life.name, f"journal: {fault}", "", name)
+        if fault == "refusal":
+            self._loop.after(latency_s, _unavailable, reply, "refused")
+        else:
+            late_s = self._dice.uniform(2.0, 4.0) if fault == "late write" else 0.0
+            self._loop.after(latency_s + late_s, self._do, name, args, values, reply, latency_s)
+            if fault == "lost reply":
+                self._loop.after(latency_s, _unavailable, reply, "the reply was lost")
+            elif fault == "late write":
+                self._loop.after(2.0, _unavailable, reply, "no reply in time")
+        return await reply
+
+    def _fault(self) -> str | None:
+        if self._loop.now_mono < self.stalled_until_mono:
+            return "stall"
+        if not self._faults:
+            return None
+        draw = self._dice.random()
+        for name, rate in (
+            ("lost reply", self._mix.journal_lost_replies),
+            ("refusal", self._mix.journal_refusals),
+            ("late write", self._mix.journal_late_writes),
+        ):
+            draw -= rate
+            if draw < 0:
+                return name
+        return None
+
+    def _do(
+        self, name: str, args: tuple[Any, ...], values: dict[str, Any], reply: asyncio.Future[Any], latency_s: float
+    ) -> None:
+        try:
+            result = _at_once(getattr(self._journal(), name)(*args, **values))
+        except Exception as error:  # noqa: BLE001  # whatever the journal says is its reply
+            self._loop.after(latency_s, _reply_error, reply, error)
+        else:
+            self._loop.after(latency_s, _reply, reply, result)
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """A call of the journal in memory awaits nothing: it is one step."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a call of the journal in memory is one step")
+
+
+def _reply(reply: asyncio.Future[Any], result: Any) -> None:
+    if not reply.done():
+        reply.set_result(result)
+
+
+def _reply_error(reply: asyncio.Future[Any], error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+
+
+def _unavailable(reply: asyncio.Future[Any], why: str) -> None:
+    _reply_error(reply, JournalUnavailable(why))

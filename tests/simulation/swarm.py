@@ -1,0 +1,169 @@
+"""The swarm: each seed picks its own mix. Which faults there are and how often, which contract, how many sidecars, how
+much load, how patient everybody is. Many seeds with few faults each find more than one seed with all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+# What may happen to one exchange. The network draws one of them, or none.
+UNSENT = ("dns_failure", "refused", "connect_timeout", "tls_failure", "closed_at_once")
+LOST = ("reset_while_writing", "black_hole", "answer_lost", "reset_before_answer", "truncated", "garbage", "oversized")
+ODD = ("delayed", "late_answer", "slow", "foreign", "empty_200", "gateway_502", "gateway_504", "duplicated")
+PROVIDER = ("error_500_before", "error_500_after", "overloaded", "rate_limited", "late_commit", "unauthorized")
+FAULTS = (*UNSENT, *LOST, *ODD, *PROVIDER)
+
+# A second arrival of the same bytes is executed again by a provider that keeps no key: no sidecar could prevent that.
+NEEDS_KEYS = frozenset({"duplicated"})
+OUTAGES = ("refused", "black_hole", "answer_lost", "error_500_before", "overloaded", "slow", "rate_limited")
+WEBHOOKS = ("normal", "early", "late", "twice", "out_of_order", "never")
+
+
+def stream(seed: int, name: str) -> Random:
+    """Chance of one part of the world. A draw more in one part moves no other's."""
+    return Random(f"{seed} {name}")
+
+
+@dataclass(frozen=True)
+class Outage:
+    begins_s: float
+    lasts_s: float
+    fault: str
+    share: float  # of what is sent meanwhile: less than 1 is a brownout
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What one seed chose."""
+
+    seed: int
+    payments: int
+    contract: str = "replayed"
+    asks: bool = True
+    webhooks: bool = True
+    fallback: bool = False
+    window_s: int = 86_400
+    lag_s: float = 0.0
+    attempts: int = 3
+    deadline_s: int = 6
+    resend_for_s: int = 20
+    harvest_s: float = 5.0
+    sidecars: int = 1
+    rate_per_s: float = 20.0
+    new_connections: float = 0.1  # share of what is sent over a connection that is opened for it
+    connects_s: float = 0.02  # at most
+    faults: dict[str, float] = field(default_factory=dict)
+    outages: tuple[Outage, ...] = ()
+    webhook_modes: tuple[str, ...] = ("normal",)
+    limits: bool = True
+    # callers
+    hangs_up: float = 0.0
+    hurries: float = 0.0
+    fresh_key: float = 0.0
+    other_payload: float = 0.0
+    twice_at_once: float = 0.0
+    again_after_answer: float = 0.0
+    declines: float = 0.0
+    open_ends: float = 0.0  # processing and 3DS
+    authorizations: float = 0.0
+    follow_ups: float = 0.0  # captures and refunds
+    patience: int = 3
+    # sidecars and their store
+    crashes: int = 0
+    pauses: int = 0
+    suspends: bool = False
+    clock_jumps: int = 0
+    reloads: int = 0
+    journal_latency: float = 0.0
+    journal_lost_replies: float = 0.0
+    journal_refusals: float = 0.0
+    journal_late_writes: float = 0.0
+    journal_stalls: int = 0
+    failovers: int = 0
+    spool: bool = True
+    events: bool = True
+
+    @property
+    def load_s(self) -> float:
+        return max(5.0, self.payments / self.rate_per_s)
+
+    @property
+    def dedupes(self) -> bool:
+        return self.contract != "none"
+
+
+def mix_of(seed: int, payments: int) -> Mix:
+    dice = stream(seed, "mix")
+    contract = dice.choice(("replayed", "replayed", "reexecuted", "not_stored", "none"))
+    asks = dice.random() < 0.8
+    # What can be asked about is known long before a key is forgotten. Where nobody can be asked, keys are forgotten
+    # soon, and it is for a webhook to tell, or for nobody.
+    window_s = dice.choice((86_400, 86_400, 30, 60) if asks else (30, 60))
+    webhooks = dice.random() < (0.5 if asks else 0.8)
+    modes = tuple(sorted(dice.sample(WEBHOOKS, dice.choice((1, 2, 3, 6)))))
+    rate_per_s = dice.choice((10.0, 20.0, 40.0))
+    load_s = max(5.0, payments / rate_per_s)
+
+    def sometimes(often: float, highest: float) -> float:
+        return dice.uniform(0.01, highest) if dice.random() < often else 0.0
+
+    faults: dict[str, float] = {}
+    for name in FAULTS:
+        rate = dice.choice((0.004, 0.02, 0.06)) if dice.random() < 0.4 else 0.0
+        if rate and (name not in NEEDS_KEYS or contract in {"replayed", "reexecuted"}):
+            faults[name] = rate
+    outages = tuple(
+        Outage(dice.uniform(0, load_s), dice.uniform(1, 12), dice.choice(OUTAGES), dice.choice((0.3, 0.7, 1.0)))
+        for _ in range(dice.choice((0, 0, 1, 2)))
+    )
+    # A store that forgets is a storm of its own: a holder that dies in the same second takes what it knew with it, and
+    # under a fresh key nobody can know that the order is being paid.
+    forgets = contract in {"replayed", "reexecuted"} and dice.random() < 0.2
+    stormy = not forgets and dice.random() < 0.6  # what befalls sidecars and their store
+    journal = not forgets and dice.random() < 0.4
+    return Mix(
+        seed=seed,
+        payments=payments,
+        contract=contract,
+        asks=asks,
+        webhooks=webhooks,
+        fallback=dice.random() < 0.25,
+        window_s=window_s,
+        lag_s=dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0)),
+        attempts=dice.choice((1, 2, 3, 3, 5)),
+        deadline_s=dice.choice((3, 6, 15)),
+        resend_for_s=min(dice.choice((0, 5, 20, 45)), int(window_s * 0.8)),
+        harvest_s=dice.choice((0.0, 0.0, 5.0, 20.0)),
+        sidecars=dice.choice((1, 1, 2, 3)),
+        rate_per_s=rate_per_s,
+        new_connections=dice.choice((0.1, 0.5)),
+        connects_s=dice.choice((0.02, 0.4)),
+        faults=faults,
+        outages=outages,
+        webhook_modes=modes if asks or "never" in modes else (*modes, "never"),
+        limits=dice.random() < 0.6,
+        hangs_up=sometimes(0.5, 0.2),
+        hurries=sometimes(0.4, 0.2),
+        fresh_key=sometimes(0.4, 0.4) if not forgets else 0.0,
+        other_payload=sometimes(0.3, 0.1),
+        twice_at_once=sometimes(0.4, 0.15),
+        again_after_answer=sometimes(0.3, 0.1),
+        declines=sometimes(0.6, 0.2),
+        open_ends=sometimes(0.4, 0.1),
+        authorizations=sometimes(0.3, 0.3),
+        follow_ups=sometimes(0.4, 0.2),
+        patience=dice.choice((1, 2, 3, 5)),
+        crashes=dice.choice((0, 1, 2, 4)) if stormy else 0,
+        pauses=dice.choice((0, 1, 2)) if stormy else 0,
+        suspends=dice.random() < 0.6,
+        clock_jumps=dice.choice((0, 0, 0, 2)) if stormy else 0,
+        reloads=dice.choice((0, 0, 1, 3)),
+        journal_latency=dice.choice((0.0, 0.0, 0.002)),
+        journal_lost_replies=dice.choice((0.0, 0.005, 0.03)) if journal else 0.0,
+        journal_refusals=dice.choice((0.0, 0.005, 0.03)) if journal else 0.0,
+        journal_late_writes=dice.choice((0.0, 0.005)) if journal else 0.0,
+        journal_stalls=dice.choice((0, 1, 2)) if journal else 0,
+        failovers=dice.choice((1, 2)) if forgets else 0,
+        spool=dice.random() < 0.8,
+        events=dice.random() < 0.4,
+    )

@@ -1,0 +1,38 @@
+"""The simulation's journal with indexes says what the journal in memory says."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from proxy.journal.memory import MemoryJournal
+from proxy.journal.memory_shelves import Shelves
+from proxy.journal.steps import WallClock
+from tests.simulation.store import IndexedJournal, IndexedShelves
+from tests.simulation.swarm import mix_of
+from tests.simulation.world import World
+
+
+class PlainJournal(MemoryJournal):
+    """The journal in memory as it is."""
+
+    def reopened(self, clock: WallClock) -> PlainJournal:
+        self._shelves.latest_at = self._time.latest_at
+        self._open = False
+        return PlainJournal(clock=clock, shelves=self._shelves)
+
+    @property
+    def shelves(self) -> IndexedShelves:
+        return cast(IndexedShelves, self._shelves)
+
+
+@pytest.mark.parametrize("seed", [2, 8])
+def test_a_world_over_the_plain_journal_has_the_same_history(seed: int) -> None:
+    mix = mix_of(seed, 60)
+    assert not mix.failovers
+    indexed, plain = World(mix), World(mix)
+    plain._check_lease = lambda sent: None  # type: ignore[method-assign]  # it looks things up by the indexes
+    journal = PlainJournal(clock=plain.fleet.store_clock, shelves=Shelves())
+    plain.fleet.journal = cast(IndexedJournal, journal)
+    assert plain.play().history.lines() == indexed.play().history.lines()

@@ -1,0 +1,253 @@
+"""A world: one seed, played from its first call to a quiet end, and what the checkers said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.core.call import Headers
+from proxy.core.cloudevent import event_id
+from proxy.core.operation import HistoryEntry, Operation, State
+from proxy.upstream.target import WireRequest
+from tests.simulation.callers import Callers, Wish, wishes_of
+from tests.simulation.checkers import Checkers
+from tests.simulation.history import History, Violation
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Network, Sent
+from tests.simulation.policy import book_for
+from tests.simulation.provider import SimProvider
+from tests.simulation.sidecars import Fleet
+from tests.simulation.swarm import Mix, mix_of, stream
+
+QUIET_MAX_S = 240.0  # beyond `settle`, a lease and the misses that follow
+LOAD_MAX_S = 900.0
+_LOOK_EVERY_S = 5.0
+_SHORT_WINDOW_S = 600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one seed came to."""
+
+    seed: int
+    payments: int
+    calls: int
+    lasted_s: float
+    violations: tuple[Violation, ...]
+    history: History
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+class _Deaths(logging.Handler):
+    """Tasks of the engine that died: faults of ours, which nobody would see otherwise."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.ERROR)
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "died of" in text or "failed by" in text or "was not seen to" in text:
+            self._history.violated("no fault of ours", "", text)
+
+
+class World:
+    def __init__(self, mix: Mix) -> None:
+        self.mix = mix
+        self.loop = loop = SimLoop()
+        self.history = History(self.loop)
+        self.checkers = Checkers(self.loop, mix, self.history)
+        ledger = self.checkers.ledger
+        self.provider = SimProvider(loop, mix, stream(mix.seed, "provider"), self.history, ledger, "acme")
+        self.elsewhere = SimProvider(loop, mix, stream(mix.seed, "elsewhere"), self.history, ledger, "acme_eu")
+        self.checkers.providers = (self.provider, self.elsewhere)
+        hosts = {"api.acme.test": self.provider, "eu.acme.test": self.elsewhere}
+        self.network = Network(loop, mix, stream(mix.seed, "network"), self.history, hosts)
+        self.network.on_sent = self._sent
+        self.network.sink = self._sink
+        self.book = book_for(mix)
+        self.fleet = Fleet(self.loop, mix, self.history, self.network, self.book, stream(mix.seed, "fleet"))
+        self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"))
+        self.callers.on_told = self.checkers.told
+        self._sink_dice = stream(mix.seed, "sink")
+        if mix.webhooks:
+            self.provider.deliver = self._deliver
+        self._left = 0
+        self._all_done: asyncio.Future[None] = self.loop.create_future()
+
+    def play(self) -> Outcome:
+        deaths, logger = _Deaths(self.history), logging.getLogger("paywitness")
+        unheard = logging.NullHandler()  # last words of the dead
+        logger.addHandler(deaths)
+        kept, logger.propagate = logger.propagate, False
+        try:
+            self.loop.run_until_complete(self.loop.start(self._run()))
+        finally:
+            logger.removeHandler(deaths)
+            logger.addHandler(unheard)
+            self._sweep_up()
+            logger.removeHandler(unheard)
+            logger.propagate = kept
+        for fault in self.loop.faults:
+            self.history.violated("no fault of ours", "", fault)
+        calls = sum(len(wish.told) for wish in self.callers.wishes)
+        violations = tuple(self.history.violations)
+        return Outcome(self.mix.seed, self.mix.payments, calls, self.history.at_s, violations, self.history)
+
+    async def _run(self) -> None:
+        for slot in range(self.mix.sidecars):
+            self.fleet.start(slot)
+        wishes = wishes_of(self.mix, stream(self.mix.seed, "wishes"))
+        self._left = len(wishes)
+        for wish in wishes:
+            self.loop.after(wish.starts_s, self._comes, wish)
+        self._weather()
+        try:
+            async with asyncio.timeout(LOAD_MAX_S):
+                await self._all_done
+        except TimeoutError:
+            self.history.violated("everybody is answered", "", f"{self._left} callers still try after {LOAD_MAX_S} s")
+        self._calm()
+        await self._quiet()
+        self.checkers.nobody_left_lying(list(self.fleet.journal.shelves.operations.values()), self.provider.now())
+        if self.mix.window_s < _SHORT_WINDOW_S:
+            await asyncio.sleep(self.mix.window_s)  # whoever asks now asks for what the provider has forgotten
+        insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
+        await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
+        await self._quiet()
+        await asyncio.sleep(20.0)  # a deliverer's lease, and what still waits for the sink
+        self._judge()
+
+    def _comes(self, wish: Wish) -> None:
+        self.loop.start(self._customer(wish))
+
+    async def _customer(self, wish: Wish) -> None:
+        try:
+            await self.callers.customer(wish)
+        finally:
+            self._left -= 1
+            if self._left == 0:
+                self._all_done.set_result(None)
+
+    # -- the weather
+
+    def _weather(self) -> None:
+        mix, dice, fleet = self.mix, stream(self.mix.seed, "weather"), self.fleet
+        edited = book_for(mix, edited=True) if mix.reloads else self.book
+        events: list[tuple[int, Callable[[int], None]]] = [
+            (mix.crashes, fleet.kill),
+            (mix.pauses, fleet.pause),
+            (mix.clock_jumps, fleet.jump),
+            (mix.journal_stalls, fleet.stall),
+            (mix.failovers, fleet.fail_over),
+            (mix.reloads, lambda slot: fleet.reload(slot, edited)),
+        ]
+        for count, event in events:
+            for _ in range(count):
+                self.loop.after(dice.uniform(0.5, mix.load_s + 5.0), event, dice.randrange(mix.sidecars))
+
+    def _calm(self) -> None:
+        self.history.say("world", "is calm from here on")
+        self.network.calm = self.provider.calm = self.elsewhere.calm = True
+        self.fleet.be_calm()
+
+    async def _quiet(self) -> None:
+        """Until nothing is open that could still be ended."""
+        for _ in range(int(QUIET_MAX_S / _LOOK_EVERY_S)):
+            await asyncio.sleep(_LOOK_EVERY_S)
+            operations = self.fleet.journal.shelves.operations.values()
+            if self.fleet.all_awake and not any(self._is_open(operation) for operation in operations):
+                return
+
+    def _is_open(self, operation: Operation) -> bool:
+        if operation.state.ended or operation.state is State.REQUIRES_REVIEW:
+            return False
+        if operation.state is State.UNKNOWN and not self.mix.asks and operation.lease is None:
+            return False
+        return operation.lease is not None or operation.due_at is not None
+
+    # -- joints
+
+    def _sent(self, sent: Sent) -> None:
+        if sent.request.method == "POST":
+            self.fleet.spending.sends += 1
+            self.fleet.spending.sends_of[sent.about] += 1
+            self._check_lease(sent)
+        self.checkers.sent(sent)
+
+    def _check_lease(self, sent: Sent) -> None:
+        """A lease is the right to send: at the first byte the store still holds it for somebody. What an event has
+        ended meanwhile, its sender may not know; and a store that forgets knows of no lease."""
+        shelves = self.fleet.journal.shelves
+        known = shelves.by_name.get(("stamp", sent.stamp or ""), {}) if not self.mix.failovers else {}
+        operation = max((shelves.operations[found] for found in known), key=lambda one: one.generation, default=None)
+        if operation is not None and not operation.state.ended:
+            lease = operation.lease
+            if lease is None or lease.until_at <= self.fleet.store_clock.now():
+                self.history.violated("no send without a lease", sent.about, f"{operation.id} is {operation.state}")
+
+    def _sink(self, request: WireRequest) -> int:
+        if not self.network.calm and self._sink_dice.random() < 0.05:
+            return self._sink_dice.choice((0, 500))
+        self.checkers.event(request)
+        return 200
+
+    def _deliver(self, headers: Headers, body: bytes, taken: Callable[[bool], None]) -> None:
+        up = self.fleet.up()
+        if up:
+            self._sink_dice.choice(up).tell(headers, body, taken)
+        else:
+            taken(False)
+
+    # -- the end
+
+    def _judge(self) -> None:
+        shelves = self.fleet.journal.shelves
+        operations = list(shelves.operations.values())
+        histories: dict[str, tuple[HistoryEntry, ...]] = {
+            operation.id: tuple(shelves.changes[seq][1] for seq in shelves.seqs_of[operation.id])
+            for operation in operations
+        }
+        self.checkers.wishes(self.callers.wishes)
+        self.checkers.operations(operations, histories, self.network.confused)
+        self.checkers.budget(self.fleet.spending)
+        if not self.mix.fallback:  # another route's first attempt asks nobody
+            self.checkers.retries(self.fleet.spending, self.callers.wishes, operations)
+        if self.mix.events:
+            told = [
+                (event_id(operation, entry), operation.guard.shown if operation.guard else "")
+                for operation in operations
+                for entry in histories[operation.id]
+                if entry.told is not None
+            ]
+            self.checkers.events_delivered(told)
+
+    def _sweep_up(self) -> None:
+        """Nothing of this world runs on: what is still pending is closed, its processes being dead."""
+        for sidecar in self.fleet.sidecars:
+            if sidecar is not None:
+                sidecar.life.kill()
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            try:
+                coroutine.close()
+            except RuntimeError:
+                pass  # it wanted to wait once more
+        self.loop.close()
+
+
+def play(seed: int, payments: int) -> Outcome:
+    """One seed. What it made is swept up at its end and not meanwhile: worlds are small, and die young."""
+    gc.collect()
+    gc.disable()
+    try:
+        return World(mix_of(seed, payments)).play()
+    finally:
+        gc.enable()
