@@ -14,7 +14,8 @@ import pytest
 
 from proxy.core.reading import Advice
 from proxy.core.reply import PROBLEMS, Problem
-from tests.e2e.sidecar import free_port, listens, wait_until
+from tests.e2e.sidecar import listens, wait_until
+from tests.ports import free_port
 
 TOP = Path(__file__).resolve().parents[1]
 README = (TOP / "README.md").read_text()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.sidecar import TOP, Sidecar, ask, free_port, listens, wait_until
+from tests.e2e.sidecar import TOP, Sidecar, ask, listens, wait_until
 from tests.journal.redis_server import RedisServer
+from tests.ports import free_port
 
 # One for the whole fleet: any of them reads and recognises what another one wrote.
 FLEET_SECRETS = {

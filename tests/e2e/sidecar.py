@@ -17,15 +17,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 
+from tests.ports import free_port
+
 TOP = Path(__file__).resolve().parents[2]
 START_S = 20.0
 LOST = (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)  # nobody answered
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

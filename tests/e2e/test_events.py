@@ -21,8 +21,9 @@ import pytest
 
 from proxy.journal.redis_url import place_of
 from tests.e2e.conftest import Provider
-from tests.e2e.sidecar import Sidecar, free_port, wait_until
+from tests.e2e.sidecar import Sidecar, wait_until
 from tests.journal.redis_server import RedisServer
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.conftest import Provider
-from tests.e2e.sidecar import Sidecar, ask, free_port, listens, wait_until
+from tests.e2e.sidecar import Sidecar, ask, listens, wait_until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from proxy.journal.redis_connection import packed
+from tests.ports import free_port
 
 _START_TIMEOUT_S = 20.0
 
@@ -39,7 +40,7 @@ class RedisServer:
         assert program, "redis-server is missing: sudo apt-get install redis-server (`make test` does it as root)"
         self.folder.mkdir(exist_ok=True)
         for _ in range(5):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
             options = ["--appendonly", "yes", "--save", "", "--logfile", "redis.log", *self._options]
             self._process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
@@ -51,7 +52,7 @@ class RedisServer:
 
     def start_with_tls(self) -> None:
         """With a second port that speaks TLS and asks no certificate of its clients."""
-        self.tls_port = _free_port()
+        self.tls_port = free_port()
         self._options = (*self._options, "--tls-port", str(self.tls_port), "--tls-auth-clients", "no")
         self.start()
 
@@ -60,7 +61,7 @@ class RedisServer:
         program = shutil.which("redis-server")
         assert program
         self.folder.mkdir(exist_ok=True)
-        self.port = _free_port()
+        self.port = free_port()
         lines = (
             f"port {self.port}",
             "bind 127.0.0.1",
@@ -129,8 +130,3 @@ class RedisServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

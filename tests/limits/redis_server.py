@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -11,12 +10,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 class RedisServer:

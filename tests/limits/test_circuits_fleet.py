@@ -22,7 +22,8 @@ from proxy.limits.circuits import Order
 from proxy.limits.redis_circuits import RedisCircuits, Reply, keys_of
 from proxy.limits.scripts import Script, Scripts, StoreUnavailable, connect
 from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScripts, Sidecars, in_moved_time, shared
-from tests.limits.redis_server import RedisServer, free_port
+from tests.limits.redis_server import RedisServer
+from tests.ports import free_port
 
 CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
 WRITE, INQUIRY = Group

@@ -21,8 +21,9 @@ from proxy.core.reading import Reading
 from proxy.limits.budgets import Budgets, Grant, LocalBudgets, Refusal
 from proxy.limits.redis_budgets import BUDGET, RedisBudgets
 from proxy.limits.scripts import Scripts, connect
-from tests.limits.redis_server import RedisServer, free_port
+from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, only, origin, redis_budgets
+from tests.ports import free_port
 
 # --- the same sequences, the same grants
 

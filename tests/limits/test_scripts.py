@@ -9,8 +9,9 @@ import pytest
 from proxy.chance import SeededChance
 from proxy.core.errors import SettingsError
 from proxy.limits.scripts import Breaker, Script, Scripts, StoreUnavailable, connect
-from tests.limits.redis_server import RedisServer, free_port
+from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock
+from tests.ports import free_port
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
 
