@@ -100,7 +100,8 @@ def explain_command(
     reading = Reading(failure)
     sent = sent and reading is not Reading.NETWORK_CONNECT_FAILURE
     supposed = Supposed(reading, sent, tries, age_s, time_left_s, background)
-    for line in (*explain(chosen, supposed).lines, *told_of_the_others(chosen, supposed)):
+    explained = explain(chosen, supposed)
+    for line in (*explained.lines, *told_of_the_others(explained)):
         click.echo(line)
 
 

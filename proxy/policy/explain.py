@@ -33,6 +33,7 @@ class Explanation:
     state: State
     effect: Effect
     decision: Decision
+    context: Context  # what it was decided from
     lines: tuple[str, ...]
 
 
@@ -45,25 +46,24 @@ def explain(policy: Policy, supposed: Supposed) -> Explanation:
     after, _ = conclude(sending, 1, classification, policy.contract)
     rule = policy.retry_rule(supposed.failure)
     left_s = supposed.time_left_s if supposed.time_left_s is not None else policy.timeouts.deadline_s - supposed.age_s
-    decision = decide(
-        Context(
-            kind=policy.kind,
-            state=after.state,
-            contract=policy.contract,
-            reading=supposed.failure,
-            effect=effect,
-            tries=supposed.tries,
-            tries_max=rule.attempts,
-            first_send_age_s=supposed.age_s,
-            delay_s=min(rule.base_s, rule.cap_s),
-            time_left_s=left_s,
-            background=supposed.background or left_s <= 0,
-            resend_for_s=policy.resolve.resend_for_s,
-            answer_seen_in_doubt=bool(after.seen),
-        )
+    context = Context(
+        kind=policy.kind,
+        state=after.state,
+        contract=policy.contract,
+        reading=supposed.failure,
+        effect=effect,
+        tries=supposed.tries,
+        tries_max=rule.attempts,
+        first_send_age_s=supposed.age_s,
+        delay_s=min(rule.base_s, rule.cap_s),
+        time_left_s=left_s,
+        background=supposed.background or left_s <= 0,
+        resend_for_s=policy.resolve.resend_for_s,
+        answer_seen_in_doubt=bool(after.seen),
     )
+    decision = decide(context)
     lines = _told(policy, supposed, after, decision, cost_of(classification))
-    return Explanation(after.state, effect, decision, lines)
+    return Explanation(after.state, effect, decision, context, lines)
 
 
 def _supposed_operation(policy: Policy) -> Operation:
