@@ -11,6 +11,7 @@ import pytest
 
 from proxy.engine.steps import CALL_RECEIVED, RESEND_RECORDED, STEPS_OF_A_CALL, STEPS_OF_A_LOOK, UPSTREAM_CONNECTED
 from tests.e2e.conftest import Provider
+from tests.e2e.contracts import RESENDS
 from tests.e2e.judge import posts
 from tests.e2e.sidecar import Sidecar, wait_until
 from tests.engine.storm import WITHOUT_KEYS
@@ -25,7 +26,8 @@ def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     sandbox: Provider, make_sidecar: MakeSidecar, step: str, fault: str
 ) -> None:
     # Re-sent in the background, or by a repeat, only where nobody can be asked: so nobody can.
-    edits = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),) if step == RESEND_RECORDED else ()
+    unasked = (("    ask: *ask_for_a_charge ", "    # nobody to ask "), *RESENDS)
+    edits = unasked if step == RESEND_RECORDED else ()
     sidecar = make_sidecar(sandbox.url, *edits).start(step=step)
     if step == RESEND_RECORDED:
         fault = "drop_after_commit,drop_after_commit,drop_after_commit"
