@@ -106,9 +106,10 @@ def make_sidecar(tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
         options: tuple[str, ...] = (),
         provider: str = "acme",
         environment: dict[str, str] | None = None,
+        limited: bool = False,
     ) -> Sidecar:
         home = tmp_path / f"sidecar-{len(made)}"
-        made.append(Sidecar(home, sandbox_url, edits, options, environment or {}, provider=provider))
+        made.append(Sidecar(home, sandbox_url, edits, options, environment or {}, provider=provider, limited=limited))
         return made[-1]
 
     yield make

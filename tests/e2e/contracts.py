@@ -23,16 +23,6 @@ SOON: Edits = (
 )
 NOBODY_TO_ASK: Edits = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),)
 NO_WEBHOOK: Edits = (("    kind: sale\n", "    kind: sale\n    webhook: none\n"),)
-# Where re-sends alone can end the doubts of half a storm: a budget that is meant for it, and a circuit that judges
-# nothing, for re-sends that are lost in their turn would keep it open.
-RESENDS: Edits = (
-    ("  minimum: 20 ", "  minimum: 10000 "),
-    ("  provider: {floor: 10, ratio: 5%, ceiling: 100%} ", "  provider: {floor: 10000} "),
-    (
-        "  per_intent: 3 ",
-        "  operation: {floor: 10000}\n  account: {floor: 10000}\n  failure_class: {floor: 10000}\n  per_intent: 20 ",
-    ),
-)
 STORES: Mapping[str, Edits] = {
     "replayed": (),
     "reexecuted": (("errors_under_key: replayed ", "errors_under_key: reexecuted "),),
@@ -59,8 +49,8 @@ class Case:
 
 
 CASES = {
-    "replayed": Case("replayed", (*NOBODY_TO_ASK, *NO_WEBHOOK, *RESENDS), 4),
-    "reexecuted": Case("reexecuted", (*NOBODY_TO_ASK, *NO_WEBHOOK, *RESENDS), 4),
+    "replayed": Case("replayed", (*NOBODY_TO_ASK, *NO_WEBHOOK), 4),
+    "reexecuted": Case("reexecuted", (*NOBODY_TO_ASK, *NO_WEBHOOK), 4),
     "not_stored_ask": Case("not_stored", NO_WEBHOOK, 1),
     "none_ask": Case("none", NO_WEBHOOK, 1),
     "none_webhook": Case("none", NOBODY_TO_ASK, 1, webhook=True),

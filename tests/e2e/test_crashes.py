@@ -11,7 +11,6 @@ import pytest
 
 from proxy.engine.steps import CALL_RECEIVED, RESEND_RECORDED, STEPS_OF_A_CALL, STEPS_OF_A_LOOK, UPSTREAM_CONNECTED
 from tests.e2e.conftest import Provider
-from tests.e2e.contracts import RESENDS
 from tests.e2e.judge import posts
 from tests.e2e.sidecar import Sidecar, wait_until
 from tests.engine.storm import WITHOUT_KEYS
@@ -26,7 +25,7 @@ def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     sandbox: Provider, make_sidecar: MakeSidecar, step: str, fault: str
 ) -> None:
     # Re-sent in the background, or by a repeat, only where nobody can be asked: so nobody can.
-    unasked = (("    ask: *ask_for_a_charge ", "    # nobody to ask "), *RESENDS)
+    unasked = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),)
     edits = unasked if step == RESEND_RECORDED else ()
     sidecar = make_sidecar(sandbox.url, *edits).start(step=step)
     if step == RESEND_RECORDED:

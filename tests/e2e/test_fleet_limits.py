@@ -17,7 +17,7 @@ MakeSidecar = Callable[..., Sidecar]
 @pytest.fixture
 def fleet(sandbox: Provider, make_sidecar: MakeSidecar, redis: RedisServer) -> list[Sidecar]:
     """Each with a journal of its own: Redis holds the limits alone."""
-    return [make_sidecar(sandbox.url, options=("--limits", redis.url)).start() for _ in range(2)]
+    return [make_sidecar(sandbox.url, options=("--limits", redis.url), limited=True).start() for _ in range(2)]
 
 
 def circuit(sidecar: Sidecar, group: str = "write") -> dict:
@@ -89,7 +89,9 @@ def test_two_sidecars_share_a_port_and_one_goes_on_when_the_other_is_killed(
     sandbox: Provider, make_sidecar: MakeSidecar, redis: RedisServer
 ) -> None:
     options = ("--journal", redis.url, "--reuse-port", "--lease-seconds", "6")
-    first, second = (make_sidecar(sandbox.url, options=options, environment=FLEET_SECRETS) for _ in range(2))
+    first, second = (
+        make_sidecar(sandbox.url, options=options, environment=FLEET_SECRETS, limited=True) for _ in range(2)
+    )
     second.port, second.webhooks_port = first.port, first.webhooks_port
     for sidecar in (first, second):
         sidecar.start()
