@@ -42,12 +42,12 @@ class Vault:
         self.identity_secret = identity_secret
         self._nonce = nonce
         self._ciphers = {entry.id: AESGCM(entry.key) for entry in ring}
-        self._writing = ring[0].id.encode()
+        self._writing = self._ciphers[ring[0].id]
+        self._written_by = bytes([len(ring[0].id)]) + ring[0].id.encode()
 
     def seal(self, plain: bytes, bound_to: str) -> bytes:
         nonce = self._nonce()
-        sealed = self._ciphers[self._writing.decode()].encrypt(nonce, plain, bound_to.encode())
-        return bytes([len(self._writing)]) + self._writing + nonce + sealed
+        return self._written_by + nonce + self._writing.encrypt(nonce, plain, bound_to.encode())
 
     def open(self, sealed: bytes, bound_to: str) -> bytes:
         """The plain bytes, or UnreadableSecret: what cannot be opened is neither re-sent nor executed."""

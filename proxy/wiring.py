@@ -1,6 +1,6 @@
 """The wiring: the only place where objects are built and joined, as one list from the ground up.
 
-The simulator and the crash tests build the same sidecar with a clock, chance and steps of their own.
+The simulator and the crash tests build the same sidecar with a clock, chance, steps and network of their own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from proxy.engine.intents import Intents
 from proxy.engine.late import Late
 from proxy.engine.leases import Leases
 from proxy.engine.matching import Matching
+from proxy.engine.observing import Observing
 from proxy.engine.outside import Outside
 from proxy.engine.pinned import PinnedPolicies
 from proxy.engine.records import Records
@@ -100,15 +101,27 @@ class Parts:
     rollback: Rollback | None
 
 
+OpenUpstream = Callable[[Ground, Bounds], UpstreamClient]
+
+
+def real_upstream(ground: Ground, bounds: Bounds) -> UpstreamClient:
+    return UpstreamClient(monotonic=ground.clock.mono, steps=ground.steps, harvest_s=bounds.harvest_s)
+
+
 def assemble(
-    ground: Ground, bounds: Bounds, book: PolicyBook, spool: Spooling, open_limits: OpenLimits = local_limits
+    ground: Ground,
+    bounds: Bounds,
+    book: PolicyBook,
+    spool: Spooling,
+    open_limits: OpenLimits = local_limits,
+    open_upstream: OpenUpstream = real_upstream,
 ) -> Parts:
     """The engine over a journal and a network. No listener, no loop in the background."""
     journal, vault, clock, telemetry = ground.journal, ground.vault, ground.clock, ground.telemetry
     under_way: dict[str, Errand] = {}
     tasks, watch = Tasks(), Watch()
     leases = Leases(journal, clock, bounds.lease_s, telemetry)  # the right to send
-    upstream = UpstreamClient(monotonic=clock.mono, steps=ground.steps, harvest_s=bounds.harvest_s)  # the network
+    upstream = open_upstream(ground, bounds)  # the network
     # What a store forgot is put back.
     rollback = Rollback(journal, leases, clock, telemetry) if journal.may_forget else None
     time = HeardTime(clock)  # the journal's
@@ -150,6 +163,7 @@ def assemble(
         carry=carry,
         fallbacks=fallbacks,
         forwarding=Forward(upstream, telemetry),  # what is no operation
+        observing=Observing(upstream, vault, clock, ground.chance, telemetry),  # what is only watched
         intents=Intents(journal, current),  # whether a purchase may be paid
         journal=journal,
         vault=vault,

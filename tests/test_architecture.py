@@ -22,9 +22,9 @@ TOP = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("core",),
     ("clock", "chance", "tasks", "settings", "vault"),
-    ("policy", "journal", "limits", "upstream", "schemes", "telemetry", "keyring"),
+    ("policy", "journal", "limits", "upstream", "schemes", "telemetry", "keyring", "authority"),
     ("engine",),
-    ("edge", "admin", "workbench"),
+    ("edge", "admin", "workbench", "redirect"),
     ("wiring",),
     ("serving",),
     ("cli",),
@@ -51,7 +51,7 @@ MAY_PRINT = {"cli", "demo", "sandbox"}
 PURE = set(
     "__future__ abc base64 binascii bisect collections contextlib copy dataclasses datetime decimal difflib email.utils"
     " enum fractions functools hashlib heapq hmac html http.HTTPStatus ipaddress itertools json math operator re string"
-    " struct textwrap types typing unicodedata urllib.parse uuid zlib".split()
+    " struct textwrap types typing unicodedata urllib.parse uuid xml.parsers.expat zlib".split()
 )
 READS_TIME = {
     *(f"time.{name}{ns}" for name in ("time", "monotonic", "perf_counter", "process_time") for ns in ("", "_ns")),

@@ -213,7 +213,6 @@ def _provider(provider: Provider) -> dict[str, Any]:
         "listen": provider.listen,
         "unmatched": provider.unmatched,
         "operations": [_operation(policy) for policy in provider.policies],
-        "not_in_force": list(provider.not_in_force),
     }
 
 
@@ -239,9 +238,12 @@ def _operation(policy: Policy) -> dict[str, Any]:
 def ready(
     readiness: Readiness, book: PolicyBook | None, counts: Iterable[DoubtCounted], *, journal_healthy: bool
 ) -> dict[str, Any]:
-    """Whether calls should come here, and the detail beside it. Only the first two keep it from being ready."""
+    """Whether calls should come here, and the detail beside it. Only what `why_not` tells keeps it from being ready."""
+    reasons = {"starting": readiness.starting, "draining": readiness.draining, "no_policies": book is None}
+    why_not = [reason for reason, holds in reasons.items() if holds]
     return {
-        "ready": book is not None and not readiness.draining,
+        "ready": not why_not,
+        "why_not": why_not,
         "draining": readiness.draining,
         "journal_healthy": journal_healthy,
         "policy_revision": book.revision if book is not None else None,

@@ -22,6 +22,7 @@ class Readiness:
 
     draining: bool = False
     reload_problems: tuple[str, ...] = ()  # of the last reading of the policy files; empty where it gave a book
+    starting: bool = False  # not every listener is there yet
 
 
 class View(Protocol):

@@ -13,6 +13,9 @@ def greeting(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
         f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
         f"Admin, metrics, health on {settings.admin.url}  journal: {settings.journal_shown}",
     ]
+    observed = sorted(name for name, provider in book.providers.items() if provider.observe)
+    if observed:
+        lines.append(f"Only observed, so calls pass as they came and nothing guards them: {', '.join(observed)}")
     if settings.limits != LOCAL:
         lines.append(f"Retry budgets and circuits are the fleet's: {shown_address(settings.limits)}")
     elif settings.journal_path is None:

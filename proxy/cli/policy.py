@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from proxy.cli.policy_cases import run_cases
+from proxy.cli.policy_diff import show_difference
 from proxy.cli.policy_new import new, print_schema
 from proxy.core.errors import PolicyError
 from proxy.core.policy import Policy
@@ -31,6 +32,7 @@ def policy() -> None:
       paywitness policy check policies/bank.yaml                                what it says, and what is wrong with it
       paywitness policy test policies/bank.yaml                                 what it makes of answers and faults
       paywitness policy explain --provider bank --operation sale --failure network_read_timeout
+      paywitness policy diff old.yaml policies/bank.yaml                        what an edit of it means
     """
 
 
@@ -39,7 +41,7 @@ def policy() -> None:
 def check(paths: tuple[Path, ...]) -> None:
     """Check policy files or directories: every problem at once, each with file:line:column.
 
-    Also lists what a file says that is not in force yet in this version. Exit code 1 where something is wrong.
+    Exit code 1 where something is wrong.
 
     \b
     Example:
@@ -116,5 +118,5 @@ def _find(book: PolicyBook, provider: str, operation: str) -> Policy:
     raise click.ClickException(f"{provider} has no operation {operation!r}; it has: {names}")
 
 
-for command in (run_cases, new, print_schema):
+for command in (run_cases, show_difference, new, print_schema):
     policy.add_command(command)

@@ -1,20 +1,27 @@
-"""Bodies: JSON and nested forms read into one kind of tree, and single values written into them.
+"""Bodies: JSON, nested forms and XML read into one kind of tree, and single values written into them.
 
-Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings). Writing is a splice:
-every byte that is not the value itself stays as the caller wrote it, because the provider compares bytes under a key
-and callers may sign them. Parsing is the standard library's; this module only finds where a value stands.
+Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings; what XML becomes is
+told in xml_body). Writing is a splice: every byte that is not the value itself stays as the caller wrote it, because
+the provider compares bytes under a key and callers may sign them. Parsing is the standard library's; this module only
+finds where a value stands.
+
+A policy of `body: xml` takes JSON as well: a body that begins with a brace is never XML, and Authorize.net speaks both
+at one address.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator
 from enum import StrEnum
-from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_plus
 
 from proxy.core.errors import BodyError
+from proxy.core.json_body import json_with
+from proxy.core.xml_body import decode_xml, encode_xml, xml_with
 
 Tree = Any  # None, bool, int, float, str, list of trees, dict of trees
 
@@ -22,31 +29,82 @@ _FORM_PAIRS_MAX = 2_000
 _DEPTH_MAX = 64
 _INDEX_DIGITS_MAX = 6  # of a number in brackets; a longer one is a name
 _DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
-_WHITESPACE = " \t\n\r"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Encoding(StrEnum):
     JSON = "json"
     FORM = "form"
-    XML = "xml"  # accepted in a policy; not decoded yet
+    XML = "xml"
+
+    @property
+    def media_type(self) -> str:
+        return "application/x-www-form-urlencoded" if self is Encoding.FORM else f"application/{self}"
 
 
 def decode(body: bytes, encoding: Encoding) -> Tree:
     """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only."""
     if not body.strip():
         return {}
-    if encoding is Encoding.JSON:
-        return decode_json(body)
-    if encoding is Encoding.FORM:
-        return _nest(_form_pairs(body))
-    raise BodyError("bodies in XML are not decoded yet")
+    match written_in(body, encoding):
+        case Encoding.JSON:
+            return decode_json(body)
+        case Encoding.FORM:
+            return _nest(_form_pairs(body))
+        case Encoding.XML:
+            return decode_xml(body)
+
+
+def decode_answer(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
+    """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
+    is none."""
+    plain = decompressed(body, coding)
+    return decode_xml(plain) if written_in(plain, encoding) is Encoding.XML else decode_json(plain)
+
+
+def written_in(body: bytes, encoding: Encoding) -> Encoding:
+    """How this body is written, where its policy says how bodies are encoded."""
+    if encoding is Encoding.XML and body.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+        return Encoding.JSON
+    return encoding
+
+
+def encode(tree: dict[str, Any], encoding: Encoding) -> bytes:
+    """A body of our own. Raises BodyError where it cannot be written so."""
+    match encoding:
+        case Encoding.JSON:
+            return json.dumps(tree).encode()
+        case Encoding.FORM:
+            pairs = (f"{quote_plus(name, safe='[]')}={quote_plus(value)}" for name, value in _form_fields("", tree))
+            return "&".join(pairs).encode()
+        case Encoding.XML:
+            return encode_xml(tree)
+
+
+def encode_answer(tree: Tree, encoding: Encoding) -> tuple[bytes, str]:
+    """An answer to a call of this encoding, and its media type: a provider's object, read before, as it was. Raises
+    BodyError."""
+    if encoding is Encoding.XML:
+        return encode_xml(tree, typed=True), Encoding.XML.media_type
+    return json.dumps(tree).encode(), Encoding.JSON.media_type
+
+
+def _form_fields(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """`{"metadata": {"order": 1}}` as metadata[order]=1."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _form_fields(f"{name}[{key}]" if name else key, child)
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _form_fields(f"{name}[{index}]", child)
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value)
 
 
 def decode_json(body: bytes) -> Tree:
     try:
         # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
-        tree = _READER.decode(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
+        tree = _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
@@ -89,7 +147,16 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Made once: making one takes as long as reading a body.
 _READER = json.JSONDecoder(object_pairs_hook=_object_without_duplicates)
-_SKIPPER = json.JSONDecoder()  # finds where a value ends, in a body that was read
+_SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+
+
+def _read(text: str) -> Tree:
+    """The text as a tree; where nothing stands around it, as between machines, without looking for that."""
+    try:
+        tree, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    return tree if end == len(text) else _READER.decode(text)
 
 
 def _form_pairs(body: bytes) -> list[tuple[str, str]]:
@@ -192,6 +259,18 @@ def can_hold(tree: Tree, path: str) -> bool:
     return not isinstance(tree, (dict, list))
 
 
+def has_room(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
+    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given."""
+    if not can_hold(tree, path):
+        return False
+    if written_in(body, encoding) is Encoding.XML:  # an element may say that it holds no text
+        try:
+            with_value(body, encoding, path, "0")
+        except BodyError:
+            return False
+    return True
+
+
 def without(tree: Tree, paths: tuple[str, ...]) -> Tree:
     """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
     for path in paths:
@@ -211,10 +290,16 @@ def _without_one(tree: Tree, keys: list[str]) -> Tree:
 
 def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
     """Whether a value stands under any of the dotted paths; lists on the way are entered."""
-    return any(_contains(tree, path.split(".")) for path in paths)
+    return any(_contains(tree, _keys_of(path)) for path in paths)
 
 
-def _contains(tree: Tree, keys: list[str]) -> bool:
+@lru_cache(maxsize=1024)
+def _keys_of(path: str) -> tuple[str, ...]:
+    """The keys of a dotted path: a policy's, so the same few."""
+    return tuple(path.split("."))
+
+
+def _contains(tree: Tree, keys: tuple[str, ...]) -> bool:
     if isinstance(tree, list):
         return any(_contains(item, keys) for item in tree)
     if not isinstance(tree, dict) or keys[0] not in tree:
@@ -222,14 +307,19 @@ def _contains(tree: Tree, keys: list[str]) -> bool:
     return len(keys) == 1 or _contains(tree[keys[0]], keys[1:])
 
 
-def with_value(body: bytes, encoding: Encoding, path: str, value: str) -> bytes:
-    """The body with a text value under the dotted path: replaced where it stands, added where it does not."""
+def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_read: bool = False) -> bytes:
+    """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
+    be read one way only, cannot be written into; `was_read`: it could, when it came."""
     keys = path.split(".")
-    if encoding is Encoding.JSON:
-        return _json_with(body, keys, value)
-    if encoding is Encoding.FORM:
-        return _form_with(body, keys, value)
-    raise BodyError("bodies in XML are not written yet")
+    match written_in(body, encoding):
+        case Encoding.JSON:
+            if not was_read:
+                decode(body, Encoding.JSON)
+            return json_with(body, keys, value)
+        case Encoding.FORM:
+            return _form_with(body, keys, value)
+        case Encoding.XML:
+            return xml_with(body, keys, value)
 
 
 def _form_with(body: bytes, keys: list[str], value: str) -> bytes:
@@ -245,44 +335,3 @@ def _form_with(body: bytes, keys: list[str], value: str) -> bytes:
     if not found:
         pairs.append(quote_plus(name, safe="[]").encode("ascii") + b"=" + written)
     return b"&".join(pairs)
-
-
-def _json_with(body: bytes, keys: list[str], value: str) -> bytes:
-    decode(body, Encoding.JSON)  # what cannot be read one way only, cannot be written into
-    text = body.decode("utf-8") if body.strip() else "{}"
-    start, end, inserted = _place_in_object(text, _skip(text, 0), keys, json.dumps(value))
-    return (text[:start] + inserted + text[end:]).encode("utf-8")
-
-
-def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
-    """Which span of the text to replace, and by what, so that the value stands under the keys."""
-    if text[at : at + 1] != "{":
-        raise BodyError("a value on the way to the body's key is not an object")
-    position = _skip(text, at + 1)
-    empty = text[position : position + 1] == "}"
-    while not empty:
-        key, position = scanstring(text, position + 1)
-        value_start = _skip(text, _skip(text, position) + 1)
-        if key == keys[0] and len(keys) > 1 and text[value_start : value_start + 4] != "null":
-            return _place_in_object(text, value_start, keys[1:], written)
-        _, value_end = _SKIPPER.raw_decode(text, value_start)
-        if key == keys[0]:
-            return value_start, value_end, _nested(keys[1:], written)
-        position = _skip(text, value_end)
-        if text[position] == "}":
-            break
-        position = _skip(text, position + 1)
-    lead = "" if empty else ", "
-    return position, position, f"{lead}{json.dumps(keys[0])}: {_nested(keys[1:], written)}"
-
-
-def _nested(keys: list[str], written: str) -> str:
-    for key in reversed(keys):
-        written = f"{{{json.dumps(key)}: {written}}}"
-    return written
-
-
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _WHITESPACE:
-        position += 1
-    return position

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+from proxy.core.frozen import frozen
 
 Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@lru_cache(maxsize=1024)
+def _on_the_wire(name: str) -> bytes:
+    """A header's name as it is looked up by: the same few names, call after call."""
+    return name.lower().encode("latin-1")
 
 
 class Priority(StrEnum):
@@ -15,7 +22,7 @@ class Priority(StrEnum):
     LOW = "low"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wishes:
     """What the caller told us, and only us, in `Paywitness-*` headers. None of it goes upstream."""
 
@@ -27,7 +34,7 @@ class Wishes:
     distinct: str | None = None
 
 
-@dataclass(frozen=True)  # no slots: headers are looked up by name a dozen times a call, so their index is kept
+@frozen(slots=False)  # headers are looked up by name a dozen times a call, so their index is kept
 class Call:
     provider: str
     method: str
@@ -45,7 +52,7 @@ class Call:
 
     def header(self, name: str) -> str | None:
         """The first header of that name, whatever its case."""
-        value = self._by_name.get(name.lower().encode("latin-1"))
+        value = self._by_name.get(_on_the_wire(name))
         return value.decode("latin-1") if value is not None else None
 
     @cached_property

@@ -7,9 +7,10 @@ from the same records. The journal runs them and writes the result in one step; 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from proxy.core.frozen import frozen
 from proxy.core.guard import Hold, hold_of, is_being_answered
 from proxy.core.lifecycle import Event, advance
 from proxy.core.operation import GuardKind, Operation, Outcome, State
@@ -36,7 +37,7 @@ class AliasKind(StrEnum):
     REFUSED = "refused"  # another call under a held guard: told 409; the key is free when the guard is
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alias:
     """A key that was given another key's operation, or was refused because of it."""
 
@@ -47,7 +48,7 @@ class Alias:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tombstone:
     """What is left of an operation after its retention: enough never to execute its key again silently."""
 
@@ -61,7 +62,7 @@ class Tombstone:
     ended_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimRequest:
     """What a claimer asks for. `fresh` is the operation as it would stand in its first generation, PREPARED."""
 
@@ -74,7 +75,7 @@ class ClaimRequest:
     compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """The journal's answer. `operation` is the holder of the key; absent only for Verdict.ABSENT and EXPIRED."""
 
@@ -89,7 +90,7 @@ class Claim:
     tombstone: Tombstone | None = None  # EXPIRED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     """What to write and to answer. `start_generation` is set when a new operation starts under the key."""
 
@@ -119,7 +120,7 @@ def drop_lease(operation: Operation) -> Operation:
     return replace(operation, lease=None, released=operation.released or never_sent, unheard=unheard)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GuardJudgement:
     """What a guard says to an operation that would start. `holder` is None where it may."""
 

@@ -3,25 +3,27 @@
 Order: what the wire says (not sent, lost), then the policy's `classify` rows, then the `answers` rows of the
 operation's object, then the built-in rules for HTTP status codes. Rows that test the body come first in their table
 because the policy's author put them there: a 200 may be a decline, a 409 a success. An expression that raises does not
-match. A success that does not fit what was asked for is doubt.
+match. A success that does not fit what was asked for is doubt. A row marked `observe` is asked like the others, and
+passed over: the classification tells that it would have matched, and is the one it would be without that row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from proxy.core.body import Tree, decode_json, decompressed
+from proxy.core.body import Encoding, Tree, decode_answer
 from proxy.core.errors import BodyError, MoneyError
 from proxy.core.evidence import Evidence, Response, WireFault
+from proxy.core.frozen import frozen
 from proxy.core.money import Money, Unit, read_money
-from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
+from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Observed, Reading
 
 _REFERENCE_LENGTH_MAX = 255
 Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One row of `classify` or `answers`. Every condition given must hold."""
 
@@ -34,12 +36,20 @@ class Row:
     code: Expression | None = None
     table: Mapping[str, Reading] | None = None
     otherwise: Reading | None = None  # for a code that the table does not list; without it the row does not match
+    stored: bool = True  # False: the provider does not keep such an answer under the key
+    observe: bool = False  # only watched: passed over where it matches
+
+    @property
+    def readings(self) -> frozenset[Reading]:
+        """Everything that it can say."""
+        said = {self.reading, self.otherwise, *(self.table or {}).values()}
+        return frozenset(reading for reading in said if reading is not None)
 
     def read(self, response: Response, tree: Tree) -> Reading | None:
         """What the row says of this response, or None where it does not match."""
         if self.status_codes is not None and response.status_code not in self.status_codes:
             return None
-        if any(not _same_text(response.header(name), value) for name, value in self.headers):
+        if self.headers and any(not _same_text(response.header(name), value) for name, value in self.headers):
             return None
         if self.when is not None and not truthy(self.when, tree):
             return None
@@ -50,7 +60,7 @@ class Row:
         return listed or self.otherwise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """Where an answer shows what was asked for, so that somebody else's answer is not taken for ours."""
 
@@ -60,7 +70,7 @@ class Fit:
     stamp: Expression | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """What the request asked for, as far as the answer can be held against it."""
 
@@ -75,21 +85,23 @@ def classify(evidence: Evidence, rules: ClassifyRules, asked: Asked = Asked()) -
     if evidence.response is None:
         return _lost(evidence)
     response = evidence.response
-    tree, readable = _tree_of(response)
+    tree, readable = tree_of(response, rules.encoding)
     if response.close_delimited and not readable:
         # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
         return Classification.of(Reading.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
-    by_row = _by_rows(rules, response, tree)
+    by_row, observed = _by_rows(rules, response, tree)
     found = by_row or _by_status(response.status_code, readable=readable, kind_moves_money=rules.moves_money)
+    if observed is not None:
+        found = replace(found, observed=observed)
     if not (found.effect is not Effect.NONE or found.reading in _OF_A_PAYMENT):
         return found  # it was turned away: there is no payment that it could show
     if not fits(rules.fit, tree, asked):
-        return Classification.of(Reading.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+        return replace(Classification.of(Reading.UNKNOWN_OUTCOME, DOES_NOT_FIT), observed=observed)
     # An error that no row knows may name itself where a payment would stand: asking for that would find nothing.
     names_payment = by_row is not None or 200 <= response.status_code < 300
     if not names_payment or found.reading in DENIALS:
         return found
-    return replace(found, reference=reference_in(rules, tree))
+    return found.naming(reference_in(rules, tree))
 
 
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
@@ -101,7 +113,7 @@ def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
 _OF_A_PAYMENT = DENIALS | {Reading.REQUIRES_ACTION}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassifyRules:
     """Everything classification asks of a policy, for one operation."""
 
@@ -110,6 +122,7 @@ class ClassifyRules:
     reference: Expression | None = None
     fit: Fit = Fit()
     moves_money: bool = True
+    encoding: Encoding = Encoding.JSON  # of requests, and so of answers
 
 
 def _lost(evidence: Evidence) -> Classification:
@@ -119,20 +132,26 @@ def _lost(evidence: Evidence) -> Classification:
     return Classification.of(Reading.UNKNOWN_OUTCOME, "answer_lost", lost=True)
 
 
-def _tree_of(response: Response) -> tuple[Tree, bool]:
-    """The response's tree, and whether it could be read. Providers answer in JSON, whatever they are asked in."""
+def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
+    """The response's tree, and whether it could be read."""
     try:
-        return decode_json(decompressed(response.body, response.header("Content-Encoding"))), True
+        return decode_answer(response.body, response.header("Content-Encoding"), encoding), True
     except BodyError:
         return None, False
 
 
-def _by_rows(rules: ClassifyRules, response: Response, tree: Tree) -> Classification | None:
+def _by_rows(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Classification | None, Observed | None]:
+    """What the first row that matches says, and the first of those only watched that would have come before it."""
+    observed: Observed | None = None
     for row in (*rules.rows, *rules.answers):
         reading = row.read(response, tree)
-        if reading is not None:
-            return Classification.of(reading, row.name, effect=row.effect)
-    return None
+        if reading is None:
+            continue
+        if row.observe:
+            observed = observed or Observed(row.name, reading)
+            continue
+        return Classification.of(reading, row.name, effect=row.effect, stored=row.stored), observed
+    return None, observed
 
 
 # Not 406: frameworks find out that they cannot write the answer after they have done the work.

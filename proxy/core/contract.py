@@ -65,15 +65,23 @@ class ProviderContract:
     window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
     errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
     max_length: int = 255
+    min_length: int = 1
+    characters: frozenset[str] | None = None  # of a key; None: every visible ASCII character
     key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out
     can_be_asked: bool = False
     webhook_expected: bool = False
+    webhook_hints: bool = False  # an event proves nothing: it is a reason to ask at once
     assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes, the provider not documenting them
 
     @property
     def dedupes(self) -> bool:
         """Whether the same key twice is one effect, at least for a while."""
         return self.send_as is not None and bool(self.window_s)
+
+    def takes_key(self, key: str) -> bool:
+        """Whether the provider would take this text as a key."""
+        fits = self.min_length <= len(key) <= self.max_length and key.isascii()
+        return fits and (self.characters is None or self.characters.issuperset(key))
 
     @property
     def resend_until_s(self) -> float:

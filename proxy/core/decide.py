@@ -7,10 +7,10 @@ name is the log field, the metric label, the console's "why" and the test's id. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from proxy.core.contract import ErrorsUnderKey, Kind, ProviderContract
+from proxy.core.frozen import frozen
 from proxy.core.operation import State
 from proxy.core.reading import DENIALS, Effect, Reading
 
@@ -30,7 +30,7 @@ class Action(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Context:
     """Everything a decision may ask. Ages and times are seconds; `tries` counts those of this call."""
 
@@ -60,7 +60,7 @@ class Context:
     budget_allows: bool = True  # the fleet's retries are not used up
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     action: Action
     because: str  # the name of the rule
@@ -68,7 +68,7 @@ class Decision:
     effect_may_exist: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     name: str
     applies: Callable[[Context], bool]
@@ -77,12 +77,17 @@ class Rule:
 
 def decide(context: Context) -> Decision:
     """The first rule that applies."""
-    rule = next((rule for rule in RULES if rule.applies(context)), SAFE_RULE)
-    waits = rule.action in {Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY}
+    for rule in RULES:
+        if rule.applies(context):
+            break
+    else:
+        rule = SAFE_RULE
+    waits = rule.action in _WAITS
     may_exist = context.state in _EFFECT_MAY_EXIST
     return Decision(rule.action, rule.name, context.delay_s if waits else 0.0, may_exist)
 
 
+_WAITS = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 _EFFECT_MAY_EXIST = frozenset({State.SENDING, State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.SUCCEEDED})
 
 
@@ -223,3 +228,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 SAFE_RULE = Rule("unforeseen", lambda c: True, Action.SEND_TO_REVIEW)
+
+# What the first two rules say of an end, whatever else is true: whoever has an end need not ask for the rest.
+END_DECISIONS = {
+    State.SUCCEEDED: Decision(Action.STOP, "succeeded", 0.0, effect_may_exist=True),
+    State.FAILED: Decision(Action.MARK_TERMINAL_FAILURE, "provider_said_no", 0.0, effect_may_exist=False),
+}

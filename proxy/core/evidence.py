@@ -6,8 +6,9 @@ reached, evidence records the later: a byte that may have left counts as having 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+
+from proxy.core.frozen import frozen
 
 
 class NetworkPhase(IntEnum):
@@ -23,7 +24,10 @@ class NetworkPhase(IntEnum):
 
     @property
     def word(self) -> str:
-        return self.name.lower()
+        return _WORDS[self]
+
+
+_WORDS = {phase: phase.name.lower() for phase in NetworkPhase}
 
 
 class WireFault(StrEnum):
@@ -51,7 +55,7 @@ class WireFault(StrEnum):
 HELD_BACK = frozenset({WireFault.CIRCUIT_OPEN, WireFault.NOT_ADMITTED})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """A complete response, byte for byte as the provider framed it, less the transfer coding."""
 
@@ -70,7 +74,7 @@ class Response:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evidence:
     """What was seen of one attempt. `response` is set only when it is complete and well framed."""
 

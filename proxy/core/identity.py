@@ -11,15 +11,16 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
-from proxy.core.body import Encoding, Tree, value_at, without
+from proxy.core.body import Tree, value_at, without
 from proxy.core.call import Call
 from proxy.core.claim import generation_key
 from proxy.core.classify import evaluate
+from proxy.core.compact_json import compact_encoder
 from proxy.core.contract import Place, PlaceKind, ProviderContract
+from proxy.core.frozen import frozen
 from proxy.core.operation import Guard, GuardKind
 from proxy.core.policy import Policy
 
@@ -28,7 +29,7 @@ SHOWN_LENGTH_MAX = 255
 _CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-auth-token")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     key: str
     account: str
@@ -45,21 +46,22 @@ class Identity:
 
 def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
     """HMAC-SHA256 over length-prefixed parts, as hex."""
-    message = [label.encode()]
-    for part in parts:
-        # JSON may carry half of a surrogate pair; it must hash like any other text.
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        message.append(len(data).to_bytes(8, "big"))
-        message.append(data)
-    digest = _begun(secret).copy()
-    digest.update(b"".join(message))
+    digest = _begun(secret, label, *parts[:-1]).copy()
+    for part in parts[-1:]:
+        digest.update(_prefixed(part))
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=4)
-def _begun(secret: bytes) -> hmac.HMAC:
-    """To be copied: beginning one takes longer than the rest, and a call makes several."""
-    return hmac.new(secret, digestmod=hashlib.sha256)
+@lru_cache(maxsize=256)
+def _begun(secret: bytes, label: str, *parts: str | bytes) -> hmac.HMAC:
+    """To be copied: a call makes several, and all but their last parts are mostly the same, call after call."""
+    return hmac.new(secret, label.encode() + b"".join([_prefixed(part) for part in parts]), hashlib.sha256)
+
+
+def _prefixed(part: str | bytes) -> bytes:
+    # JSON may carry half of a surrogate pair; it must hash like any other text.
+    data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+    return len(data).to_bytes(8, "big") + data
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +86,7 @@ def identify(
     provider_name, operation_name = (policy.names[0] or policy.provider, policy.names[1] or policy.operation)
     key = keyed_hash(secret, "operation", provider_name, account, operation_name, client_key)
     ignore = _ignored(policy)
-    fingerprint = fingerprint_of(call, tree, policy.encoding, ignore, secret)
+    fingerprint = fingerprint_of(call, tree, ignore, secret)
     stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
     return Identity(
         key=key,
@@ -164,21 +166,23 @@ def _provider_key(client_key: str, place: Place | None, contract: ProviderContra
     if contract.send_as is None or stem is None:
         return None
     own_place = place == contract.send_as and contract.key_space_is_account
-    if own_place and len(client_key) <= contract.max_length and client_key.isascii():
+    if own_place and contract.takes_key(client_key):
         return client_key
     return generation_key(stem, 1)
 
 
-def fingerprint_of(call: Call, tree: Tree, encoding: Encoding, ignore: tuple[str, ...], secret: bytes) -> str:
+def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
     """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
     query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
-    body = canonical(without(tree, ignore)) if encoding is not Encoding.XML else call.body
-    return keyed_hash(secret, "fingerprint", call.method, call.path, query, body)
+    return keyed_hash(secret, "fingerprint", call.method, call.path, query, canonical(without(tree, ignore)))
 
 
 def canonical(tree: Tree) -> bytes:
     """One text for one meaning: key order and white space do not count."""
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    return _canonical_text(tree).encode()
+
+
+_canonical_text = compact_encoder(sort_keys=True)
 
 
 def credential_of(call: Call, secret: bytes) -> str:

@@ -11,14 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from proxy.core.body import Tree, decode_json, decompressed
-from proxy.core.classify import Asked, ClassifyRules, Expression, Row, evaluate, fits, reference_in, truthy
-from proxy.core.errors import BodyError
+from proxy.core.body import Tree
+from proxy.core.classify import Asked, ClassifyRules, Expression, Row, evaluate, fits, reference_in, tree_of, truthy
 from proxy.core.evidence import Evidence, Response
 from proxy.core.operation import Finding, Found, Operation
 from proxy.core.reading import DENIALS, DOES_NOT_FIT, Classification, Effect, Reading
 from proxy.core.template import Template, Values, in_path, in_query
+
+Places = tuple[tuple[tuple[str, ...], Template], ...]  # where in a body of our own, what
+
+
+def filled_body(places: Places, values: Values) -> dict[str, Any] | None:
+    """The body, or None where a value is missing."""
+    body: dict[str, Any] = {}
+    for path, template in places:
+        value = template.filled(values)
+        if value is None:
+            return None
+        place = body
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,8 @@ class Inquiry:
     method: str = "GET"
     needs_reference: bool = False
     query: tuple[tuple[str, Template], ...] = ()
+    body: Places = ()  # of a look-up that is a POST
+    headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
     at: Callable[[Values], Expression | None] | None = None  # None: the whole answer is the object
     more: Expression | None = None  # true of an answer that is one page of several
     lag_s: float = 5.0  # how far the look-up may be behind
@@ -42,6 +60,8 @@ class Inquiry:
             return None
         path = self.path.filled(values, in_path)
         if path is None or (self.at is not None and self.at(values) is None):
+            return None
+        if filled_body(self.body, values) is None:
             return None
         pairs = []
         for name, template in self.query:
@@ -60,7 +80,7 @@ class Cancel:
     path: Template
     read: tuple[Row, ...]
     needs_reference: bool = False
-    body: tuple[tuple[tuple[str, ...], Template], ...] = ()  # where in the body, what
+    body: Places = ()
     when_schedule_ran_out: bool = False  # else only an operator's
 
     def target(self, values: Values) -> str | None:
@@ -83,7 +103,7 @@ def read_inquiry(inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, ask
     if response is None:
         fault = str(evidence.fault) if evidence.fault is not None else "no answer"
         return _seen(inquiry, Found.FAILED, None, fault)
-    tree, readable = tree_of(response)
+    tree, readable = tree_of(response, rules.encoding)
     status = response.status_code
     if status == 404 and (readable or not response.body):
         return _seen(inquiry, Found.MISSED, status, "not found")
@@ -152,7 +172,7 @@ def read_object(
     status = response.status_code
     for row, tested in (*((row, event) for row in event_rows), *((row, shown) for row in rows)):
         reading = row.read(response, tested)
-        if reading is None:
+        if reading is None or row.observe:
             continue
         found = Classification.of(reading, row.name, effect=row.effect)
         if reading is Reading.ABSENT:
@@ -169,13 +189,6 @@ def read_object(
 
 # What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
 _TELLING = DENIALS | {Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.REVERSED}
-
-
-def tree_of(response: Response) -> tuple[Tree, bool]:
-    try:
-        return decode_json(decompressed(response.body, response.header("Content-Encoding"))), True
-    except BodyError:
-        return None, False
 
 
 def _seen(inquiry: Inquiry, found: Found, status_code: int | None, detail: str) -> Seen:

@@ -14,6 +14,8 @@ Rules that the table and `advance` hold together:
 
 from __future__ import annotations
 
+from typing import Any
+
 from proxy.core.contract import ErrorsUnderKey, ProviderContract
 from proxy.core.errors import IllegalTransition
 from proxy.core.events import ACTIONS, OF_AN_ATTEMPT, OUTSIDE_DENIALS, PENDINGS, REVERSALS, SUCCESSES, Move
@@ -145,6 +147,7 @@ TABLE: dict[State, dict[Event, Move]] = {
     },
 }
 
+_STARTS = frozenset({Event.SEND_RECORDED, Event.RESEND_RECORDED})
 _NEEDS_EMPTY_DOUBT = frozenset(State) - {State.UNKNOWN, State.REQUIRES_REVIEW}
 # What would end the operation, or let the customer act, under an attempt that may still pay.
 _NEEDS_NO_ATTEMPT_UNDER_WAY = frozenset(
@@ -159,15 +162,21 @@ _ENDS_SENDING = frozenset({Event.NO_EFFECT_SEEN, Event.ACTION_SEEN, Event.DENIAL
 _NOES = DENIALS | {Reading.REQUIRES_ACTION}
 
 
-def advance(operation: Operation, event: Event, attempt: int | None = None) -> Operation:
-    """The operation after the event, or IllegalTransition. `attempt` is the one that the event speaks of."""
+def advance(operation: Operation, event: Event, attempt: int | None = None, **also: Any) -> Operation:
+    """The operation after the event, or IllegalTransition. `attempt` is the one that the event speaks of, `also` what
+    changes with it beside what the event itself does."""
+    return operation.changed(**also, **_moved(operation, event, attempt))
+
+
+def _moved(operation: Operation, event: Event, attempt: int | None) -> dict[str, Any]:
+    """What the event changes of the operation, or IllegalTransition."""
     move = TABLE[operation.state].get(event)
     if move is None:
         raise IllegalTransition(f"{event} cannot happen in {operation.state}")
     _check_attempt(operation, event, attempt)
     if event in _NEEDS_NO_ATTEMPT_UNDER_WAY and operation.attempt_under_way and move.to is not operation.state:
         raise IllegalTransition(f"{event} cannot lead to {move.to} while an attempt is under way")
-    starts = event in {Event.SEND_RECORDED, Event.RESEND_RECORDED}
+    starts = event in _STARTS
     if starts and operation.attempt_under_way:
         raise IllegalTransition(f"{event} cannot happen while an attempt is under way")
     doubt = _doubt_after(operation, event, attempt, move.to)
@@ -176,14 +185,14 @@ def advance(operation: Operation, event: Event, attempt: int | None = None) -> O
     if not doubt and move.to is State.UNKNOWN:
         raise IllegalTransition(f"{event} leads to unknown with nothing in doubt")
     ends = event is Event.LEASE_EXPIRED or (event in OF_AN_ATTEMPT and attempt == operation.attempts)
-    return operation.changed(
-        state=move.to,
-        doubt=doubt,
-        seen=operation.seen & doubt,
-        attempts=operation.attempts + (1 if starts else 0),
-        attempt_under_way=starts or (operation.attempt_under_way and not ends),
-        incident=operation.incident or move.incident,
-    )
+    return {
+        "state": move.to,
+        "doubt": doubt,
+        "seen": operation.seen & doubt,
+        "attempts": operation.attempts + (1 if starts else 0),
+        "attempt_under_way": starts or (operation.attempt_under_way and not ends),
+        "incident": operation.incident or move.incident,
+    }
 
 
 def _check_attempt(operation: Operation, event: Event, attempt: int | None) -> None:
@@ -201,6 +210,8 @@ def _doubt_after(operation: Operation, event: Event, attempt: int | None, to: St
     doubt = operation.doubt
     if operation.state.ended or (operation.state is State.REQUIRES_REVIEW and not doubt):
         return doubt  # what is final, or was accepted before it was parked, is not undone by an attempt that was lost
+    if event in _EMPTIES_DOUBT:
+        return frozenset()
     under_way = frozenset({operation.attempts} if operation.attempt_under_way else ())
     if event is Event.RESEND_RECORDED:
         return doubt | {operation.attempts + 1}
@@ -208,9 +219,7 @@ def _doubt_after(operation: Operation, event: Event, attempt: int | None, to: St
         return doubt | {attempt} | under_way
     if event is Event.LEASE_EXPIRED and to.in_doubt:
         return doubt | under_way
-    if event in _OF_ITSELF_ALONE:
-        return doubt - {attempt}
-    return frozenset() if event in _EMPTIES_DOUBT else doubt
+    return doubt - {attempt} if event in _OF_ITSELF_ALONE else doubt
 
 
 _OF_ITSELF_ALONE = frozenset(
@@ -281,21 +290,26 @@ def conclude(
 ) -> tuple[Operation, Event]:
     """The operation after one attempt's end, with what was read of it; and the event that it was."""
     event = event_of_answer(operation, attempt, classification, contract)
-    after = advance(operation, event, attempt)
-    speaks = _speaks(operation, event, after.state)
-    paid = operation.state in {State.SUCCEEDED, State.PENDING}
-    shown = classification.reference
+    changed = _moved(operation, event, attempt)
+    if _speaks(operation, event, changed["state"]):
+        changed |= {"reading": classification.reading, "effect": classification.effect}
+    if attempt in changed["doubt"] and _may_be_replayed(classification):
+        changed["seen"] |= {attempt}
+    paid = operation.state in _PAID_OR_ACCEPTED
+    shown, known = classification.reference, operation.reference
     newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
-    return (
-        after.changed(
-            reading=classification.reading if speaks else after.reading,
-            effect=classification.effect if speaks else after.effect,
-            seen=after.seen | {attempt} if attempt in after.doubt and not classification.lost else after.seen,
-            reference=(shown or after.reference) if newer else (after.reference or shown),
-            incident=after.incident or (contradiction(operation, classification) if paid else None),
-        ),
-        event,
-    )
+    changed["reference"] = (shown or known) if newer else (known or shown)
+    if paid and changed["incident"] is None:
+        changed["incident"] = contradiction(operation, classification)
+    return operation.changed(**changed), event
+
+
+_PAID_OR_ACCEPTED = frozenset({State.SUCCEEDED, State.PENDING})
+
+
+def _may_be_replayed(classification: Classification) -> bool:
+    """Whether a re-send could only get this very answer again: it was seen whole, and the provider may keep it."""
+    return not classification.lost and classification.stored
 
 
 def _speaks(operation: Operation, event: Event, to: State) -> bool:

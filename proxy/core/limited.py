@@ -38,6 +38,8 @@ def limited_by(reply: Reply, limited: Limited) -> Reply:
     if not limited.scope:  # a budget holds our own retries back; the caller's next call asks none
         seconds = str(max(1, math.ceil(limited.retry_after_s))).encode()
         headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
+    if (b"Content-Type", b"application/problem+json") not in headers:
+        return replace(reply, headers=headers)  # a client of XML has the header
     members = {"by": limited.by, "retry_after_s": round(limited.retry_after_s, 1)}
     if limited.scope:
         members |= {"scope": limited.scope, "remaining": round(max(0.0, limited.remaining or 0.0), 1)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
 from proxy.core.errors import MoneyError
+from proxy.core.frozen import frozen
 
 # ISO 4217 currencies whose minor unit is not a hundredth.
 _EXPONENTS = {
@@ -30,7 +30,7 @@ class Unit(StrEnum):
     MAJOR = "major"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Money:
     minor_units: int
     currency: str  # upper case
@@ -51,22 +51,27 @@ def exponent(currency: str) -> int:
 def read_money(amount: object, currency: object, unit: Unit) -> Money:
     """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error.
     A list is a sum, of the parts of one order; its currencies must be one."""
-    code = _currency(currency)
-    parts = amount if isinstance(amount, list) else [amount]
-    if not 0 < len(parts) <= _PARTS_MAX:
+    code = _currency(currency) if isinstance(currency, list) else _code(currency)
+    if not isinstance(amount, list):
+        total = _minor_units(amount, code, unit)
+    elif 0 < len(amount) <= _PARTS_MAX:
+        total = sum(_minor_units(part, code, unit) for part in amount)
+    else:
         raise MoneyError("the amount is a list of none, or of too many")
-    total = sum(_minor_units(part, code, unit) for part in parts)
     if abs(total) >= _MINOR_UNITS_MAX:
         raise MoneyError("the amount is too large")
     return Money(total, code)
 
 
-def _currency(currency: object) -> str:
-    codes: set[str] = set()
-    for shown in currency if isinstance(currency, list) else [currency]:
-        if not isinstance(shown, str) or not _CURRENCY.match(shown):
-            raise MoneyError("the currency is not a three-letter code")
-        codes.add(shown.upper())
+def _code(shown: object) -> str:
+    if not isinstance(shown, str) or not _CURRENCY.match(shown):
+        raise MoneyError("the currency is not a three-letter code")
+    return shown.upper()
+
+
+def _currency(currency: list[object]) -> str:
+    """The one currency of several parts."""
+    codes = {_code(shown) for shown in currency}
     if len(codes) != 1:
         raise MoneyError("the amounts are of no currency, or of several")
     return codes.pop()

@@ -58,6 +58,7 @@ class NoticeRules:
     read: tuple[Row, ...] = ()  # over the event itself, before the object's rows
     account: Expression | None = None  # where an event names the account it is about
     reply: str = ""  # what the provider wants to hear
+    refuse_with: int = 401  # the status for a delivery that is not genuine
     relay: str | None = None  # the service's own webhook address: told again, at least once
     hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proxy.core.evidence import Evidence, WireFault
+from proxy.core.frozen import frozen
 from proxy.core.reading import Reading
 
 BUCKETS = 10  # a window slides in tenths
@@ -24,7 +25,7 @@ class Health(StrEnum):
     THROTTLED = "throttled"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observation:
     health: Health
     duration_s: float = 0.0  # how long ago it began
@@ -100,7 +101,7 @@ def observation_of_read(
     return observation_of(reading, evidence, slow_after_s, retry_after_s)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counts:
     total: int = 0
     bad: int = 0

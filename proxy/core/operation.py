@@ -11,11 +11,15 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.core.contract import Kind
+from proxy.core.frozen import frozen
 from proxy.core.money import Money
 from proxy.core.reading import DECLINES, Classification, Effect, Reading
 
 
 class State(StrEnum):
+    ended: bool
+    in_doubt: bool
+
     PREPARED = "prepared"  # journalled, nothing sent
     SENDING = "sending"  # an attempt may be on the wire; nothing earlier is in doubt
     BACKOFF = "backoff"  # waiting between tries; no effect is possible
@@ -26,17 +30,9 @@ class State(StrEnum):
     FAILED = "failed"
     REQUIRES_REVIEW = "requires_review"  # only a person or new evidence can go on
 
-    @property
-    def ended(self) -> bool:
-        return self in _ENDED
-
-    @property
-    def in_doubt(self) -> bool:
-        return self in _IN_DOUBT
-
-
-_ENDED = frozenset({State.SUCCEEDED, State.FAILED})
-_IN_DOUBT = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW})
+    def __init__(self, word: str) -> None:
+        self.ended = word in {"succeeded", "failed"}
+        self.in_doubt = word in {"unknown", "requires_review"}
 
 
 class Outcome(StrEnum):
@@ -67,7 +63,7 @@ class Again(StrEnum):
     ALLOW = "allow"  # several payments are meant (instalments)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guard:
     """What keeps two open operations off the same money. What it does later is kept with it, as its policy said."""
 
@@ -78,7 +74,7 @@ class Guard:
     during_action: Again = Again.FLAG  # of intents: while the customer must act
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lease:
     """The right to send, not the right to know. Times are the journal's."""
 
@@ -86,7 +82,7 @@ class Lease:
     until_at: float
 
 
-@dataclass(frozen=True)  # no slots: `changed` copies the dictionary
+@dataclass(frozen=True)  # at run time too; no slots: `changed` copies the dictionary
 class Operation:
     id: str
     key: str  # keyed hash of provider, account, operation and client_key
@@ -108,6 +104,7 @@ class Operation:
     created_at: float
     updated_at: float
     stamp: str = ""  # written into the request where the policy asks for it; a kept provider key keeps its stamp
+    unstamped: bool = False  # the request had no room for it, so the provider never saw it
     state: State = State.PREPARED
     version: int = 0
     doubt: frozenset[int] = frozenset()
@@ -140,12 +137,12 @@ class Operation:
 
     def changed(self, **values: Any) -> Operation:
         """The operation with other values: `dataclasses.replace` in a tenth of the time. A call makes half a dozen, and
-        each has some forty fields."""
-        if not values.keys() <= self.__dict__.keys():
+        each has some fifty fields."""
+        changed = self.__dict__ | values
+        if len(changed) != len(self.__dict__):
             raise TypeError(f"an operation has no {', '.join(values.keys() - self.__dict__.keys())}")
         after = object.__new__(Operation)
-        after.__dict__.update(self.__dict__)
-        after.__dict__.update(values)
+        object.__setattr__(after, "__dict__", changed)
         return after
 
     @property
@@ -175,7 +172,7 @@ class Operation:
         return Outcome.FAILED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptSummary:
     """What is kept of one attempt's evidence: facts and what they were read as. No payload."""
 
@@ -199,7 +196,7 @@ class Found(StrEnum):
     NOT_OURS = "not_ours"  # it shows something that does not fit what was asked for
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """What an inquiry, an event, a cancel or a person showed. Facts and what they were read as; no payload."""
 
@@ -222,7 +219,7 @@ class Word(StrEnum):
     REVERSED = "reversed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Told:
     """What a change tells, and how the operation stood then."""
 
@@ -233,7 +230,7 @@ class Told:
     incident: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HistoryEntry:
     """One change of an operation, as its timeline tells it and as the outbox passes it on."""
 

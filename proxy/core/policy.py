@@ -1,7 +1,6 @@
 """Policies as plain values: what was parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
 
 A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged in.
-What a file asks for and does not get yet is listed in `Provider.not_in_force`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.core.backoff import RetryRule
-from proxy.core.body import Encoding
+from proxy.core.body import Encoding, Tree
 from proxy.core.budget import BudgetRules
 from proxy.core.circuit import CircuitRules
-from proxy.core.classify import ClassifyRules, Expression
+from proxy.core.classify import ClassifyRules, Expression, evaluate
 from proxy.core.contract import Kind, Place, ProviderContract
 from proxy.core.inquiry import Cancel, Inquiry
-from proxy.core.money import Unit
+from proxy.core.money import Money, Unit, read_money
 from proxy.core.notice import NoticeRules
 from proxy.core.operation import Again
 from proxy.core.priority import PriorityRule
@@ -127,6 +126,16 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """How a provider is reached and known, and we to it. Paths of PEM files, empty where there is none to name."""
+
+    roots: str = ""  # those that may vouch for it; empty: the system's
+    certificate: str = ""  # ours, where it wants to see one
+    key: str = ""  # of that; empty: in the same file
+    private: bool = False  # its name may lead to a private address
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Our choices for one operation of one provider, within what its contract allows."""
 
@@ -138,6 +147,7 @@ class Policy:
     classify: ClassifyRules
     revision: str  # content hash of the provider's policy; the journal keeps the content under it
     upstream: str
+    trust: Trust = Trust()
     encoding: Encoding = Encoding.JSON
     where: Expression | None = None
     account: tuple[Place, ...] = ()
@@ -174,6 +184,13 @@ class Policy:
     def retry_rule(self, reading: Reading) -> RetryRule:
         return self.retry.get(reading, self.retry_default)
 
+    def money_in(self, tree: Tree) -> Money | None:
+        """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
+        if self.amount is None or self.currency is None:
+            return None
+        amount, currency = evaluate(self.amount.at, tree), evaluate(self.currency, tree)
+        return None if amount is None or currency is None else read_money(amount, currency, self.amount.unit)
+
 
 @dataclass(frozen=True, slots=True)
 class Provider:
@@ -196,7 +213,8 @@ class Provider:
     account: tuple[Place, ...] = ()
     key_name: str = ""  # the provider's name as keys know it
     circuit: CircuitRules = CircuitRules()
-    not_in_force: tuple[str, ...] = ()
+    trust: Trust = Trust()
+    observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
 
     @property
     def falls_back(self) -> bool:

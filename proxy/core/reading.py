@@ -8,8 +8,9 @@ reached: all of them ask the effect, never the class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from proxy.core.frozen import frozen
 
 
 class Effect(StrEnum):
@@ -117,7 +118,15 @@ ADVICE: dict[Reading, Advice] = {
 DOES_NOT_FIT = "does_not_fit_its_request"  # the rule's name for a success that shows another amount or currency
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class Observed:
+    """A row that is only watched (`observe: true`): the first that would have read the answer, and as what."""
+
+    row: str
+    reading: Reading
+
+
+@frozen
 class Classification:
     """What one attempt's evidence means. `rule` names the row or built-in rule that said so."""
 
@@ -126,12 +135,20 @@ class Classification:
     rule: str
     lost: bool = False  # no whole, readable answer was seen: what the provider said is not known
     reference: str | None = None  # the provider's name for the thing, where the answer showed it
+    stored: bool = True  # False: the provider does not keep this answer under the key, so a re-send is not its replay
+    observed: Observed | None = None  # what was passed over; told, never acted upon, and not kept
 
     @property
     def executed(self) -> bool:
         """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
         return self.effect is Effect.DONE or self.reading in DENIALS | {Reading.REQUIRES_ACTION}
 
+    def naming(self, reference: str | None) -> Classification:
+        """The same, of the thing that has this name."""
+        return Classification(self.reading, self.effect, self.rule, self.lost, reference, self.stored, self.observed)
+
     @classmethod
-    def of(cls, reading: Reading, rule: str, *, effect: Effect | None = None, lost: bool = False) -> Classification:
-        return cls(reading, effect or DEFAULT_EFFECTS[reading], rule, lost)
+    def of(
+        cls, reading: Reading, rule: str, *, effect: Effect | None = None, lost: bool = False, stored: bool = True
+    ) -> Classification:
+        return cls(reading, effect or DEFAULT_EFFECTS[reading], rule, lost, stored=stored)

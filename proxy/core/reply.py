@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from proxy.core.call import Headers
 from proxy.core.claim import Tombstone
 from proxy.core.evidence import Response
+from proxy.core.frozen import frozen
 from proxy.core.operation import Operation, Outcome, State
+from proxy.core.problem_body import problem_body
 from proxy.core.reading import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, Reading
 
 PROBLEM_TYPE_PREFIX = "urn:paywitness:problem:"
@@ -35,6 +36,7 @@ HOP_BY_HOP = frozenset(
     },
 )
 FRAMING = frozenset({b"content-length"})
+_DROPPED = HOP_BY_HOP | FRAMING
 
 
 class Problem(StrEnum):
@@ -63,7 +65,7 @@ class Problem(StrEnum):
     FORWARD_FAILED = "forward-failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProblemKind:
     status_code: int
     title: str
@@ -95,7 +97,7 @@ PROBLEMS: dict[Problem, ProblemKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     status_code: int
     headers: Headers
@@ -106,12 +108,13 @@ class Reply:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorShape:
     """How a provider's SDK expects errors: an extension of our problem, and headers that tell it not to try again."""
 
     members: Mapping[str, Any] | None = None
     give_up_headers: tuple[tuple[str, str], ...] = ()
+    xml: bool = False  # whether the client reads XML
 
 
 NO_SHAPE = ErrorShape()
@@ -119,25 +122,19 @@ NO_SHAPE = ErrorShape()
 
 def end_to_end(headers: Headers) -> Headers:
     """The headers less those of one connection, those that `Connection` names, and the framing."""
-    named = {
-        token.strip().lower() for key, value in headers if key.lower() == b"connection" for token in value.split(b",")
-    }
-    dropped = HOP_BY_HOP | FRAMING | named
-    return tuple((key, value) for key, value in headers if key.lower() not in dropped)
+    dropped = _DROPPED
+    for key, value in headers:
+        if key.lower() == b"connection":
+            dropped |= {token.strip().lower() for token in value.split(b",")}
+    return tuple([pair for pair in headers if pair[0].lower() not in dropped])
 
 
 def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
     """The provider's response, status and bytes untouched, with what we know beside it."""
-    theirs = tuple(pair for pair in end_to_end(response.headers) if not pair[0].lower().startswith(b"paywitness-"))
-    headers = theirs + _operation_headers(operation, operation.outcome, replayed=replayed)
-    return Reply(
-        response.status_code,
-        headers,
-        response.body,
-        operation.outcome,
-        operation_id=operation.id,
-        replayed=replayed,
-    )
+    theirs = [pair for pair in end_to_end(response.headers) if not pair[0].lower().startswith(b"paywitness-")]
+    outcome = operation.outcome
+    headers = (*theirs, *_operation_headers(operation, outcome, replayed=replayed))
+    return Reply(response.status_code, headers, response.body, outcome, None, operation.id, replayed)
 
 
 def reply_for(
@@ -269,9 +266,8 @@ def problem(
         members["operation"] = operation.id
         if operation.due_at is not None and not operation.state.ended:
             members["next_check_at"] = operation.due_at
-    for name, value in (shape.members or {}).items():
-        members.setdefault(name, _filled(value, detail))
-    headers: list[tuple[bytes, bytes]] = [(b"Content-Type", b"application/problem+json")]
+    body, media_type = problem_body(members, shape.members or {}, detail, xml=shape.xml)
+    headers: list[tuple[bytes, bytes]] = [(b"Content-Type", media_type)]
     if facts.status_code in {409, 503}:
         headers.append((b"Retry-After", str(retry_after_s if retry_after_s is not None else 1).encode()))
     in_review = operation is not None and operation.state is State.REQUIRES_REVIEW
@@ -283,7 +279,6 @@ def problem(
         headers.append((b"Paywitness-Outcome", outcome.encode()))
         if provider.isascii() and provider.isprintable() and provider:  # it may be a caller's text: no line breaks
             headers.append((b"Paywitness-Provider", provider.encode()))
-    body = json.dumps(members, default=str).encode()  # escaped: a text from outside may hold halves of characters
     named = operation.id if operation is not None else None
     return Reply(facts.status_code, tuple(headers), body, outcome, kind, named)
 
@@ -327,17 +322,6 @@ def advice_for(operation: Operation) -> Advice:
     return Advice.DO_NOT_PAY_AGAIN
 
 
-def _filled(value: Any, detail: str) -> Any:
-    """The provider's error shape with our detail in its texts."""
-    if isinstance(value, str):
-        return value.replace("{detail}", detail)
-    if isinstance(value, Mapping):
-        return {key: _filled(item, detail) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_filled(item, detail) for item in value]
-    return value
-
-
 def described(operation: Operation) -> dict[str, Any]:
     """What a caller may know of an operation: what became of the money, and what to do next. No payload."""
     return {
@@ -372,15 +356,15 @@ def described_reply(operation: Operation) -> Reply:
 
 def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool) -> Headers:
     pairs = [
-        ("Paywitness-Operation", operation.id),
-        ("Paywitness-Outcome", outcome),
-        ("Paywitness-Attempts", str(operation.attempts)),
-        ("Paywitness-Provider", operation.provider),
-        ("Paywitness-Because", operation.because),
-        ("Paywitness-Advice", advice_for(operation)),
+        (b"Paywitness-Operation", operation.id),
+        (b"Paywitness-Outcome", outcome),
+        (b"Paywitness-Attempts", str(operation.attempts)),
+        (b"Paywitness-Provider", operation.provider),
+        (b"Paywitness-Because", operation.because),
+        (b"Paywitness-Advice", advice_for(operation)),
     ]
     if operation.client_key.isascii() and operation.client_key.isprintable():
-        pairs.append(("Paywitness-Key", operation.client_key))
+        pairs.append((b"Paywitness-Key", operation.client_key))
     if replayed:
-        pairs.append(("Paywitness-Replayed", "true"))
-    return tuple((name.encode(), value.encode("latin-1")) for name, value in pairs if value)
+        pairs.append((b"Paywitness-Replayed", "true"))
+    return tuple([(name, value.encode("latin-1")) for name, value in pairs if value])

@@ -80,7 +80,7 @@ def _since(first_sent_at: float | None) -> str | None:
 _OF_THE_OPERATION: Mapping[str, Callable[[Operation], str | None]] = {
     "provider_key": lambda operation: operation.provider_key,
     "client_key": lambda operation: operation.client_key,
-    "operation_id": lambda operation: operation.stamp or operation.id,
+    "operation_id": lambda operation: None if operation.unstamped else operation.stamp or operation.id,
     "reference": lambda operation: operation.reference,
     "amount": lambda operation: str(operation.money.minor_units) if operation.money is not None else None,
     "currency": lambda operation: operation.money.currency if operation.money is not None else None,

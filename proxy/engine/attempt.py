@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ from proxy.clock import Clock
 from proxy.core.errors import BodyError
 from proxy.core.evidence import Evidence, NetworkPhase, WireFault
 from proxy.core.operation import Operation
-from proxy.core.policy import Policy
+from proxy.core.policy import Policy, Provider, Trust
 from proxy.engine.context import first_send_age_s
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import wire_request
@@ -23,11 +23,15 @@ _SHORTEST_CONNECT_S = 0.05
 Harvested = Callable[[Operation, Policy, Evidence], None]  # told of an answer that comes after its attempt timed out
 
 
-@lru_cache(maxsize=256)
-def address_of(upstream: str) -> tuple[Origin, str]:
+def address_of(policy: Policy | Provider) -> tuple[Origin, str]:
     """A policy's upstream as an origin and the path that goes in front of every target."""
+    return _address_of(policy.upstream, policy.trust)
+
+
+@lru_cache(maxsize=256)
+def _address_of(upstream: str, trust: Trust) -> tuple[Origin, str]:
     parts = urlsplit(upstream)
-    return Origin.parse(f"{parts.scheme}://{parts.netloc}"), parts.path.rstrip("/")
+    return replace(Origin.parse(f"{parts.scheme}://{parts.netloc}"), trust=trust), parts.path.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Sender:
 
     async def send(self, errand: Errand, operation: Operation, policy: Policy, harvested: Harvested) -> Evidence:
         """Send one attempt. Right before its first byte, with the connection up, the right to send is checked again."""
-        origin, path_prefix = address_of(policy.upstream)
+        origin, path_prefix = address_of(policy)
         write_s = policy.timeouts.write_s
 
         def may_send() -> bool:

@@ -18,8 +18,7 @@ _ENVIRONMENT = "env:"
 
 
 def scheme_for(rules: NoticeRules, environment: Mapping[str, str]) -> Scheme | None:
-    """None for one that is not in force yet, or whose option names a variable that is not set: nothing can be checked
-    by it."""
+    """None for one whose option names a variable that is not set: nothing can be checked by it."""
     told = {
         name: environment.get(value.removeprefix(_ENVIRONMENT), "") if value.startswith(_ENVIRONMENT) else value
         for name, value in rules.options.items()

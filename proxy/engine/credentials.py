@@ -93,7 +93,7 @@ class Credentials:
         if client is None or secret is None:
             _log.warning("the environment has no %s or %s", oauth2.client_id, oauth2.client_secret)
             return None
-        origin, prefix = address_of(policy.upstream)
+        origin, prefix = address_of(policy)
         form = {"grant_type": "client_credentials", **({"scope": oauth2.scope} if oauth2.scope else {})}
         basic = base64.b64encode(f"{client}:{secret}".encode()).decode()
         headers: Headers = (

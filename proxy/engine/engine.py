@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from proxy.chance import Chance
 from proxy.clock import Clock
-from proxy.core.body import Encoding, Tree, can_hold, contains_any, decode, decompressed
+from proxy.core.body import Encoding, Tree, contains_any, decode, decompressed, written_in
 from proxy.core.call import Call
-from proxy.core.classify import Asked, evaluate
-from proxy.core.contract import PlaceKind
+from proxy.core.classify import Asked
 from proxy.core.errors import BodyError, JournalUnavailable, MoneyError
 from proxy.core.identity import identify, usable_key
 from proxy.core.limited import limited_by
-from proxy.core.money import Money, read_money
 from proxy.core.operation import Outcome
 from proxy.core.policy import Policy, Unmatched
 from proxy.core.priority import priority_of
@@ -31,7 +29,8 @@ from proxy.engine.fallback import Fallbacks
 from proxy.engine.forward import Forward, StreamedReply
 from proxy.engine.gate import Gate
 from proxy.engine.intents import Intents
-from proxy.engine.keeping import KeptRequest
+from proxy.engine.keeping import KeptRequest, can_write
+from proxy.engine.observing import Observing
 from proxy.engine.records import fresh_operation
 from proxy.journal.base import Journal
 from proxy.policy.book import PolicyBook
@@ -55,6 +54,7 @@ class Engine:
     carry: Carry
     fallbacks: Fallbacks
     forwarding: Forward
+    observing: Observing
     intents: Intents
     journal: Journal
     vault: Vault
@@ -68,6 +68,13 @@ class Engine:
 
     def knows(self, provider: str) -> bool:
         return provider in self.book.providers
+
+    def provider_at(self, host: str) -> str | None:
+        provider = self.book.provider_for_host(host)
+        return provider.name if provider is not None else None
+
+    def observes(self, provider: str) -> bool:
+        return self.book.providers[provider].observe
 
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
         return self.book.might_match(provider, method, segments)
@@ -92,7 +99,10 @@ class Engine:
 
     async def _answer(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
         book = self.book  # one book for the whole call, whatever is loaded meanwhile
-        if book.providers[call.provider].falls_back:
+        provider = book.providers[call.provider]
+        if provider.observe:
+            return await self.observing.whole(call, book, still_there)
+        if provider.falls_back:
             call = await self._where_it_was_made(call)
         tree_of = _TreeOnce(call, book)
         try:
@@ -148,7 +158,8 @@ class Engine:
         finally:
             errand.over.set_result(reply)
             errand.tell(reply)
-            await self.gate.leave(errand)
+            if errand.turn is not None:
+                await self.gate.leave(errand)
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
@@ -165,9 +176,9 @@ class Engine:
         self, call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], still_there: Callable[[], bool]
     ) -> Errand | Reply:
         """Everything the errand will need, or the refusal: nothing has been written or sent so far."""
-        for place in (policy.stamp, policy.contract.send_as):
-            if place is not None and place.kind is PlaceKind.BODY and not _writable(call, tree, place.name):
-                raise BodyError(f"the body has no room for {place.name}")
+        send_as = policy.contract.send_as
+        if send_as is not None and not can_write(call, policy, tree, send_as):
+            raise BodyError(f"the body has no room for {send_as.name}")
         identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.chance.token())
         if policy.key_required and identity.key_source == "generated":
             detail = f"The policy of {policy.provider} demands a key: send Paywitness-Key, or the provider's own."
@@ -176,7 +187,7 @@ class Engine:
             detail = "A key has 1 to 255 printable characters. Nothing was sent."
             return self._refuse(Problem.KEY_INVALID, detail, call, policy)
         try:
-            asked = Asked(_money(policy, tree))
+            asked = Asked(policy.money_in(tree))
         except MoneyError:
             asked = Asked(None)  # the provider will refuse it better than we can
         loop = asyncio.get_running_loop()
@@ -186,7 +197,7 @@ class Engine:
             tree=tree,
             identity=identity,
             asked=asked,
-            shape=ErrorShape(policy.problem, policy.give_up_headers),
+            shape=ErrorShape(policy.problem, policy.give_up_headers, xml=_reads_xml(call, (policy,))),
             token=self.chance.token(),
             deadline_mono=self.clock.mono() + (call.wishes.timeout_s or policy.timeouts.deadline_s),
             still_there=still_there,
@@ -208,6 +219,8 @@ class Engine:
 
     async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
         """Forward what is no operation, streamed, once."""
+        if self.book.providers[call.provider].observe:
+            return await self.observing.stream(call, self.book.providers[call.provider], body, length)
         if self.book.providers[call.provider].falls_back:
             call = await self._where_it_was_made(call)
         provider = self.book.providers[call.provider]
@@ -223,7 +236,8 @@ class Engine:
         self.telemetry.tell(CallRefused(call.provider, kind))
         provider = self.book.providers.get(call.provider)
         members = policy.problem if policy is not None else provider.problem if provider is not None else None
-        shape = ErrorShape(members, policy.give_up_headers if policy is not None else ())
+        reads_xml = _reads_xml(call, provider.policies if provider is not None else ())
+        shape = ErrorShape(members, policy.give_up_headers if policy is not None else (), xml=reads_xml)
         return problem(kind, detail, shape=shape, provider=call.provider)
 
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
@@ -259,15 +273,5 @@ class _TreeOnce:
         return self._tree
 
 
-def _writable(call: Call, tree: Tree, path: str) -> bool:
-    """Whether a value can be written into the body: a plain one, with objects all the way."""
-    return (call.header("Content-Encoding") or "identity").lower() == "identity" and can_hold(tree, path)
-
-
-def _money(policy: Policy, tree: Tree) -> Money | None:
-    if policy.amount is None or policy.currency is None:
-        return None
-    amount, currency = evaluate(policy.amount.at, tree), evaluate(policy.currency, tree)
-    if amount is None or currency is None:
-        return None
-    return read_money(amount, currency, policy.amount.unit)
+def _reads_xml(call: Call, policies: tuple[Policy, ...]) -> bool:
+    return bool(policies) and written_in(call.body, policies[0].encoding) is Encoding.XML

@@ -11,6 +11,7 @@ from proxy.core.body import Tree
 from proxy.core.call import Call, Priority
 from proxy.core.circuit import Group
 from proxy.core.classify import Asked
+from proxy.core.frozen import frozen
 from proxy.core.identity import Identity
 from proxy.core.limited import Limited
 from proxy.core.operation import Operation
@@ -22,7 +23,7 @@ from proxy.limits.budgets import Grant
 from proxy.limits.circuits import Probe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """The right to one attempt at a provider."""
 

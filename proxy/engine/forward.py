@@ -41,12 +41,12 @@ class Forward:
 
     async def whole(self, call: Call, provider: Provider) -> Reply:
         """Forward a call whose body is already here."""
-        origin, path_prefix = address_of(provider.upstream)
+        origin, path_prefix = address_of(provider)
         request = WireRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, call.body)
         self.telemetry.tell(CallForwarded(provider.name))
         evidence = await self.upstream.send(origin, request, _wire(provider.timeouts))
         if evidence.response is None:
-            return _failed(evidence, provider)
+            return failed(evidence, provider)
         headers = end_to_end(evidence.response.headers) + _OURS
         return Reply(evidence.response.status_code, headers, evidence.response.body, Outcome.NONE)
 
@@ -54,13 +54,13 @@ class Forward:
         self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
     ) -> Reply | StreamedReply:
         """Forward a call in pieces, both ways."""
-        origin, path_prefix = address_of(provider.upstream)
+        origin, path_prefix = address_of(provider)
         target = (path_prefix + call.target).encode("latin-1")
         self.telemetry.tell(CallForwarded(provider.name))
         request = StreamRequest(call.method, target, call.headers, length)
         answer = await self.upstream.stream(origin, request, body, _wire(provider.timeouts))
         if isinstance(answer, Evidence):
-            return _failed(answer, provider)
+            return failed(answer, provider)
         return StreamedReply(answer.status_code, end_to_end(answer.headers) + _OURS, aiter(answer))
 
 
@@ -74,7 +74,8 @@ def _wire(timeouts: Timeouts) -> WireTimeouts:
     )
 
 
-def _failed(evidence: Evidence, provider: Provider) -> Reply:
+def failed(evidence: Evidence, provider: Provider) -> Reply:
+    """What the caller is told where no whole answer came."""
     shape = ErrorShape(provider.problem)
     if not evidence.sent:
         detail = f"{provider.name} was not reached: {evidence.detail}. Nothing was sent."

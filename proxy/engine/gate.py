@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 from proxy.clock import Clock
 from proxy.core.admission import Lane
+from proxy.core.call import Priority
 from proxy.core.circuit import CircuitRules, Group
 from proxy.core.evidence import Evidence, WireFault
+from proxy.core.frozen import frozen
 from proxy.core.limited import Limited
 from proxy.core.observation import Observation, observation_of, observation_of_read
 from proxy.core.operation import GuardKind, Operation
@@ -31,9 +33,10 @@ from proxy.policy.book import PolicyBook
 _log = logging.getLogger("paywitness.limits")
 _ILL_IN_A_ROW = 3  # so many failures and then a success: it was down, even where too few called for a circuit to open
 _NOTHING_SENT = "Nothing was sent."
+_LANES = {priority: Lane(priority) for priority in Priority}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Permit:
     granted: bool
     refusal: str = ""  # the name of the refusal, for the answer and the metric
@@ -88,7 +91,7 @@ class Gate:
             return Permit(False, "overloaded", detail)
         if not policy.contract.dedupes and self.cautious():
             return _ROLLED_BACK
-        permit = await self.turn(policy, Group.WRITE, Lane(errand.priority), self._time_left_s(errand))
+        permit = await self.turn(policy, Group.WRITE, _LANES[errand.priority], self._time_left_s(errand))
         if not permit.granted and permit.by_circuit and _falls_back_when_open(errand, policy):
             return Permit(True)  # it starts, is held back at once, and goes on by another route
         if permit.turn is not None and permit.turn.admitted.waited_s > 0 and not errand.still_there():
@@ -133,7 +136,7 @@ class Gate:
         errand.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
         if errand.turn is not None:
             return None
-        lane = Lane.RESOLUTION if errand.nobody_hears else Lane(errand.priority)
+        lane = Lane.RESOLUTION if errand.nobody_hears else _LANES[errand.priority]
         time_left_s = self._time_left_s(errand) if not operation.doubt else policy.timeouts.deadline_s
         permit = await self.turn(policy, Group.WRITE, lane, time_left_s)
         if permit.granted:

@@ -6,20 +6,18 @@ Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from proxy.clock import Clock
 from proxy.core.admission import Lane
-from proxy.core.body import Encoding, decode, decompressed
+from proxy.core.body import Encoding, decode, decompressed, encode
 from proxy.core.call import Headers
 from proxy.core.circuit import CircuitState, Group
-from proxy.core.classify import Asked
+from proxy.core.classify import Asked, tree_of
 from proxy.core.contract import PlaceKind
 from proxy.core.errors import BodyError, UnreadableSecret
 from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.core.inquiry import Cancel, Inquiry, Seen, read_inquiry, read_object, tree_of
+from proxy.core.inquiry import Cancel, Inquiry, Places, Seen, filled_body, read_inquiry, read_object
 from proxy.core.operation import Finding, Found, GuardKind, Operation
 from proxy.core.policy import Policy
 from proxy.core.reading import Reading
@@ -85,10 +83,10 @@ class Inquirer:
         missed: list[Inquiry] = []
         failed: Look | None = None
         for inquiry in policy.inquiries:
-            target = inquiry.target(values)
-            if target is None:
+            target, body = inquiry.target(values), _body(inquiry.body, values, policy)
+            if target is None or body is None:
                 continue
-            answered = await self._permitted(operation, policy, request, inquiry.method, target)
+            answered = await self._permitted(operation, policy, request, inquiry, target, body)
             if isinstance(answered, Look):
                 return answered
             evidence, duration_s, hedged = answered
@@ -110,7 +108,13 @@ class Inquirer:
         return Look(Seen(Finding(ways, Found.MISSED, None, None, "not found")), tuple(missed))
 
     async def _permitted(
-        self, operation: Operation, policy: Policy, request: KeptRequest | None, method: str, target: str
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: KeptRequest | None,
+        inquiry: Inquiry,
+        target: str,
+        body: bytes,
     ) -> tuple[Evidence, float, bool] | Look:
         """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
         permit = await self.gate.turn(policy, Group.INQUIRY, Lane.RESOLUTION, policy.timeouts.deadline_s)
@@ -127,7 +131,7 @@ class Inquirer:
                 if isinstance(found, Refusal):
                     return _held_back(found.because, found.wait_s)
                 grant = found
-            asked = await self._ask(operation, policy, request, method, target)
+            asked = await self._ask(operation, policy, request, inquiry.method, target, body, inquiry.headers)
             evidence = asked[0] if asked[0] is not _NOBODY_TO_ASK else None
             return asked
         finally:
@@ -149,25 +153,14 @@ class Inquirer:
     async def cancel(self, operation: Operation, policy: Policy, cancel: Cancel, request: KeptRequest | None) -> Seen:
         """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
         values = values_of(operation, policy, request)
-        target = cancel.target(values)
-        body: dict[str, Any] = {}
-        for path, template in cancel.body:
-            value = template.filled(values)
-            if value is None:
-                target = None
-                break
-            place = body
-            for name in path[:-1]:
-                place = place.setdefault(name, {})
-            place[path[-1]] = value
-        if target is None:
+        target, body = cancel.target(values), _body(cancel.body, values, policy)
+        if target is None or body is None:
             return Seen(Finding("cancel", Found.FAILED, None, None, "the cancel cannot name it; nothing was sent"))
-        payload = json.dumps(body).encode() if body else b""
-        evidence, _, _ = await self._ask(operation, policy, request, cancel.method, target, payload)
+        evidence, _, _ = await self._ask(operation, policy, request, cancel.method, target, body)
         response = evidence.response
         if response is None:
             return Seen(Finding("cancel", Found.FAILED, None, None, str(evidence.fault or "no answer")))
-        tree, readable = tree_of(response)
+        tree, readable = tree_of(response, policy.encoding)
         if not readable or tree in (None, {}, []):
             return Seen(Finding("cancel", Found.MISSED, response.status_code, None, "the answer shows nothing"))
         asked = Asked(operation.money, operation.stamp)
@@ -181,15 +174,16 @@ class Inquirer:
         method: str,
         target: str,
         body: bytes = b"",
+        extra: tuple[tuple[str, str], ...] = (),
     ) -> tuple[Evidence, float, bool]:
         """One request of our own, under one credential after the other where it is refused. Inquiries are hedged."""
         began_mono = self.clock.mono()
         evidence, hedged = _NOBODY_TO_ASK, False
         async for credential in self.credentials.of(operation, policy, request):
-            origin, prefix = address_of(policy.upstream)
-            headers = _headers(policy, request, credential)
+            origin, prefix = address_of(policy)
+            headers = _headers(policy, request, credential, extra)
             if body:
-                headers = with_header(headers, b"Content-Type", b"application/json")
+                headers = with_header(headers, b"Content-Type", policy.encoding.media_type.encode())
             wire = WireRequest(method, (prefix + target).encode("latin-1"), headers, body)
             given = policy.timeouts
             timeouts = Timeouts(
@@ -270,15 +264,30 @@ def values_of(operation: Operation, policy: Policy, request: KeptRequest | None)
         tree = decode(decompressed(request.body, headers.get("content-encoding")), policy.encoding)
     except BodyError:
         tree = None
-    return Values(operation, parameters, tree if policy.encoding is not Encoding.XML else None, headers)
+    return Values(operation, parameters, tree, headers)
 
 
-def _headers(policy: Policy, request: KeptRequest | None, credential: Headers) -> Headers:
-    """Headers of a call of our own: whose account it is, what the policy forces, the credential. No key: it would make
-    a read a write in some providers' books."""
+def _body(places: Places, values: Values, policy: Policy) -> bytes | None:
+    """The body of a call of our own, which may have none; None where a value of it is missing or cannot be written."""
+    tree = filled_body(places, values)
+    if not tree:
+        return None if tree is None else b""
+    try:
+        return encode(tree, policy.encoding)
+    except BodyError:
+        return None
+
+
+def _headers(
+    policy: Policy, request: KeptRequest | None, credential: Headers, extra: tuple[tuple[str, str], ...]
+) -> Headers:
+    """Headers of a call of our own: whose account it is, what the policy and the inquiry force, the credential. No key:
+    it would make a read a write in some providers' books."""
     selected = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is PlaceKind.HEADER}
     kept = tuple(pair for pair in request.headers if pair[0].lower() in selected) if request is not None else ()
-    headers: Headers = ((b"Accept", b"application/json"), (b"User-Agent", b"paywitness"), *kept)
-    for name, value in (*((name.encode(), value.encode("latin-1")) for name, value in policy.headers), *credential):
+    accept = Encoding.XML if policy.encoding is Encoding.XML else Encoding.JSON  # forms are answered in JSON
+    headers: Headers = ((b"Accept", accept.media_type.encode()), (b"User-Agent", b"paywitness"), *kept)
+    forced = ((name.encode(), value.encode("latin-1")) for name, value in (*policy.headers, *extra))
+    for name, value in (*forced, *credential):
         headers = with_header(headers, name, value)
     return headers

@@ -23,6 +23,7 @@ _KNOWS_NOTHING = (
     "This journal knows no payment of this intent: none was made through it, or it ended so long ago that it was "
     "forgotten."
 )
+_OBSERVED = "Payments through a provider that is only observed are not known here, so this cannot be said to be safe:"
 _TOO_MANY = f"More than {_OPERATIONS_MAX} operations bear this intent; not all were looked at. Narrow it by provider."
 
 
@@ -46,12 +47,22 @@ class Intents:
             detail = "The journal did not answer. Ask again, and do not pay elsewhere before it says that this is safe."
             return problem(Problem.JOURNAL_UNAVAILABLE, detail)
         complete = all(len(each) <= _OPERATIONS_MAX for each in found)
-        told = standing_of(intent, [operation for each in found for operation in each], complete=complete)
+        told = standing_of(
+            intent,
+            [operation for each in found for operation in each],
+            complete=complete,
+            observed=self._observed(providers),
+        )
         headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode()))
         return Reply(200, headers, json.dumps(told).encode(), Outcome.NONE)
 
     async def _bearing(self, intent: str, provider: str | None) -> tuple[Operation, ...]:
         return await self.journal.listing(Listing(provider=provider, subject=intent, limit=_OPERATIONS_MAX + 1))
+
+    def _observed(self, providers: frozenset[str] | None) -> tuple[str, ...]:
+        book = self.book()
+        known = book.providers.values() if book is not None else ()
+        return tuple(each.name for each in known if each.observe and (providers is None or each.name in providers))
 
     def _providers(self, merchant: str | None, provider: str | None) -> frozenset[str] | None:
         """The providers that are meant; None: all of them, also those that no policy names any more."""
@@ -67,14 +78,18 @@ class Intents:
         )
 
 
-def standing_of(intent: str, operations: Iterable[Operation], *, complete: bool = True) -> dict[str, Any]:
-    """Whether the purchase may be paid, and what speaks against it. `complete`: these are all that is known of it."""
+def standing_of(
+    intent: str, operations: Iterable[Operation], *, complete: bool = True, observed: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Whether the purchase may be paid, and what speaks against it. `complete`: these are all that is known of it.
+    `observed`: providers that it may have been paid at, and that nothing is recorded of."""
     of_it = [operation for operation in operations if _is_of(intent, operation)]
     against = [(operation, reason) for operation in of_it if (reason := why_not_safe(operation)) is not None]
     notes = ([] if of_it else [_KNOWS_NOTHING]) + ([] if complete else [_TOO_MANY])
+    notes += [f"{_OBSERVED} {', '.join(observed)}."] if observed else []
     return {
         "intent": intent,
-        "safe_to_pay": complete and not against,
+        "safe_to_pay": complete and not against and not observed,
         "why_not": [
             {
                 "operation": operation.id,

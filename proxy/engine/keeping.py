@@ -6,14 +6,15 @@ from what the operation itself holds, so that every attempt sends the same bytes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import unquote
 
-from proxy.core.body import with_value
+from proxy.core.body import Tree, has_room, with_value
 from proxy.core.call import Call, Headers
-from proxy.core.contract import PlaceKind
+from proxy.core.contract import Place, PlaceKind
 from proxy.core.errors import UnreadableSecret
 from proxy.core.evidence import Response
+from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy
 from proxy.upstream.target import WireRequest
@@ -25,7 +26,7 @@ _FORMAT = b"1"
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptRequest:
     """A call's request as the caller sent it, before anything of ours."""
 
@@ -91,8 +92,8 @@ def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
 
 def _written(first: bytes, second: bytes, headers: Headers, body: bytes) -> bytes:
     """The format and how many lines follow, the lines, the body. No line holds a break: both ends refuse those."""
-    lines = [first, second, *(name + b":" + value for name, value in headers)]
-    return b"\n".join([b"%b %d" % (_FORMAT, len(lines)), *lines, body])
+    lines = [b"%b:%b" % header for header in headers]
+    return b"\n".join([b"%b %d" % (_FORMAT, len(lines) + 2), first, second, *lines, body])
 
 
 def _line_count(written_as: bytes) -> int:
@@ -112,16 +113,25 @@ def _opened(vault: Vault, sealed: bytes, bound_to: str) -> tuple[str, str, Heade
     return lines[0].decode("latin-1"), lines[1].decode("latin-1"), pairs, rest
 
 
+def can_write(call: Call, policy: Policy, tree: Tree, place: Place | None) -> bool:
+    """Whether a value of ours can stand there: in a header always, in a body that is plain and has room for it."""
+    if place is None or place.kind is not PlaceKind.BODY:
+        return True
+    is_plain = (call.header("Content-Encoding") or "identity").lower() == "identity"
+    return is_plain and has_room(call.body, policy.encoding, tree, place.name)
+
+
 def wire_request(request: KeptRequest, operation: Operation, policy: Policy, path_prefix: str) -> WireRequest:
     """The bytes of an attempt: the caller's, with the provider key, the stamp and the policy's headers written in."""
     headers, body = request.headers, request.body
-    for place, value in ((policy.stamp, operation.stamp), (policy.contract.send_as, operation.provider_key)):
+    stamp = None if operation.unstamped else operation.stamp
+    for place, value in ((policy.stamp, stamp), (policy.contract.send_as, operation.provider_key)):
         if place is None or value is None:
             continue
         if place.kind is PlaceKind.HEADER:
             headers = with_header(headers, place.name.encode("latin-1"), value.encode("latin-1"))
         else:
-            body = with_value(body, policy.encoding, place.name, value)
+            body = with_value(body, policy.encoding, place.name, value, was_read=True)
     for name, forced in policy.headers:
         headers = with_header(headers, name.encode("latin-1"), forced.encode("latin-1"))
     target = (path_prefix + request.target).encode("latin-1")
@@ -130,22 +140,18 @@ def wire_request(request: KeptRequest, operation: Operation, policy: Policy, pat
 
 def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
     """The header in the place where it stands, or at the end. Never twice."""
-    wanted = name.lower()
-    found = False
-    pairs = []
-    for given, old in headers:
-        if given.lower() != wanted:
-            pairs.append((given, old))
-        elif not found:
-            pairs.append((given, value))
-            found = True
-    if not found:
-        pairs.append((name, value))
-    return tuple(pairs)
+    wanted, names = name.lower(), [given.lower() for given, _ in headers]
+    if wanted not in names:
+        return (*headers, (name, value))
+    at = names.index(wanted)
+    after = [pair for pair, given in zip(headers[at + 1 :], names[at + 1 :], strict=True) if given != wanted]
+    return (*headers[:at], (headers[at][0], value), *after)
 
 
 def readable_codings(headers: Headers) -> Headers:
     """The headers with `Accept-Encoding` narrowed to codings that the answer can be read in."""
+    if b"accept-encoding" not in [name.lower() for name, _ in headers]:
+        return headers
     pairs = []
     for name, value in headers:
         if name.lower() == b"accept-encoding":

@@ -32,7 +32,7 @@ from proxy.telemetry.lines import place_of
 from proxy.telemetry.records import OutboxDelivered
 from proxy.telemetry.telemetry import Telemetry
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Origin, Timeouts, WireRequest
+from proxy.upstream.target import ANYWHERE, Origin, Timeouts, WireRequest
 
 _log = logging.getLogger("paywitness.outbox")
 
@@ -65,7 +65,7 @@ class Sink:
     @property
     def origin(self) -> Origin:
         parts = urlsplit(self.url)
-        return Origin.parse(f"{parts.scheme}://{parts.netloc}")
+        return Origin.parse(f"{parts.scheme}://{parts.netloc}", ANYWHERE)
 
     @property
     def target(self) -> bytes:

@@ -6,15 +6,15 @@ the evidence needs no lease: a lease is the right to send, not the right to know
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 
 from proxy.chance import Chance
 from proxy.clock import Clock
-from proxy.core.body import Tree
+from proxy.core.body import Tree, encode_answer
 from proxy.core.classify import evaluate
 from proxy.core.contract import Kind
+from proxy.core.errors import BodyError
 from proxy.core.events import PENDINGS, REVERSALS, SUCCESSES, Event
 from proxy.core.evidence import Response
 from proxy.core.guard import is_paid, is_unheard
@@ -190,8 +190,11 @@ class Outside:
         made = evaluate(policy.as_response, shown) if policy.as_response is not None and shown is not None else None
         if made is None:
             return b""
-        body = json.dumps(made, ensure_ascii=True).encode()
-        headers = ((b"Content-Type", b"application/json"),)
+        try:
+            body, media_type = encode_answer(made, policy.encoding)
+        except BodyError:
+            return b""
+        headers = ((b"Content-Type", media_type.encode()),)
         return seal_response(self.vault, Response(200, b"OK", headers, body), after.id)
 
 

@@ -18,7 +18,7 @@ from proxy.core.outside import told_by
 from proxy.core.reading import Classification, Effect, Reading
 from proxy.engine.errand import Errand
 from proxy.engine.heard_time import HeardTime
-from proxy.engine.keeping import KeptRequest, seal_credential, seal_request
+from proxy.engine.keeping import KeptRequest, can_write, seal_credential, seal_request
 from proxy.engine.leases import Leases, is_forgotten
 from proxy.engine.rollback import Rollback
 from proxy.journal.base import Change, Journal
@@ -50,8 +50,7 @@ class Records:
         holder = claim.operation
         if claim.verdict is Verdict.MISMATCH and holder is not None and holder.ignore != errand.identity.ignore:
             # The policy ignores other fields than it did then: compare as it did then.
-            call, tree, encoding = errand.call, errand.tree, errand.policy.encoding
-            then = fingerprint_of(call, tree, encoding, holder.ignore, self.vault.identity_secret)
+            then = fingerprint_of(errand.call, errand.tree, holder.ignore, self.vault.identity_secret)
             claim = await self._ask(replace(request, compare_fingerprint=then))
         errand.journal_at, errand.journal_boot = claim.now, self.clock.boot()
         if claim.verdict is Verdict.OWNED and claim.operation is not None and self._came_too_late(errand):
@@ -256,17 +255,41 @@ def _token(operation: Operation) -> str | None:
     return operation.lease.token if operation.lease is not None else None
 
 
+# A copy with what is known of a call takes a fifth of the time that setting all fields would.
+_BLANK = Operation(
+    id="",
+    key="",
+    generation=1,
+    provider="",
+    operation="",
+    kind=Kind.SALE,
+    account="",
+    client_key="",
+    key_source="",
+    names_purchase=False,
+    provider_key=None,
+    fingerprint="",
+    ignore=(),
+    request_hash="",
+    credential="",
+    revision="",
+    upstream="",
+    created_at=0.0,
+    updated_at=0.0,
+)
+
+
 def fresh_operation(errand: Errand, operation_id: str, now: float, secret: bytes) -> Operation:
     """The operation that this errand would start, in its first generation."""
     identity, policy, request = errand.identity, errand.policy, errand.request
-    return Operation(
+    return _BLANK.changed(
         id=operation_id,
         stamp=operation_id,
+        unstamped=not can_write(errand.call, policy, errand.tree, policy.stamp),
         key=identity.key,
-        generation=1,
         provider=policy.provider,
         operation=policy.operation,
-        kind=Kind(policy.kind),
+        kind=policy.kind,
         account=identity.account,
         client_key=identity.client_key,
         key_source=identity.key_source,

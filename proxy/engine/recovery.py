@@ -10,12 +10,14 @@ from proxy.core.errors import JournalUnavailable
 from proxy.core.operation import Operation, State
 from proxy.journal.base import Journal, Listing
 from proxy.telemetry.doubt import reviews_by_reason
-from proxy.telemetry.records import EvidenceKind, changes
+from proxy.telemetry.queue import waiting
+from proxy.telemetry.records import EvidenceKind, JournalCalled, changes
 from proxy.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger("paywitness.recovery")
 _LOOK_EVERY_S = 5.0
 _IN_REVIEW = Listing(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
+_PENDING = Listing(states=frozenset({State.PENDING}), limit=500)
 _ROUNDS_MAX = 1_000  # of 1,000 operations each: a start that finds more has other problems
 
 
@@ -49,12 +51,29 @@ class Recovery:
                 back_s = self.clock.boot() - away_boot
                 if min(back_s, rolled_back_s if rolled_back_s is not None else back_s) >= self.lease_s:
                     self._tell(await self.journal.expire_leases())
-                in_review = await self.journal.listing(_IN_REVIEW)
-                self.telemetry.metrics.show_doubt(await self.journal.doubt_counts(), reviews_by_reason(in_review))
+                await self._show()
             except JournalUnavailable:
                 away_boot = self.clock.boot()
                 _log.warning("the journal does not answer; looking again in %.0f s", _LOOK_EVERY_S)
             await self.clock.sleep(_LOOK_EVERY_S)
+
+    async def _show(self) -> None:
+        """What a scrape then shows, which asks no journal. It costs by what is open, not by what is kept. And it is told
+        like any other call, so that a journal that is down is seen where nobody pays."""
+        began_mono = self.clock.mono()
+        try:
+            await self._look()
+        except JournalUnavailable:
+            self.telemetry.tell(JournalCalled("look", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.tell(JournalCalled("look", self.clock.mono() - began_mono))
+
+    async def _look(self) -> None:
+        in_review = await self.journal.listing(_IN_REVIEW)
+        pending = await self.journal.listing(_PENDING)
+        counts = await self.journal.doubt_counts()
+        self.telemetry.metrics.show_doubt(counts, reviews_by_reason(in_review))
+        self.telemetry.metrics.show_queue(waiting(counts, pending, self.clock.now()))
 
     def _tell(self, operations: tuple[Operation, ...]) -> None:
         now = self.clock.now()

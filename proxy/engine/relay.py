@@ -16,7 +16,7 @@ from proxy.core.operation import Operation
 from proxy.core.reply import end_to_end
 from proxy.engine.delivery import Delivery
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Origin, Timeouts, WireRequest
+from proxy.upstream.target import ANYWHERE, Origin, Timeouts, WireRequest
 
 _log = logging.getLogger("paywitness.webhooks")
 
@@ -47,7 +47,7 @@ class Relay:
         target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}".encode("latin-1")
         request = WireRequest("POST", target, _headers(delivery.headers, operation), delivery.raw)
         try:
-            origin = Origin.parse(f"{parts.scheme}://{parts.netloc}")
+            origin = Origin.parse(f"{parts.scheme}://{parts.netloc}", ANYWHERE)
             async with self._turns:
                 evidence = await self.upstream.send(origin, request, _TIMEOUTS)
         except ValueError as error:

@@ -7,20 +7,21 @@ the budget refuses is decided against as one that has no tries left.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxy.chance import Chance
 from proxy.clock import Clock
 from proxy.core.backoff import delay_s, no_earlier_than
 from proxy.core.contract import ErrorsUnderKey, Kind, ProviderContract
-from proxy.core.decide import Action, Decision, decide
+from proxy.core.decide import END_DECISIONS, Action, Decision, decide
 from proxy.core.errors import JournalUnavailable
 from proxy.core.evidence import HELD_BACK, Evidence, Response, WireFault
+from proxy.core.frozen import frozen
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import AttemptSummary, Lease, Operation, State
 from proxy.core.outside import told_by
 from proxy.core.policy import Policy
-from proxy.core.reading import Classification
+from proxy.core.reading import Classification, Effect, Reading
 from proxy.core.reply import speaks_for
 from proxy.core.retry_after import retry_after_s
 from proxy.engine.allowance import Allowances
@@ -53,7 +54,7 @@ class Spooling(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tried:
     """An attempt that has ended."""
 
@@ -90,16 +91,21 @@ class Settling:
         before = operation
 
         allowed = True
-        if self._judged(operation, tried, budget_allows=True)[2].action is Action.RETRY_SAME_OPERATION:
+        first = self._judged(operation, tried, budget_allows=True)
+        judged: tuple[Operation, Event, Decision] | None = first
+        if first[2].action is Action.RETRY_SAME_OPERATION:
             allowed = await self.allowances.ask(errand, operation, policy, classification)
+            judged = None  # time has passed
 
         def step_from(current: Operation) -> Change:
-            nonlocal decided, before
+            nonlocal decided, before, judged
             before = current
-            after, event, decided = self._judged(current, tried, budget_allows=allowed)
+            after, event, decided = judged or self._judged(current, tried, budget_allows=allowed)
+            judged = None  # a second step is taken from where somebody else has left it
             following, events = self._follow(after, decided, policy, errand)
             if following.state is State.SUCCEEDED and not current.state.ended:
-                following = following.changed(unheard=errand.nobody_hears and not self.watch.is_awaited(current.id))
+                unheard = errand.nobody_hears and not self.watch.is_awaited(current.id)
+                following = following if following.unheard is unheard else following.changed(unheard=unheard)
             executed = classification.executed
             return Change(
                 following,
@@ -123,7 +129,7 @@ class Settling:
         except JournalUnavailable:
             await self.allowances.give_back(errand)
             return await self._spooled(errand, operation, policy, attempt, evidence)
-        if decided.action is not Action.RETRY_SAME_OPERATION:
+        if errand.grant is not None and decided.action is not Action.RETRY_SAME_OPERATION:
             await self.allowances.give_back(errand)  # somebody was faster, and it stands otherwise
         self._tell(before, recorded, attempt, decided)
         if recorded.kind is Kind.VOID:
@@ -145,12 +151,14 @@ class Settling:
         if after.attempt_under_way and not after.state.ended:
             # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
             return after, event, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
+        if (end := END_DECISIONS.get(after.state)) is not None:
+            return after, event, end
         context = context_of(
             after,
             policy,
             tried.errand,
             self.clock,
-            delay_s=0.0 if after.state.ended else tried.wait_s,
+            delay_s=tried.wait_s,
             last=attempt.classification,
             held_back=evidence.fault in HELD_BACK,
             budget_allows=budget_allows,
@@ -180,6 +188,8 @@ class Settling:
         """The operation as it stands after the decision, and the events that the decision itself is."""
         events: tuple[Event, ...] = ()
         match decision.action:
+            case Action.STOP:
+                pass
             case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
                 after, events = advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
             case Action.SEND_TO_REVIEW if not after.state.ended:
@@ -191,13 +201,12 @@ class Settling:
                 after = after.changed(
                     due_at=self.records.time.now() + self._first_look_s(after, decision, policy, errand)
                 )
-        sends = decision.action in {Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT}
-        ours = after.lease is None or after.lease.token == errand.token
-        if ours:
-            after = after.changed(lease=Lease(errand.token, 0.0) if sends else None)
+        changed: dict[str, Any] = {"because": decision.because}
+        if after.lease is None or after.lease.token == errand.token:
+            changed["lease"] = Lease(errand.token, 0.0) if decision.action in _SENDS else None
         if after.state.ended:
-            after = after.changed(due_at=None, released=released_end(after))
-        return after.changed(because=decision.because), events
+            changed |= {"due_at": None, "released": released_end(after)}
+        return after.changed(**changed), events
 
     def _first_look_s(self, after: Operation, decision: Decision, policy: Policy, errand: Errand) -> float:
         """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds."""
@@ -211,7 +220,9 @@ class Settling:
     def _backoff(
         self, errand: Errand, policy: Policy, classification: Classification, response: Response | None
     ) -> float:
-        """How long to wait before another try."""
+        """How long to wait before another try. After a success there is none."""
+        if classification.reading is Reading.SUCCEEDED and classification.effect is Effect.DONE:
+            return 0.0
         rule = policy.retry_rule(classification.reading)
         wait = delay_s(rule, errand.tries, self.chance.draw(), errand.last_delay_s)
         return no_earlier_than(wait, retry_after_s(response, self.clock.now()), self.chance.draw())
@@ -227,6 +238,9 @@ class Settling:
         if response is None or not speaks_for(operation, classification):
             return None
         return seal_response(self.vault, response, operation.id)
+
+
+_SENDS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
 
 
 def _could_be_executed(contract: ProviderContract) -> bool:

@@ -84,7 +84,7 @@ class WebhookReply:
     body: bytes = b""
 
 
-_NOT_FOUND, _NOT_GENUINE, _UNAVAILABLE = WebhookReply(404), WebhookReply(401), WebhookReply(503)
+_NOT_FOUND, _UNAVAILABLE = WebhookReply(404), WebhookReply(503)
 _UNREADABLE, _NO_EVENT_ID = WebhookReply(400), WebhookReply(422)
 
 
@@ -130,7 +130,7 @@ class Webhooks:
         if check.verdict is Verdict.UNSIGNED and rules.hint:
             return await self._hinted(entry, account, rules, scheme, headers, body)
         if check.verdict is not Verdict.GENUINE:
-            return self._told(provider, check.verdict, _NOT_GENUINE)
+            return self._told(provider, check.verdict, WebhookReply(rules.refuse_with))
         return await self._genuine(provider, account, rules, scheme, headers, body)
 
     async def _hinted(

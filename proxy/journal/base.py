@@ -10,16 +10,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from proxy.core.claim import Claim, ClaimRequest
+from proxy.core.frozen import frozen
 from proxy.core.money import Money
 from proxy.core.operation import AttemptSummary, Finding, HistoryEntry, Operation, State, Told
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """One step of an operation, to be written whole or not at all.
 
@@ -46,7 +46,7 @@ class Change:
     actor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listing:
     """Which operations to list: newest first, at most `limit`, older than `before` (an operation id) when given."""
 
@@ -64,7 +64,7 @@ class Listing:
     before: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DoubtCount:
     """What is in doubt for one provider, operation and currency, for the gauges."""
 
@@ -77,7 +77,7 @@ class DoubtCount:
     oldest_at: float  # when the oldest of them was created
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Revision:
     """A policy revision in use: which provider's, its content hash and the content itself."""
 
@@ -98,7 +98,7 @@ class NoticeResult(StrEnum):
     UNMATCHED = "unmatched"  # nothing matched for as long as it is kept waiting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptNotice:
     """One event of a provider, kept before it was acknowledged. `number` is the journal's, in the order they came."""
 
@@ -115,7 +115,7 @@ class KeptNotice:
     relay_due_at: float | None = None  # when to try (again) to relay it; None: not wanted, or done
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutcomeRow:
     """One change that tells something, in the order of `seq`: the feed, and what the sink is sent."""
 

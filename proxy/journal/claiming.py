@@ -6,7 +6,7 @@ Every store runs these over a `Shelf`, its look-ups within the one step that the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from proxy.core.claim import (
@@ -24,6 +24,7 @@ from proxy.core.claim import (
     standing_verdict,
 )
 from proxy.core.errors import IllegalTransition
+from proxy.core.frozen import frozen
 from proxy.core.guard import is_paid
 from proxy.core.lifecycle import Event, IncidentKind, advance
 from proxy.core.operation import Lease, Operation, State
@@ -31,6 +32,7 @@ from proxy.core.outside import told_by
 from proxy.journal.base import Change
 from proxy.journal.steps import Step, after_lease, entry_of, recorded, stale
 
+_STARTED = (Event.SEND_RECORDED.value,)
 FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
 
 
@@ -57,7 +59,7 @@ class Shelf(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimSteps:
     """What a claim comes to. `before` (in this order), `alias` and `started` are written before it is answered."""
 
@@ -235,7 +237,9 @@ def _noted(after: Operation, event: str, now: float, before: Operation, by: str 
 
 def _started(request: ClaimRequest, judgement: Judgement, now: float, flag: str = "") -> Step:
     generation = judgement.start_generation or 1
-    operation = advance(request.fresh, Event.SEND_RECORDED).changed(
+    operation = advance(
+        request.fresh,
+        Event.SEND_RECORDED,
         generation=generation,
         provider_key=judgement.provider_key,
         stamp=judgement.stamp,
@@ -250,7 +254,7 @@ def _started(request: ClaimRequest, judgement: Judgement, now: float, flag: str 
         notes.append(f"meant twice: {request.fresh.distinct}")
     if judgement.existing is not None:
         notes.insert(0, f"generation {generation} of key; earlier operation {judgement.existing.id}")
-    return Step(operation, entry_of(operation, "caller", (Event.SEND_RECORDED.value,), "; ".join(notes)))
+    return Step(operation, entry_of(operation, "caller", _STARTED, "; ".join(notes)))
 
 
 def answer(steps: ClaimSteps, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
@@ -274,7 +278,7 @@ def needs_sealed(steps: ClaimSteps) -> bool:
     return steps.holder is not None and steps.verdict in {Verdict.REPLAY, Verdict.IN_DOUBT}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FallBackSteps:
     """What a fallback comes to: `ended` and `started`, both or neither, are to be written before it is answered."""
 

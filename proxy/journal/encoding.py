@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, TypeVar
 
+from proxy.core.compact_json import compact_encoder
 from proxy.core.contract import Kind
 from proxy.core.guard import guard_kept
 from proxy.core.money import Money
@@ -81,7 +83,7 @@ def word_in(words: type[_Words], text: str, careful: _Words) -> _Words:
         return careful
 
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = compact_encoder()
 _decode = json.JSONDecoder().decode
 
 
@@ -138,6 +140,8 @@ def _identity_of(operation: Operation) -> str:
         "stamp": operation.stamp,
         "guard": _guard_value_of(operation.guard),
     }
+    if operation.unstamped:
+        value["unstamped"] = True
     if operation.distinct:
         value["distinct"] = operation.distinct
     if operation.fallback_of is not None:
@@ -177,6 +181,11 @@ _PLAIN_STANDING: tuple[tuple[str, Any], ...] = (
 )
 
 
+_OFTEN, _SELDOM = _PLAIN_STANDING[:4], _PLAIN_STANDING[4:]  # all of the second part is empty in a clean payment
+_SELDOM_EMPTY = tuple(empty for _, empty in _SELDOM)
+_seldom_of = itemgetter(*(name for name, _ in _SELDOM))
+
+
 def _standing_of(operation: Operation) -> str:
     value: dict[str, Any] = {"revision": operation.revision}
     if operation.doubt:
@@ -188,7 +197,8 @@ def _standing_of(operation: Operation) -> str:
     if operation.effect is not None:
         value["effect"] = operation.effect
     known = operation.__dict__
-    for name, empty in _PLAIN_STANDING:
+    seldom = _SELDOM if _seldom_of(known) != _SELDOM_EMPTY else ()
+    for name, empty in (*_OFTEN, *seldom):
         if known[name] != empty:
             value[name] = known[name]
     return _encode(value)
@@ -216,6 +226,7 @@ def operation_of(row: Row) -> Operation:
         credential=identity["credential"],
         upstream=identity["upstream"],
         stamp=identity.get("stamp", ""),
+        unstamped=identity.get("unstamped", False),
         guard=_guard_of(identity.get("guard")),
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
@@ -310,13 +321,14 @@ def _attempt_of(value: dict[str, Any]) -> AttemptSummary:
 
 
 def _classification_value_of(classification: Classification) -> dict[str, Any]:
-    return {
+    value = {
         "reading": classification.reading,
         "effect": classification.effect,
         "rule": classification.rule,
         "lost": classification.lost,
         "reference": classification.reference,
     }
+    return value if classification.stored else {**value, "stored": False}
 
 
 def _classification_of(value: dict[str, Any]) -> Classification:
@@ -326,6 +338,7 @@ def _classification_of(value: dict[str, Any]) -> Classification:
         rule=value["rule"],
         lost=value.get("lost", False),
         reference=value.get("reference"),
+        stored=value.get("stored", True),
     )
 
 

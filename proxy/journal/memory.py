@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 
 from proxy.core.claim import Claim, ClaimRequest
 from proxy.core.errors import JournalUnavailable, JournalUnfit
@@ -18,6 +19,8 @@ from proxy.journal import claiming, haste, holding, steps
 from proxy.journal.base import Change, DoubtCount, KeptNotice, Listing, OutcomeRow, Revision
 from proxy.journal.memory_shelves import Shelves
 from proxy.journal.steps import JournalTime, WallClock
+
+_what_it_is = attrgetter(*steps.WHAT_IT_IS)
 
 
 class MemoryJournal:
@@ -74,9 +77,10 @@ class MemoryJournal:
 
     def _record(self, change: Change, step: steps.Step, now: float) -> Operation:
         shelves, operation = self._shelves, change.operation
-        for name in steps.WHAT_IT_IS:
-            if getattr(operation, name) != getattr(shelves.operations[operation.id], name):
-                raise ValueError(f"{operation.id}: a change cannot touch {name}, which says what the operation is")
+        stored = shelves.operations[operation.id]
+        if _what_it_is(operation) != _what_it_is(stored):
+            name = next(name for name in steps.WHAT_IT_IS if getattr(operation, name) != getattr(stored, name))
+            raise ValueError(f"{operation.id}: a change cannot touch {name}, which says what the operation is")
         shelves.write(step)
         if change.sealed_response is not None:
             shelves.responses[operation.id] = change.sealed_response

@@ -57,7 +57,9 @@ class Shelves:
         return tombstone
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        ids = sorted(self.kept_by_guard.get(guard, ()), key=self.numbers.__getitem__)
+        if guard not in self.kept_by_guard:
+            return ()
+        ids = sorted(self.kept_by_guard[guard], key=self.numbers.__getitem__)
         return tuple(self.operations[operation_id] for operation_id in ids[-steps.GUARDED_MAX :])
 
     def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:

@@ -71,6 +71,8 @@ class Lane:
         self._place = place
         self._call_timeout_s = call_timeout_s
         self._waiting: deque[_Call] = deque()
+        self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
+        self._timer: asyncio.TimerHandle | None = None  # one for them all
         self._tasks = Tasks()
         self._running: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -104,11 +106,22 @@ class Lane:
         self.calls += 1
         if self._running is None:
             self._running = self._tasks.start(self._run(), self._name)
-        overdue = loop.call_later(self._call_timeout_s, _give_up, future, self._call_timeout_s)
-        try:
-            return await future
-        finally:
-            overdue.cancel()
+        self._unanswered.append((loop.time() + self._call_timeout_s, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self._call_timeout_s, self._give_up)
+        return await future
+
+    def _give_up(self) -> None:
+        """Tell those that have waited too long, and wait for the next."""
+        self._timer = None
+        loop, unanswered = asyncio.get_running_loop(), self._unanswered
+        now = loop.time()
+        while unanswered and (unanswered[0][1].done() or unanswered[0][0] <= now):
+            _, future = unanswered.popleft()
+            if not future.done():
+                future.set_exception(JournalUnavailable(f"Redis did not answer in {self._call_timeout_s:g} s"))
+        if unanswered:
+            self._timer = loop.call_at(unanswered[0][0], self._give_up)
 
     async def _run(self) -> None:
         try:
@@ -120,6 +133,8 @@ class Lane:
                         batch.append(call)
                 if batch:
                     await self._serve(batch)
+                while self._unanswered and self._unanswered[0][1].done():
+                    self._unanswered.popleft()
         finally:
             self._running = None
 
@@ -218,6 +233,9 @@ class Lane:
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=CLOSE_TIMEOUT_S)
         await self._tasks.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         await self._disconnect()
 
 
@@ -262,8 +280,3 @@ def _tell(call: _Call, answer: Any) -> None:
 def _refuse(call: _Call, error: BaseException) -> None:
     if not call.future.done():
         call.future.set_exception(unavailable(error))
-
-
-def _give_up(future: asyncio.Future[Any], after_s: float) -> None:
-    if not future.done():
-        future.set_exception(JournalUnavailable(f"Redis did not answer in {after_s:g} s"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.claim import Alias, AliasKind, Tombstone
-from proxy.core.guard import guard_kept
+from proxy.core.compact_json import compact_encoder
 from proxy.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from proxy.journal.encoding import entry_of, entry_text_of, fixed_row_of, moving_row_of, operation_of, word_in
 from proxy.journal.steps import MAY_BE_HELD, Step
@@ -29,7 +29,7 @@ _WORD_BYTES_MAX = 128  # a longer one is found by its hash
 _NOT_LISTED = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
 _STATES = frozenset(State)
 _FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = compact_encoder()
 _decode = json.JSONDecoder().decode
 
 
@@ -53,12 +53,12 @@ def fixed_index_of(operation: Operation) -> bytes:
     return b"\n".join(lines)
 
 
-def _moving_index_of(operation: Operation) -> bytes:
+def _moving_index_of(operation: Operation, guard: str | None) -> bytes:
     """The lines that come and go. An open incident's comes first: a script looks for it there."""
     lines = []
     if operation.incident is not None:
         lines.append(b"!")
-    if (guard := guard_kept(operation)) is not None:
+    if guard is not None:
         lines.append(b"g" + word_of(guard))
     if operation.reference is not None:
         lines.append(b"r" + word_of(operation.reference))
@@ -79,7 +79,7 @@ def sheet_of(
     """What is written of the step over the version before it, as `shelf.lua` reads it. `held` is the end of the lease
     as it was read; `lease_s` counts where the step was made for LATER."""
     operation, entry = step.operation, step.entry
-    state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, _ = (
+    state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, guard = (
         moving_row_of(operation)
     )
     due = due_at is not None and token is None and operation.state in MAY_BE_HELD
@@ -97,7 +97,7 @@ def sheet_of(
         lease,
         repr(due_at) if due else "",
         operation.provider,
-        _moving_index_of(operation),
+        _moving_index_of(operation, guard),
         _doubt_of(operation) if operation.state.in_doubt else "",
         entry_text_of(entry),
         "" if entry.told is None else "1",

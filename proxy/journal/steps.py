@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from proxy.core.claim import drop_lease
 from proxy.core.errors import IllegalTransition, StaleWrite
+from proxy.core.frozen import frozen
 from proxy.core.guard import contradicts_second_success, guard_kept
 from proxy.core.lifecycle import Event, IncidentKind
 from proxy.core.operation import GuardKind, HistoryEntry, Lease, Operation, State, Told, Word
@@ -53,7 +54,7 @@ class JournalTime:
         return self.latest_at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """An operation as it now stands and the entry that tells how it came so: written together or not at all."""
 
@@ -149,7 +150,7 @@ def recorded(change: Change, stored_lease: Lease | None, now: float, guarded: It
 WHAT_IT_IS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
-    *("stamp", "created_at", "money", "guard", "distinct", "fallback_of"),
+    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of"),
 )
 
 
@@ -211,7 +212,7 @@ def renewed(stored: Lease | None, token: str | None, lease_s: float, now: float)
     return Lease(stored.token, max(stored.until_at, now + lease_s))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accepted:
     """When the provider accepted a credential for an account, as far as it is written, and whether it is kept."""
 

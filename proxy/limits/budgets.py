@@ -109,6 +109,18 @@ class Pending:
     def __init__(self) -> None:
         self._homes: dict[Home, dict[Named, tuple[Line, Counts]]] = {}
         self._providers: dict[Home, Line] = {}
+        self._firsts: dict[tuple[str, str, str, str], tuple[Origin, int]] = {}
+
+    def add_first(self, origin: Origin) -> None:
+        """A first attempt: all that a clean call tells a budget. Spread over its scopes when they are taken."""
+        name = (origin.provider, origin.group, origin.operation, origin.account)
+        _, count = self._firsts.get(name, (origin, 0))
+        self._firsts[name] = (origin, count + 1)
+
+    def _spread_firsts(self) -> None:
+        firsts, self._firsts = self._firsts, {}
+        for origin, count in firsts.values():
+            self.add(home_of(origin), lines_of(origin), Counts(firsts=count))
 
     def add(self, home: Home, lines: Iterable[Line], counts: Counts) -> None:
         found = self._homes.setdefault(home, {})
@@ -126,11 +138,13 @@ class Pending:
 
     def take(self, home: Home, lines: Sequence[Line]) -> list[Counts]:
         """The counts of these scopes, no longer pending."""
+        self._spread_firsts()
         found = self._homes.get(home, {})
         return [found.pop((line.scope, line.name), (line, NOTHING))[1] for line in lines]
 
     def take_all(self) -> dict[Home, list[tuple[Line, Counts]]]:
         """Everything, no longer pending. Each home's first scope is its provider's."""
+        self._spread_firsts()
         homes, self._homes = self._homes, {}
         taken = {}
         for home, found in homes.items():
@@ -286,7 +300,7 @@ class LocalBudgets:
             self._pending.add_debit(grant.ask, -1)
 
     def count_first(self, origin: Origin) -> None:
-        self._pending.add(home_of(origin), lines_of(origin), Counts(firsts=1))
+        self._pending.add_first(origin)
 
     def count_repeat(self, origin: Origin, cost: int) -> None:
         self._pending.add(home_of(origin), lines_of(origin), Counts(spent=cost))

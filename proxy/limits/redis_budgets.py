@@ -117,7 +117,7 @@ class RedisBudgets:
             await self._shadow.refund(grant)
 
     def count_first(self, origin: Origin) -> None:
-        self._pending.add(home_of(origin), lines_of(origin), Counts(firsts=1))
+        self._pending.add_first(origin)
         self._shadow.count_first(origin)
 
     def count_repeat(self, origin: Origin, cost: int) -> None:

@@ -9,5 +9,5 @@
 
 Every problem of a file is reported at once, as `file:line:column: key: what was found, what is allowed`. A policy that
 contradicts its contract does not load. The rule that must hold: nothing in a file is ignored. A key is in force, or
-listed as not in force yet, or refused.
+refused.
 """

@@ -65,8 +65,6 @@ def _told(found: Compiled) -> list[str]:
     provider = found.provider
     lines = [f"{provider.source}: OK", *(f"  {line}" for line in describe_provider(provider))]
     lines += [f"  warning: {line}" for line in found.warnings]
-    if provider.not_in_force:
-        lines.append(f"  not in force yet: {', '.join(provider.not_in_force)}")
     return lines
 
 

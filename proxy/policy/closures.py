@@ -31,6 +31,8 @@ def _field(node: Node) -> Closure:
 
 
 def _path(node: Node) -> Closure | None:
+    if all(child["type"] == "field" for child in node["children"]):
+        return _fields(tuple(child["value"] for child in node["children"]))
     steps = tuple(closure_of(child) for child in node["children"])
     if None in steps:
         return None
@@ -41,6 +43,15 @@ def _path(node: Node) -> Closure | None:
         return tree
 
     return path
+
+
+def _fields(names: tuple[str, ...]) -> Closure:
+    def fields(tree: Tree) -> Tree:
+        for name in names:
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return tree
+
+    return fields
 
 
 def _comparison(node: Node) -> Closure | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from proxy.core.body import Encoding
 from proxy.core.contract import Place, PlaceKind
+from proxy.core.near import is_near
 from proxy.core.policy import Policy, Provider, Route, Timeouts, Unmatched
 from proxy.policy.budgets import read_budget
 from proxy.policy.circuits import read_circuit
@@ -26,7 +26,8 @@ from proxy.policy.rows import read_answers, read_rows, read_tables
 from proxy.policy.scalars import body_path, host, listen, name, one_of, place, provider_name, upstream, word_of
 from proxy.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
 from proxy.policy.section import Layers, Section
-from proxy.policy.webhooks import IN_FORCE, read_webhook, scheme_of
+from proxy.policy.trust import read_trust
+from proxy.policy.webhooks import only_hints, read_webhook, scheme_of
 
 # RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
 _PROBLEM_MEMBERS = frozenset(
@@ -83,6 +84,7 @@ def _read_shared(file: Section, revision: str) -> Shared:
         key_name=file.read_or("formerly", name, own_name),
         revision=revision,
         upstream=_read_upstream(file),
+        trust=read_trust(file),
         encoding=encoding,
         account=_read_account(file),
         merchant=file.read_or("merchant", name, ""),
@@ -92,7 +94,8 @@ def _read_shared(file: Section, revision: str) -> Shared:
         rows_are_whole=rows_are_whole,
         credentials=read_credentials(file),
         fallbacks=read_fallbacks(file, own_name=own_name),
-        hears_events=scheme_of(file) in IN_FORCE,
+        hears_events=scheme_of(file) is not None,
+        hears_hints=only_hints(file),
         observe=file.read_or("mode", word_of("enforce", "observe"), "enforce") == "observe",
         budget=read_budget(file),
         priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
@@ -128,15 +131,16 @@ def _provider(file: Section, shared: Shared, policies: tuple[Policy, ...], conte
         notices=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
         account=shared.account,
         key_name=shared.key_name,
+        trust=shared.trust,
         circuit=read_circuit(file),
-        not_in_force=_not_in_force(file, shared),
+        observe=shared.observe,
     )
 
 
 def _own_hosts(address: str) -> tuple[str, ...]:
     """The upstream's own name, which clients use. An address of this machine or network is no provider's name."""
     hostname = urlsplit(address).hostname or ""
-    return () if _is_near(hostname) or ":" in hostname or hostname.replace(".", "").isdigit() else (hostname,)
+    return () if is_near(hostname) or ":" in hostname or hostname.replace(".", "").isdigit() else (hostname,)
 
 
 def _timeouts(file: Section) -> Timeouts:
@@ -148,17 +152,9 @@ def _read_upstream(file: Section) -> str:
     if found is None:
         return ""
     parts = urlsplit(found)
-    if parts.scheme == "http" and not _is_near(parts.hostname or ""):
+    if parts.scheme == "http" and not is_near(parts.hostname or ""):
         file.warn("upstream", "is plain http beyond this machine and private networks: others may read along")
     return found
-
-
-def _is_near(hostname: str) -> bool:
-    """Loopback, a private address, or a name that cannot be on the internet."""
-    try:
-        return ipaddress.ip_address(hostname).is_private
-    except ValueError:
-        return "." not in hostname or hostname.endswith((".local", ".internal", ".localhost", ".test"))
 
 
 def _read_account(file: Section) -> tuple[Place, ...]:
@@ -221,16 +217,3 @@ def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
     if earlier.where is not None and earlier.where != later.where:
         return False
     return any(covers(route, path) for route in earlier.routes)
-
-
-def _not_in_force(file: Section, shared: Shared) -> tuple[str, ...]:
-    """What the file asks for and gets only later."""
-    names = []
-    if shared.observe:
-        names.append("mode: observe")
-    if shared.encoding is Encoding.XML:
-        names.append("body: xml")
-    scheme = scheme_of(file)
-    if scheme is not None and scheme not in IN_FORCE:
-        names.append(f"webhook: {scheme}")
-    return tuple(names)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeVar
 
 from proxy.core.contract import ErrorsUnderKey, Place, PlaceKind
 from proxy.policy.document import MapNode
-from proxy.policy.scalars import Reader, boolean, duration, one_of, place, whole, word_of
+from proxy.policy.scalars import Reader, Wrong, boolean, duration, one_of, place, whole, word_of
 from proxy.policy.schema import ASSUMED
 from proxy.policy.section import Layers, Section
 
@@ -17,6 +18,9 @@ T = TypeVar("T")
 _KEY_LENGTH = 36
 _YEAR_S = 366 * 86400.0
 _UNKNOWN_S = -1.0
+
+_KEY_CHARACTERS = frozenset("0123456789abcdef-")
+_RANGE = re.compile(r"(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9])\Z")
 
 _key_place = place(PlaceKind.HEADER, PlaceKind.BODY)
 _source = place(PlaceKind.HEADER, PlaceKind.BODY, PlaceKind.PATH)
@@ -31,6 +35,8 @@ class KeyRules:
     window_s: float | None
     errors_under_key: ErrorsUnderKey
     max_length: int
+    min_length: int
+    characters: frozenset[str] | None
     required: bool
     key_space_is_account: bool
     assumed: frozenset[str]
@@ -52,6 +58,8 @@ def read_key_rules(layers: Layers, *, moves_money: bool) -> KeyRules:
         window_s=window[0] if keyed and window is not None and window[0] != _UNKNOWN_S else None,
         errors_under_key=errors[0] if keyed and errors is not None else ErrorsUnderKey.UNKNOWN,
         max_length=layers.read_or("max_length", whole(_KEY_LENGTH, 1000), 255),
+        min_length=layers.read_or("min_length", whole(1, _KEY_LENGTH), 1),
+        characters=layers.read("characters", _characters),
         required=layers.read_or("required", boolean, default=False),
         key_space_is_account=layers.read_or("key_space", word_of("account", "wider"), "account") == "account",
         assumed=_assumed(window, errors) if keyed else frozenset(),
@@ -73,6 +81,23 @@ def key_place_or_none(value: str) -> Place:
 
 def _window(value: str) -> float:
     return _UNKNOWN_S if value == "unknown" else duration(1.0, _YEAR_S)(value)
+
+
+def _characters(value: str) -> frozenset[str]:
+    """`A-Z a-z 0-9 _ -`: ranges and single characters, with spaces between them; a space itself is written `space`."""
+    found: set[str] = set()
+    for part in value.split():
+        if _RANGE.match(part) and part[0] < part[2]:
+            found.update(map(chr, range(ord(part[0]), ord(part[2]) + 1)))
+        elif part == "space":
+            found.add(" ")
+        elif len(part) == 1 and part.isascii() and part.isprintable():
+            found.add(part)
+        else:
+            raise Wrong("ranges and single characters with spaces between them, such as A-Z a-z 0-9 _ -")
+    if not found >= _KEY_CHARACTERS:
+        raise Wrong("at least 0-9 a-f -, of which the keys that are made here consist")
+    return frozenset(found)
 
 
 def _read_assumable(layers: Layers, key: str, reader: Reader[T]) -> tuple[T, bool] | None:

@@ -22,10 +22,29 @@ _AFTER = {
 }
 
 
+OBSERVED = "observe: calls pass as they came; what would have been decided is counted"
+
+
+def observed_rows(provider: Provider) -> tuple[str, ...]:
+    """The names of rows that are only watched, each once."""
+    rows = [row for policy in provider.policies for row in (*policy.classify.rows, *policy.classify.answers)]
+    rows += [row for policy in provider.policies for inquiry in policy.inquiries for row in inquiry.answers]
+    rows += [row for policy in provider.policies if policy.cancel is not None for row in policy.cancel.read]
+    if provider.notices is not None:
+        rows += [row for answers in provider.notices.answers.values() for row in answers]
+        rows += provider.notices.read
+    return tuple(dict.fromkeys(row.name for row in rows if row.observe))
+
+
 def describe_provider(provider: Provider) -> tuple[str, ...]:
     """The provider in a line, then its operations."""
     hosts = f" ({', '.join(provider.hosts)})" if provider.hosts else ""
     lines = [f"{provider.name} -> {provider.upstream}{hosts}, revision {provider.revision}"]
+    if provider.observe:
+        lines.append(f"  mode: {OBSERVED}")
+    rows = observed_rows(provider)
+    if rows:
+        lines.append(f"  rows only observed, and passed over: {', '.join(rows)}")
     for policy in provider.policies:
         lines += (f"  {line}" for line in describe_policy(policy))
     if provider.notices is not None:
@@ -40,7 +59,9 @@ def _describe_notices(rules: NoticeRules) -> str:
     variables = sorted({name for names in rules.secrets.values() for name in names})
     found = ", ".join(dict.fromkeys(str(finder) for finder, _ in rules.find))
     relay = f", told again to {rules.relay}" if rules.relay is not None else ""
-    return f"webhook: {rules.scheme}, secrets in {', '.join(variables) or 'no variable'}, found by {found}{relay}"
+    hint = ", only a hint: the provider is asked then" if rules.hint else ""
+    secrets = ", ".join(variables) or "no variable"
+    return f"webhook: {rules.scheme}, secrets in {secrets}, found by {found}{hint}{relay}"
 
 
 def describe_budget(rules: BudgetRules) -> str:
@@ -112,6 +133,8 @@ def describe_doubt(policy: Policy) -> str:
         steps.append("asked by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
     if contract.webhook_expected:
         steps.append("told by a webhook")
+    if contract.webhook_hints:
+        steps.append("asked at once when a webhook hints at it")
     resends = contract.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
     if contract.dedupes and resends and resolve.resend_for_s > 0:
         steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} where that is safe")
@@ -151,7 +174,8 @@ def describe_contract(contract: ProviderContract) -> str:
         errors = f"errors {contract.errors_under_key}{_assumed(contract, 'errors_under_key')}"
         key += f", {errors}: {_AFTER[contract.errors_under_key]}"
     asked = "can be asked" if contract.can_be_asked else "cannot be asked"
-    return f"{key}; {asked}" + ("; a webhook is expected" if contract.webhook_expected else "")
+    hints = "; a webhook is only a hint" if contract.webhook_hints else ""
+    return f"{key}; {asked}" + ("; a webhook is expected" if contract.webhook_expected else hints)
 
 
 def _assumed(contract: ProviderContract, fact: str) -> str:

@@ -10,7 +10,7 @@ from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.operation import Operation, State
 from proxy.core.policy import Policy
 from proxy.core.reading import DEFAULT_EFFECTS, Classification, Effect, Reading
-from proxy.policy.describe import describe_budget, describe_contract, describe_doubt, describe_priorities
+from proxy.policy.describe import OBSERVED, describe_budget, describe_contract, describe_doubt, describe_priorities
 
 _LOST = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.UNKNOWN_OUTCOME})
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
@@ -114,8 +114,16 @@ def _told(policy: Policy, supposed: Supposed, after: Operation, decision: Decisi
         f"  because:  {decision.because}",
         f"  contract: {describe_contract(policy.contract)}",
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
+        *_told_of_observed(policy, supposed.failure),
         *(_told_of_limits(policy, cost) if decision.action in _RETRIES else ()),
     )
+
+
+def _told_of_observed(policy: Policy, failure: Reading) -> tuple[str, ...]:
+    """What is only watched: the whole policy, or the rows that could read this failure."""
+    rows = [row for row in (*policy.classify.rows, *policy.classify.answers) if row.observe and failure in row.readings]
+    told = [f"  mode:     {OBSERVED}"] if policy.observe else []
+    return *told, *(f"  row:      {row.name} reads {failure} (observe: passed over)" for row in rows)
 
 
 def _told_of_limits(policy: Policy, cost: int) -> tuple[str, ...]:

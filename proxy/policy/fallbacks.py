@@ -87,6 +87,8 @@ def fallback_problems(
                 if complete:
                     yield f"{entry.mark}: {entry.path}: found '{to}', allowed: a provider of this directory"
                 continue
+            if target.observe:
+                yield f"{entry.mark}: {entry.path}: found '{to}', which is only observed, allowed: one that is in force"
             for found in _misfits(providers[source], target):
                 yield f"{entry.mark}: {entry.path}: found '{to}', {found}"
             if _leads_back(source, to, entries):

@@ -11,11 +11,11 @@ from proxy.core.inquiry import Cancel, Inquiry
 from proxy.core.template import Template
 from proxy.policy.document import MapNode, Node, TextNode
 from proxy.policy.expressions import expression
-from proxy.policy.marks import did_you_mean, listed, shown
+from proxy.policy.marks import Problems, did_you_mean, listed, shown
 from proxy.policy.rows import Tables, read_rows
 from proxy.policy.scalars import duration, text, whole, word_of
 from proxy.policy.schema import ASK, CANCEL
-from proxy.policy.section import Section, entries_of, read_text
+from proxy.policy.section import Entry, Section, entries_of, read_text
 from proxy.policy.templates import (
     expression_template,
     names_it_alone,
@@ -24,6 +24,11 @@ from proxy.policy.templates import (
     template,
 )
 
+# Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
+_HEADERS_NOT_FORCED = frozenset(
+    {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
+    | {"upgrade", "expect", "authorization", "proxy-authorization", "proxy-authenticate", "cookie"}
+)
 _DAY_S = 86400.0
 _LAG_S = 5.0
 _MISSES = 3
@@ -41,6 +46,7 @@ class Known:
     send_as: Place | None
     stamp: Place | None
     fits_amount: bool
+    amount_at: str  # where the request has it
 
 
 def check_answer_name(section: Section, key: str, answers: Collection[str]) -> str | None:
@@ -53,6 +59,13 @@ def check_answer_name(section: Section, key: str, answers: Collection[str]) -> s
     return None
 
 
+def check_forced(entry: Entry, problems: Problems) -> None:
+    """A header that the policy sets must be one that it may."""
+    lowered = entry.name.lower()
+    if lowered in _HEADERS_NOT_FORCED or lowered.startswith("paywitness-"):
+        problems.add(entry.mark, entry.path, f"found {entry.name}, which a policy cannot set")
+
+
 def read_inquiries(operation: Section, known: Known) -> tuple[Inquiry, ...]:
     """The ways to ask about the operation, in the order to try them."""
     sections = operation.children("ask", ASK)
@@ -62,11 +75,19 @@ def read_inquiries(operation: Section, known: Known) -> tuple[Inquiry, ...]:
 
 def _read_inquiry(name: str, section: Section, known: Known) -> Inquiry | None:
     before = section.problems.count
-    request = section.read("request", request_template(known.parameters, "GET"))
+    request = section.read("request", request_template(known.parameters, "GET", "POST"))
     query = _read_query(section, known)
+    node = section.node("body")
+    body = _read_body(section, node, section.at("body"), (), known) if node is not None else []
+    if request is not None and (request.method == "POST") != (node is not None):
+        found = f"found {request.method} {'with' if node is not None else 'without'} 'body'"
+        section.add("request", f"{found}, allowed: a GET without it, a POST with it")
+    headers = section.headers("headers")
+    for entry, _ in headers:
+        check_forced(entry, section.problems)
     at = section.read("at", expression_template(known.parameters))
     answer = check_answer_name(section, "answer", known.answers)
-    used = [value for _, value in query]
+    used = [value for _, value in (*query, *body)]
     used += _used(section, "request", request.path if request is not None else None, known)
     used += _used(section, "at", at.template if at is not None else None, known)
     needs_reference = _read_needs(section, known)
@@ -83,6 +104,8 @@ def _read_inquiry(name: str, section: Section, known: Known) -> Inquiry | None:
         method=request.method,
         needs_reference=needs_reference,
         query=query,
+        body=tuple(body),
+        headers=tuple((entry.name, value) for entry, value in headers),
         at=at,
         more=more,
         lag_s=lag_s,
@@ -107,11 +130,13 @@ def _check_naming(section: Section, used: list[Template], known: Known) -> None:
             section.mark,
             section.path,
             "found an inquiry that cannot name the operation, allowed: at least one of {reference}, {provider_key}, "
-            "{client_key}, {operation_id}, {path:...}, {body:...} in 'request', 'query' or 'at'",
+            "{client_key}, {operation_id}, {path:...}, {body:...} in 'request', 'query', 'body' or 'at'",
         )
         return
     lists = section.has("query") or section.has("at")
-    if lists and not any(names_it_alone(value) for value in used) and not known.fits_amount:
+    compares_amount = any(blank.name == known.amount_at for value in used for blank in value.blanks if blank.name)
+    told_apart = known.fits_amount or compares_amount
+    if lists and not any(names_it_alone(value) for value in used) and not told_apart:
         section.problems.warn(
             section.mark,
             section.path,
@@ -136,7 +161,7 @@ def read_cancel(operation: Section, known: Known, tables: Tables) -> Cancel | No
         return None
     if not any(names_the_operation(value) for value in (*used, *(value for _, value in body))):
         section.add("request", "found a cancel that cannot name the operation, allowed: a placeholder that does")
-    if not any(row.reading in {"cancelled", "pending"} for row in rows):
+    if not any(row.reading in {"cancelled", "pending"} and not row.observe for row in rows):
         section.add("read", "found no row that reads 'cancelled' (or 'pending'): it could never close the operation")
     return Cancel(
         method=request.method,

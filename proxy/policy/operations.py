@@ -10,14 +10,14 @@ from proxy.core.classify import ClassifyRules, Fit, Row
 from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
 from proxy.core.money import Unit
 from proxy.core.operation import Again
-from proxy.core.policy import AmountPlace, Credentials, Policy, Route
+from proxy.core.policy import AmountPlace, Credentials, Policy, Route, Trust
 from proxy.core.priority import PriorityRule
 from proxy.core.template import Template
 from proxy.policy.contracts import NO_PLACE, KeyRules, key_place_or_none, read_key_rules
-from proxy.policy.document import MapNode, json_value
+from proxy.policy.document import MapNode, TextNode, json_value
 from proxy.policy.expressions import expression, expression_over
 from proxy.policy.fallbacks import FallbackEntry, can_fall_back
-from proxy.policy.inquiries import Known, check_answer_name, read_cancel, read_inquiries
+from proxy.policy.inquiries import Known, check_answer_name, check_forced, read_cancel, read_inquiries
 from proxy.policy.marks import listed
 from proxy.policy.pacing import read_resolve, read_retry, read_timeouts
 from proxy.policy.priorities import read_priorities
@@ -36,12 +36,6 @@ from proxy.policy.schema import AMOUNT, FITS, IDEMPOTENCY, OPERATION, RESOLVE, T
 from proxy.policy.section import Entry, Layers, Section, message, section_of
 from proxy.policy.templates import link_template
 
-# Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
-_HEADERS_NOT_FORCED = frozenset(
-    {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
-    | {"upgrade", "expect", "authorization", "proxy-authorization", "proxy-authenticate", "cookie"}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -52,6 +46,7 @@ class Shared:
     key_name: str
     revision: str
     upstream: str
+    trust: Trust
     encoding: Encoding
     account: tuple[Place, ...]
     merchant: str
@@ -62,6 +57,7 @@ class Shared:
     credentials: Credentials | None
     fallbacks: tuple[FallbackEntry, ...]
     hears_events: bool  # there is a webhook whose signatures can be checked
+    hears_hints: bool  # there is one, and its events only hint
     observe: bool
     budget: BudgetRules
     priorities: tuple[PriorityRule, ...]
@@ -96,6 +92,7 @@ def read_operation(entry: Entry, shared: Shared) -> Policy | None:
         classify=_classify_rules(section, shared, kind, stamp),
         revision=shared.revision,
         upstream=shared.upstream,
+        trust=shared.trust,
         encoding=shared.encoding,
         where=section.read("where", over_body),
         account=shared.account,
@@ -172,7 +169,14 @@ def _known(section: Section, shared: Shared, routes: tuple[Route, ...], keys: Ke
         send_as=keys.send_as,
         stamp=stamp,
         fits_amount=_gives_fit(section, "amount"),
+        amount_at=_text_under(section, "amount", "at"),
     )
+
+
+def _text_under(section: Section, key: str, name: str) -> str:
+    node = section.node(key)
+    found = node.entries.get(name) if isinstance(node, MapNode) else None
+    return found.text if isinstance(found, TextNode) else ""
 
 
 def _gives_fit(section: Section, key: str) -> bool:
@@ -187,9 +191,12 @@ def _contract(section: Section, shared: Shared, keys: KeyRules, *, can_be_asked:
         window_s=keys.window_s,
         errors_under_key=keys.errors_under_key,
         max_length=keys.max_length,
+        min_length=keys.min_length,
+        characters=keys.characters,
         key_space_is_account=keys.key_space_is_account,
         can_be_asked=can_be_asked,
         webhook_expected=shared.hears_events and not told_by_no_event,
+        webhook_hints=shared.hears_hints and not told_by_no_event and can_be_asked,
         assumed=keys.assumed,
     )
 
@@ -202,6 +209,7 @@ def _classify_rules(section: Section, shared: Shared, kind: Kind, stamp: Place |
         reference=section.read("reference", expression),
         fit=_read_fit(section, stamp),
         moves_money=kind.moves_money,
+        encoding=shared.encoding,
     )
 
 
@@ -240,10 +248,8 @@ def _read_headers(section: Section, shared: Shared, key: str) -> tuple[tuple[str
     """Headers of the provider's level and the operation's, which wins where both name one."""
     found: dict[str, tuple[str, str]] = {}
     for entry, value in (*shared.file.headers(key), *(section.headers(key) if key in OPERATION.keys else ())):
-        lowered = entry.name.lower()
-        if lowered in _HEADERS_NOT_FORCED or lowered.startswith("paywitness-"):
-            shared.file.problems.add(entry.mark, entry.path, f"found {entry.name}, which a policy cannot set")
-        found[lowered] = (entry.name, value)
+        check_forced(entry, shared.file.problems)
+        found[entry.name.lower()] = (entry.name, value)
     return tuple(found.values())
 
 

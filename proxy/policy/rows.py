@@ -9,7 +9,7 @@ from proxy.core.reading import DEFAULT_EFFECTS, Effect, Reading
 from proxy.policy.document import ListNode, MapNode
 from proxy.policy.expressions import expression
 from proxy.policy.marks import Problems, did_you_mean, listed, shown
-from proxy.policy.scalars import Wrong, one_of, status_codes, text, union
+from proxy.policy.scalars import Wrong, boolean, one_of, status_codes, text, union
 from proxy.policy.schema import ROW
 from proxy.policy.section import Entry, Section, entries_of, message, read_text, rows_of
 
@@ -79,6 +79,8 @@ def read_row(section: Section, tables: Tables) -> Row | None:
         code=code,
         table=_named_table(section, tables),
         otherwise=section.read("otherwise", _reading),
+        stored=section.read_or("stored", boolean, default=True),
+        observe=section.read_or("observe", boolean, default=False),
     )
     if section.problems.count == problems_before:
         _check_row(section, row)
@@ -117,6 +119,8 @@ def _check_row(section: Section, row: Row) -> None:
 
 
 def _check_effect(section: Section, row: Row) -> None:
+    if row.reading is not None and not row.stored and (row.effect or DEFAULT_EFFECTS[row.reading]) is Effect.DONE:
+        section.add("stored", "found 'false' for what was done, allowed: true, or leave it out; a success is kept")
     if row.reading is Reading.SUCCEEDED and row.effect not in {None, Effect.DONE}:
         section.add("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")
     by_status_alone = row.when is None and not row.headers and row.code is None
@@ -130,8 +134,5 @@ def _check_effect(section: Section, row: Row) -> None:
 
 
 def can_read_a_success(rows: tuple[Row, ...]) -> bool:
-    """Whether any of the rows may say that the operation succeeded (or was accepted)."""
-    return any(
-        row.reading in _SUCCESSES or row.otherwise in _SUCCESSES or bool(_SUCCESSES & set((row.table or {}).values()))
-        for row in rows
-    )
+    """Whether any of the rows in force may say that the operation succeeded (or was accepted)."""
+    return any(_SUCCESSES & row.readings for row in rows if not row.observe)

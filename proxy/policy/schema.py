@@ -35,6 +35,8 @@ FILE = Block(
         "upstream": "the provider's address, such as https://api.example.com",
         "hosts": "a list of host names",
         "listen": "an address and a port such as 127.0.0.1:8711",
+        "tls": "a mapping: roots, certificate, key",
+        "private": "true or false",
         "body": "json, form or xml",
         "account": "a list of const:TEXT, header:NAME, body:PATH, path:PARAMETER",
         "idempotency": "a mapping: how the provider dedupes",
@@ -104,6 +106,8 @@ IDEMPOTENCY = Block(
         "take_from": "a list of header:NAME, body:PATH, path:PARAMETER",
         "window": "a duration, unknown, or {assumed: a duration}",
         "max_length": "a whole number from 36 to 1000",
+        "min_length": "a whole number from 1 to 36",
+        "characters": "the characters of a key, such as A-Z a-z 0-9 _ -",
         "errors_under_key": "replayed, reexecuted, not_stored, unknown, or {assumed: one of them}",
         "required": "true or false",
         "key_space": "account or wider",
@@ -120,6 +124,7 @@ FITS = Block(
         "stamp": _EXPRESSION,
     },
 )
+TLS = Block("tls", dict.fromkeys(("roots", "certificate", "key"), "the full path of a PEM file"))
 TIMEOUTS = Block(
     "timeouts",
     dict.fromkeys(("connect", "tls", "write", "first_byte", "body_idle", "deadline"), _DURATION),
@@ -151,9 +156,11 @@ ROW = Block(
         "header": "a mapping from a header's name to its value",
         "as": "a reading",
         "effect": "none, possible or done",
+        "stored": "true or false: whether the provider keeps such an answer under the key",
         "code": f"{_EXPRESSION} that gives a code to look up in 'table'",
         "table": "the name of a table under 'tables'",
         "otherwise": "a reading for codes that the table does not list",
+        "observe": "true or false",
     },
 )
 ASK = Block(
@@ -162,6 +169,8 @@ ASK = Block(
         "needs": "reference",
         "request": "a method and a path such as GET /v1/charges/{reference}",
         "query": "a mapping from a parameter's name to its value",
+        "body": "a mapping: the body of a look-up that is a POST",
+        "headers": "a mapping of request headers to set",
         "at": f"{_EXPRESSION}: where the object stands in what comes back",
         "more": f"{_EXPRESSION} that is true when the answer is one page of several",
         "answer": "the name of an object under 'answers'",
@@ -242,6 +251,7 @@ WEBHOOK = Block(
         "read": "a list of rows that read the event",
         "hint": "true or false: whether an event is only a reason to ask",
         "reply": "text to answer with",
+        "refuse_with": "401, 403 or 498",
         "relay": "the service's own webhook address, such as http://127.0.0.1:8080/webhooks",
     },
     required=("scheme", "event_id", "find"),
@@ -263,6 +273,7 @@ BLOCKS = (
     ASSUMED,
     AMOUNT,
     FITS,
+    TLS,
     TIMEOUTS,
     RETRY_RULE,
     RESOLVE,

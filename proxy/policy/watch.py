@@ -130,6 +130,10 @@ def changes_between(old: PolicyBook, new: PolicyBook) -> tuple[str, ...]:
             lines.append(f"{provider.name}: revision {earlier.revision} -> {provider.revision}")
             lines += [f"{provider.name}: identity changed: {change}" for change in identity_changes(earlier, provider)]
             lines += _operation_changes(earlier, provider)
+            if provider.observe != earlier.observe:
+                lines.append(
+                    f"{provider.name}: {'only observed from now on' if provider.observe else 'in force again'}"
+                )
     lines += [f"{provider.name}: gone" for provider in before.values()]
     return tuple(lines)
 

@@ -22,7 +22,7 @@ from proxy.policy.schema import WEBHOOK
 from proxy.policy.section import Entry, Section, entries_of, read_text
 
 _HMAC_OPTIONS = ("header", "encoding", "prefix", "timestamp_header", "signed")
-IN_FORCE: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
+SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
     "hmac_sha256": _HMAC_OPTIONS,
     "hmac_sha512": _HMAC_OPTIONS,
     "token": ("header",),
@@ -45,16 +45,16 @@ IN_FORCE: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
     "xendit": (),
     "flutterwave": (),
     "midtrans": (),
+    "dlocal": ("login",),
 }
-REQUIRED: Mapping[str, tuple[str, ...]] = {"square": ("url",)}  # of a scheme's options
+REQUIRED: Mapping[str, tuple[str, ...]] = {"square": ("url",), "dlocal": ("login",)}  # of a scheme's options
 HINT_ONLY = ("unsigned", "midtrans")  # what these prove is too little to be evidence
 _UNSIGNED = "unsigned"
-_LATER = ("dlocal",)  # how it signs is unverified
-SCHEMES = (*IN_FORCE, *_LATER)
 _TOLERANCE_S = 300.0
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")  # it stands in the address that events are sent to
 _PLACES = re.compile(r"\{[^{}]*\}")
 _URL, _URLS_MAX = re.compile(r"https?://[\x21-\x7e]{1,2000}\Z"), 20
+_LOGIN = re.compile(r"[\x21-\x7e]{1,200}\Z")
 _HEADER = "header:"
 
 
@@ -71,7 +71,7 @@ def read_webhook(
     _check_hint(section, scheme, hint=hint)
     if scheme == _UNSIGNED:
         secrets = {"": ()}
-    elif scheme in IN_FORCE and not section.has("secrets"):
+    elif scheme in SCHEMES and not section.has("secrets"):
         found = "found nothing, it is required: a list of env:NAME. Without it every event would be refused"
         section.problems.add(section.mark, section.at("secrets"), found)
     if not hint and not any(section.has(key) for key in ("answer", "answer_by", "read")):
@@ -94,10 +94,18 @@ def read_webhook(
         read=read_rows(section, "read", tables),
         account=section.read("account", expression),
         reply=section.read_or("reply", text, ""),
+        refuse_with=int(section.read_or("refuse_with", word_of("401", "403", "498"), "401")),
         relay=section.read("relay", _address),
         hint=hint,
     )
     return rules if section.problems.count == before else None
+
+
+def only_hints(file: Section) -> bool:
+    """Whether the file's events are no evidence."""
+    block = file.node("webhook")
+    hint = block.entries.get("hint") if isinstance(block, MapNode) else None
+    return isinstance(hint, TextNode) and hint.text == "true"
 
 
 def scheme_of(file: Section) -> str | None:
@@ -105,8 +113,7 @@ def scheme_of(file: Section) -> str | None:
     events, or they only hint."""
     block = file.node("webhook")
     node = block.entries.get("scheme") if isinstance(block, MapNode) else None
-    hint = block.entries.get("hint") if isinstance(block, MapNode) else None
-    if isinstance(hint, TextNode) and hint.text == "true":
+    if only_hints(file):
         return None
     if isinstance(node, MapNode):
         return next(iter(node.entries), None)
@@ -130,8 +137,6 @@ def _read_scheme(section: Section) -> tuple[str, Mapping[str, str]]:
     for option in REQUIRED.get(name, ()):
         if option not in options:
             section.add("scheme", f"found '{name}' without the option '{option}', it is required")
-    if name in _LATER:
-        section.warn("scheme", f"'{name}' is not in force yet: its deliveries would be refused")
     return name, options
 
 
@@ -139,12 +144,9 @@ def _read_options(section: Section, scheme: str, node: object) -> Mapping[str, s
     options: dict[str, str] = {}
     if not isinstance(node, MapNode):
         return options
-    allowed = IN_FORCE.get(scheme)
+    allowed = SCHEMES[scheme]
     for entry in entries_of(node, f"{section.at('scheme')}.{scheme}"):
-        if allowed is None:  # of a scheme that is not in force: checked when it is
-            if isinstance(entry.node, TextNode):
-                options[entry.name] = entry.node.text
-        elif entry.name not in allowed:
+        if entry.name not in allowed:
             known = listed(allowed) or "none"
             found = f"found an unknown option, allowed: {known}{did_you_mean(entry.name, allowed)}"
             section.problems.add(entry.mark, entry.path, found)
@@ -173,6 +175,14 @@ def _urls(value: str) -> str:
     return value
 
 
+def _login(value: str) -> str:
+    if value.startswith("env:"):
+        return f"env:{environment(value)}"
+    if not _LOGIN.match(value):
+        raise Wrong("your X-Login at the provider, or env:NAME")
+    return value
+
+
 _OPTION_READERS: Mapping[str, Reader[str]] = {
     "header": header_name,
     "encoding": word_of("hex", "base64"),
@@ -182,6 +192,7 @@ _OPTION_READERS: Mapping[str, Reader[str]] = {
     "body": word_of("json", "form"),
     "environment": word_of("live", "sandbox"),
     "url": _urls,
+    "login": _login,
 }
 
 

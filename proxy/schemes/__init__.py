@@ -7,7 +7,7 @@
     stripe      Stripe's own header
     standard    Standard Webhooks: how others sign to us, and how our own events are signed
     over_body   checkout, gocardless, razorpay, paystack, mollie, authorizenet, coinbase: the body alone, in a header
-    adyen, paypal, square, braintree, worldpay, wise, midtrans    each in its own way
+    adyen, paypal, square, braintree, worldpay, wise, midtrans, dlocal    each in its own way
     token       xendit, flutterwave, and others that repeat a secret in a header
     unsigned    what proves nothing
     public_key  RSA, for paypal and wise

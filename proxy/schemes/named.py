@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from proxy.schemes import paypal, square, token, unsigned
+from proxy.schemes import dlocal, paypal, square, token, unsigned
 from proxy.schemes.adyen import Adyen
 from proxy.schemes.base import Option, Scheme
 from proxy.schemes.braintree import Braintree
@@ -63,6 +63,7 @@ SCHEMES: Mapping[str, Known] = MappingProxyType(
         "wise": _alone(Wise(), "RSA-SHA256 over the body in X-Signature-SHA256"),
         "xendit": _alone(token.XENDIT, "a secret repeated in X-CALLBACK-TOKEN; the body is not signed"),
         "flutterwave": _alone(token.FLUTTERWAVE, "v3: a secret repeated in verif-hash; the body is not signed"),
+        "dlocal": Known("HMAC-SHA256 over login, date and body in Authorization", dlocal.OPTIONS, dlocal.dlocal),
         "midtrans": Known(
             "SHA-512 over three fields of the body, in the body", (), lambda _: Midtrans(), hint_only=True
         ),

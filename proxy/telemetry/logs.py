@@ -11,11 +11,14 @@ import logging
 from collections.abc import Mapping
 
 from proxy.core.circuit import CircuitState
+from proxy.core.decide import Action
 from proxy.core.operation import Operation, Outcome, State
+from proxy.core.reading import Classification, Reading
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
+    CallObserved,
     CallRefused,
     CircuitChanged,
     CircuitForced,
@@ -71,6 +74,7 @@ class Logs:
                 "reading": classification.reading,
                 "effect": classification.effect,
                 "rule": classification.rule,
+                **_observed(classification),
                 "duration_ms": _milliseconds(attempt.duration_s if measured_s is None else measured_s),
                 "detail": attempt.detail,
                 "state": operation.state,
@@ -110,6 +114,26 @@ class Logs:
 
     def call_forwarded(self, record: CallForwarded) -> None:
         self._write(logging.DEBUG, "call_forwarded", {"provider": record.provider})
+
+    def call_observed(self, record: CallObserved) -> None:
+        read = record.classification
+        clean = read is not None and read.reading is Reading.SUCCEEDED and record.action == Action.STOP
+        level = self._clean_level if clean else logging.INFO
+        if not self._logger.isEnabledFor(level):
+            return
+        fields = {
+            "provider": record.provider,
+            "operation": record.operation_name,
+            "status_code": record.status_code,
+            "reading": read.reading if read is not None else None,
+            "effect": read.effect if read is not None else None,
+            "rule": read.rule if read is not None else None,
+            **(_observed(read) if read is not None else {}),
+            "would_have": record.action,
+            "because": record.because,
+            "duration_ms": _milliseconds(record.duration_s),
+        }
+        self._write(level, "call_observed", fields)
 
     def operation_ended(self, record: OperationEnded) -> None:
         # An end by its own answer stands in the attempt's line already.
@@ -214,6 +238,11 @@ class Logs:
     def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         told = {name: value for name, value in fields.items() if value is not None}
         self._logger.log(level, event, extra={"fields": told})
+
+
+def _observed(read: Classification) -> dict[str, object]:
+    """The row that is only watched and would have read it first, where there is one."""
+    return {"observed": read.observed.row, "observed_as": read.observed.reading} if read.observed is not None else {}
 
 
 def _of(operation: Operation) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from proxy.core.decide import Action
@@ -16,13 +16,16 @@ from proxy.core.events import IncidentKind
 from proxy.core.operation import Operation, Outcome
 from proxy.core.reading import Reading
 from proxy.telemetry.doubt import DoubtCounted, DoubtGauges
+from proxy.telemetry.durations import Duration, Durations
 from proxy.telemetry.limits import LimitsGauges, LimitsWatched
 from proxy.telemetry.names import REFUSALS, BoundedWords, KnownNames
+from proxy.telemetry.observed import ObservedCounts
 from proxy.telemetry.queue import Queued, QueueGauges
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
+    CallObserved,
     CallRefused,
     DoubtClosed,
     DoubtOpened,
@@ -45,6 +48,8 @@ _CALL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 _JOURNAL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 # From a re-send that settles it at once, along the steps of the resolver's schedule, to a week of a person's time.
 _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0, 259200.0, 604800.0)
+# A timer of an idle loop is a millisecond late; a loop that is late by a second answers nobody meanwhile.
+_LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 # The customer was charged although somebody had been told otherwise, or twice.
@@ -102,8 +107,8 @@ class _Families:
         def counter(name: str, meaning: str, labels: Iterable[str]) -> Counter:
             return Counter(name, meaning, labels, registry=registry)
 
-        def histogram(name: str, meaning: str, labels: Iterable[str], buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
+        def histogram(name: str, meaning: str, labels: Iterable[str], buckets: tuple[float, ...]) -> Durations:
+            return Durations(name, meaning, labels, buckets, registry)
 
         self.operations = counter(
             "payment_operations_total", "Operations that ended, by what became of the money.", (*_OPERATION, "outcome")
@@ -152,6 +157,7 @@ class _Families:
             "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
         )
         self.journal_errors = counter("paywitness_journal_errors_total", "Journal calls that failed.", ("call",))
+        self.loop = histogram("paywitness_loop_lag_seconds", "How late the event loop ran.", (), _LOOP_BUCKETS_S)
         self.policy = Info("paywitness_policy", "The policy book in force.", registry=registry)
         self.reload = Gauge(
             "paywitness_policy_last_reload_successful",
@@ -159,6 +165,18 @@ class _Families:
             registry=registry,
         )
         self.build = Info("paywitness_build", "The version that runs.", registry=registry)
+
+    def begin_at_zero(self, names: KnownNames) -> None:
+        """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
+        for pair in names.pairs():
+            for family in (self.unknown, self.found_out.exhausted, self.found_out.late_successes):
+                family.labels(*pair)
+        for provider in names.providers():
+            for kind in IncidentKind:
+                self.incidents.labels(provider, kind)
+        self.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK)
+        for call in ("claim", "record", "look"):
+            self.journal_errors.labels(call)
 
 
 class _Series:
@@ -215,8 +233,11 @@ class Metrics:
         self.registry.register(self._queue)
         self._limits = LimitsGauges(self._names)
         self.registry.register(self._limits)
+        self._observed = ObservedCounts(self.registry, self._names)
+        self._loop = self._families.loop.labels()
+        ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
         self._series: dict[tuple[str, str], _Series] = {}
-        self._journal: dict[str, Histogram] = {}
+        self._journal: dict[str, Duration] = {}
         self._rules = BoundedWords()
         self._reasons = BoundedWords(only=REFUSALS)
         self._incident_kinds = BoundedWords()
@@ -257,6 +278,8 @@ class Metrics:
         series.attempts(reading).inc()
         measured_s = record.upstream_duration_s
         series.upstream.observe(attempt.duration_s if measured_s is None else measured_s)
+        if attempt.classification.observed is not None:
+            self._observed.row(record.operation.provider, record.operation.operation, attempt.classification.observed)
         if decision.action in _RETRIES:
             series.retries(reading, self._rules.label(decision.because)).inc()
 
@@ -269,6 +292,9 @@ class Metrics:
 
     def call_forwarded(self, record: CallForwarded) -> None:
         self._families.unmatched.labels(self._names.provider(record.provider)).inc()
+
+    def call_observed(self, record: CallObserved) -> None:
+        self._observed.call(record)
 
     def operation_ended(self, record: OperationEnded) -> None:
         self._of_operation(record.operation).ended(record.operation.outcome).inc()
@@ -326,8 +352,12 @@ class Metrics:
         if record.failed:
             self._families.journal_errors.labels(self._journal_calls.label(record.call)).inc()
 
+    def loop_was_late(self, lag_s: float) -> None:
+        self._loop.observe(lag_s)
+
     def policy_reloaded(self, record: PolicyReloaded) -> None:
         self.learn(record.operations)
+        self._families.begin_at_zero(self._names)
         self._families.reload.set(1 if record.ok else 0)
         if record.revision:
             self._families.policy.info({"revision": record.revision})

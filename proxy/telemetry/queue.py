@@ -13,6 +13,8 @@ from typing import Protocol
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from proxy.core.operation import Operation, State
+from proxy.telemetry.doubt import DoubtCounted
 from proxy.telemetry.names import KnownNames
 
 _LABELS = ("provider", "operation")
@@ -39,6 +41,17 @@ class QueueRow:
     operation: str
     count: int
     oldest_age_s: float
+
+
+def waiting(counts: Iterable[DoubtCounted], pending: Iterable[Operation], now: float) -> tuple[QueueRow, ...]:
+    """What will be looked at again by itself: what is in doubt, as the journal counted it, and what is pending."""
+    in_doubt = [
+        QueueRow(each.provider, each.operation, each.count, max(0.0, now - each.oldest_at))
+        for each in counts
+        if each.state is State.UNKNOWN
+    ]
+    not_final = [QueueRow(each.provider, each.operation, 1, max(0.0, now - each.created_at)) for each in pending]
+    return (*in_doubt, *not_final)
 
 
 @dataclass(frozen=True, slots=True)

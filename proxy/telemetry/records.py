@@ -6,21 +6,23 @@ write that it or the resolver made; the edge tells `CallAnswered` once for each 
 policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
 applies webhooks `NoticeReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
 for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
-`CircuitForced`; whoever sees that the journal went back `JournalRolledBack`.
+`CircuitForced`; whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call tells
+`CallObserved`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from proxy.core.budget import Scope
 from proxy.core.circuit import CircuitState, Group
 from proxy.core.decide import Decision
+from proxy.core.frozen import frozen
 from proxy.core.lifecycle import Event
 from proxy.core.operation import AttemptSummary, Finding, Operation, Outcome
-from proxy.core.reading import Effect
+from proxy.core.reading import Classification, Effect
 from proxy.core.reply import Problem
 
 
@@ -52,7 +54,7 @@ def evidence_kind_of(event: Event, *, resent: bool = False) -> EvidenceKind:
     return kind or (EvidenceKind.REPLAY if resent else EvidenceKind.RESPONSE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptFinished:
     """An attempt ended, was read, decided upon and written down. `operation` is as it now stands."""
 
@@ -62,7 +64,7 @@ class AttemptFinished:
     upstream_duration_s: float | None = None  # None: the attempt's own duration
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallAnswered:
     """A caller has its answer. Names are None where no policy gave one."""
 
@@ -76,7 +78,7 @@ class CallAnswered:
     operation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallRefused:
     """A call was turned away before anything was written or sent. `reason` is a name from our code, never input."""
 
@@ -84,14 +86,27 @@ class CallRefused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallForwarded:
     """A call that matches no operation was passed on as it came."""
 
     provider: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class CallObserved:
+    """A call of a provider in observe mode passed as it came. What would have been done instead, and by which rule."""
+
+    provider: str
+    operation_name: str | None
+    action: str  # a decision's, or replayed, refused, not_judged
+    because: str  # the rule, the problem or the verdict; a name from our code
+    classification: Classification | None = None  # None where the answer was not looked at
+    status_code: int | None = None
+    duration_s: float = 0.0
+
+
+@frozen
 class OperationEnded:
     """An operation ended, for the first and only time."""
 
@@ -99,14 +114,14 @@ class OperationEnded:
     evidence_kind: EvidenceKind
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DoubtOpened:
     """An operation came into doubt that had none."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DoubtClosed:
     """An operation's doubt ended. `age_s`: since its first send."""
 
@@ -115,7 +130,7 @@ class DoubtClosed:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IncidentOpened:
     """Evidence contradicted what was final, or what we assumed. `kind` is a name from our code."""
 
@@ -123,7 +138,7 @@ class IncidentOpened:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InquiryFinished:
     """The provider was asked what became of an operation. `operation` is as it now stands."""
 
@@ -133,7 +148,7 @@ class InquiryFinished:
     hedged: bool = False  # asked while an attempt was still awaited
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoticeReceived:
     """A webhook came, or what it told was applied. `result` is a name from our code; `provider` may be anything."""
 
@@ -141,7 +156,7 @@ class NoticeReceived:
     result: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FellBack:
     """An operation without effect was ended, and another one started at another provider in its place."""
 
@@ -151,14 +166,14 @@ class FellBack:
     operation_id: str  # the one that ended
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleRanOut:
     """Every look of the schedule was taken and the doubt stands: a person is asked."""
 
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutboxDelivered:
     """A delivery of outcomes to the sink came back. `lag`: how many changes now wait to be delivered."""
 
@@ -167,7 +182,7 @@ class OutboxDelivered:
     lag: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryRefused:
     """A retry that was safe found no allowance left. `scope`: the one that will refuse the longest."""
 
@@ -176,7 +191,7 @@ class RetryRefused:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CircuitChanged:
     """A circuit stands in another state. `fleet`: for all sidecars; else for this one."""
 
@@ -187,7 +202,7 @@ class CircuitChanged:
     fleet: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CircuitForced:
     """An operator's word about a circuit was put in force, or taken back (`state` None)."""
 
@@ -200,14 +215,14 @@ class CircuitForced:
     confirmed: bool = True  # else the store did not say so, and it may or may not be in force
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JournalRolledBack:
     """The journal's store went back to an earlier time: it may have forgotten what it had confirmed."""
 
     detail: str  # words of our code, or the store's own ids; no input
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JournalCalled:
     """A call to the journal came back or failed. `call` is the method's name."""
 
@@ -216,7 +231,7 @@ class JournalCalled:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyReloaded:
     """The policy files were read, at the start or after an edit. Not ok: the last good book stays in force."""
 
@@ -231,6 +246,7 @@ Record = (
     | CallAnswered
     | CallRefused
     | CallForwarded
+    | CallObserved
     | OperationEnded
     | DoubtOpened
     | DoubtClosed

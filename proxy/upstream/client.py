@@ -29,7 +29,7 @@ from proxy.upstream.pool import Lane, Pool, Turn
 from proxy.upstream.secure import SecureConnection
 from proxy.upstream.stream import StreamedResponse, StreamExchange, opening_bytes, upload_and_await_head
 from proxy.upstream.target import Bounds, Origin, StreamRequest, Timeouts, WireRequest, request_bytes
-from proxy.upstream.tls import TlsSession, tls_context
+from proxy.upstream.tls import Contexts, TlsSession
 from proxy.upstream.wire import Connection
 
 _POOL_EXHAUSTED = NotConnected(
@@ -73,7 +73,7 @@ class UpstreamClient:
         """
         self._bounds = bounds or Bounds()
         self._pool = Pool(self._bounds)
-        self._ssl_context = ssl_context or tls_context()
+        self._contexts = Contexts(ssl_context)
         self._monotonic = monotonic
         self._steps = steps or NoSteps()
         self._harvest = Harvest(harvest_s, harvests_max, monotonic)
@@ -209,7 +209,11 @@ class UpstreamClient:
 
     async def _open(self, origin: Origin, timeouts: Timeouts, deadline_mono: float) -> Connection | NotConnected:
         user_timeout_ms = _user_timeout_ms(timeouts)
-        tls = TlsSession(self._ssl_context, origin.host) if origin.secure else None
+        try:
+            tls = TlsSession(self._contexts.context_for(origin.trust), origin.host) if origin.secure else None
+        except OSError as error:  # ssl.SSLError is one
+            words = f"a file of its policy's tls cannot be used: {error.strerror or type(error).__name__}"
+            return NotConnected(NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE, words)
         dialled = await dial(origin, deadline_mono, user_timeout_ms, self._monotonic)
         if isinstance(dialled, NotConnected):
             return dialled

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.core.evidence import NetworkPhase, WireFault
+from proxy.core.near import is_near, is_public
 from proxy.upstream.target import Origin
 
 _Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -28,13 +29,30 @@ class NotConnected:
     detail: str
 
 
+# Whoever answers for the name must not be able to lead a payment, or a credential, to a place on this network.
+_PRIVATE = NotConnected(
+    NetworkPhase.RESOLVING,
+    WireFault.DNS_FAILURE,
+    "the name leads to a private address; where that is meant, its policy says private: true",
+)
+
+
 async def dial(
-    origin: Origin, deadline_mono: float, user_timeout_ms: int, monotonic: Callable[[], float]
+    origin: Origin,
+    deadline_mono: float,
+    user_timeout_ms: int,
+    monotonic: Callable[[], float],
+    *,
+    only_public: bool = False,
 ) -> socket.socket | NotConnected:
-    """A connected, non-blocking socket to the origin."""
+    """A connected, non-blocking socket to the origin. `only_public`: even where its own name is one of this network."""
     addresses = await _resolve(origin, deadline_mono - monotonic())
     if isinstance(addresses, NotConnected):
         return addresses
+    if only_public or not (origin.trust.private or is_near(origin.host)):
+        addresses = [address for address in addresses if is_public(str(address[1][0]))]
+        if not addresses:
+            return _PRIVATE
     outcome: socket.socket | NotConnected = _timed_out()
     for position, address in enumerate(addresses):
         share_s = (deadline_mono - monotonic()) / (len(addresses) - position)

@@ -6,9 +6,12 @@ framing, which is always ours. Anything that could be read as two requests is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from proxy.core.frozen import frozen
+from proxy.core.policy import Trust
+
+ANYWHERE = Trust(private=True)  # for addresses that the operator gave, not a policy
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -19,16 +22,17 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Scheme, host and port: what a connection is to."""
 
     scheme: str
     host: str
     port: int
+    trust: Trust = Trust()
 
     @classmethod
-    def parse(cls, url: str) -> Origin:
+    def parse(cls, url: str, trust: Trust = Trust()) -> Origin:
         """The origin that a URL names. A path, a query or a user in it is refused: an origin has none."""
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS:
@@ -43,7 +47,7 @@ class Origin:
         if host.encode("ascii").translate(None, _TARGET_BYTES) or "/" in host:
             raise ValueError("an upstream's host holds characters that no host has")
         port = parts.port if parts.port is not None else _DEFAULT_PORTS[parts.scheme]
-        return cls(parts.scheme, host, port)
+        return cls(parts.scheme, host, port, trust)
 
     @property
     def secure(self) -> bool:
@@ -59,7 +63,7 @@ class Origin:
         return f"{self.scheme}://{self.authority}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeouts:
     """How long each phase may take, in seconds."""
 
@@ -71,7 +75,7 @@ class Timeouts:
     answer_s: float = 60.0  # the whole answer from its first byte: without it a byte every nine seconds lasts for ever
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """What is kept finite."""
 
@@ -83,7 +87,7 @@ class Bounds:
     answer_bytes_max: int = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WireRequest:
     """One request, as it goes on the wire. `target` is path?query; hop-by-hop headers are already gone."""
 
@@ -93,7 +97,7 @@ class WireRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamRequest:
     """A request whose body comes in pieces. `body_bytes` None means that nobody knows how many: it goes out chunked."""
 

@@ -8,7 +8,10 @@ and those three are facts.
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
+
+from proxy.core.policy import Trust
 
 _READ_BYTES = 256 * 1024
 
@@ -20,6 +23,28 @@ def tls_context(*, cafile: str | None = None, cadata: str | None = None) -> ssl.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+class Contexts:
+    """The contexts of providers: the system's roots, or what a policy names. Made again when its files have changed."""
+
+    def __init__(self, usual: ssl.SSLContext | None) -> None:
+        self._usual = usual or tls_context()
+        self._made: dict[Trust, tuple[tuple[float, ...], ssl.SSLContext]] = {}
+
+    def context_for(self, trust: Trust) -> ssl.SSLContext:
+        """Raises OSError (ssl.SSLError is one) where a file cannot be read or used."""
+        files = [path for path in (trust.roots, trust.certificate, trust.key) if path]
+        if not files:
+            return self._usual
+        written = tuple(os.stat(path).st_mtime for path in files)
+        made = self._made.get(trust)
+        if made is None or made[0] != written:
+            context = tls_context(cafile=trust.roots or None)
+            if trust.certificate:
+                context.load_cert_chain(trust.certificate, trust.key or None)
+            made = self._made[trust] = (written, context)
+        return made[1]
 
 
 class TlsSession:

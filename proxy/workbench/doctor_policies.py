@@ -1,4 +1,4 @@
-"""The policies: whether they load, what in them is not in force, and the variables that they name."""
+"""The policies: whether they load, whether they only observe, and the variables that they name."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ def _compiled(settings: Settings) -> tuple[list[Compiled], list[str]]:
 
 def _provider_findings(provider: Provider, settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
     subject = f"policy {provider.name}"
-    if provider.not_in_force:
-        keys = ", ".join(provider.not_in_force)
-        why = "this version reads it and does nothing about it"
-        yield warning(subject, f"not in force yet: {keys}", why, "Do not rely on it")
+    if provider.observe:
+        why = "its calls pass as they came: nothing is journalled, tried again or kept from being paid twice"
+        yield warning(subject, "mode: observe", why, "Take it out once its counts are what you expect")
     yield from _webhook_findings(subject, provider, settings, environment)
     unset = [name for name in _credential_names(provider) if not environment.get(name)]
     if unset:

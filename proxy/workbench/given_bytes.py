@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote_plus
 
-from proxy.core.body import Encoding
+from proxy.core.body import Encoding, encode
 from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from proxy.workbench.case import GivenResponse, Seen
 
@@ -30,40 +27,29 @@ _PHASES = {
 }
 
 
-def evidence_of(seen: Seen) -> Evidence:
-    """The evidence of an attempt that came to this."""
+def evidence_of(seen: Seen, encoding: Encoding = Encoding.JSON) -> Evidence:
+    """The evidence of an attempt that came to this. `encoding` is that of requests."""
     if seen.response is not None:
-        return Evidence(NetworkPhase.COMPLETE, 1, None, response_of(seen.response), "", 0.0)
+        return Evidence(NetworkPhase.COMPLETE, 1, None, response_of(seen.response, encoding), "", 0.0)
     assert seen.fault is not None
     phase = seen.phase if seen.phase is not None else _PHASES.get(seen.fault, NetworkPhase.AWAITING)
     return Evidence(phase, 1 if phase >= NetworkPhase.SENDING else 0, seen.fault, None, "", 0.0)
 
 
-def response_of(given: GivenResponse) -> Response:
+def response_of(given: GivenResponse, encoding: Encoding = Encoding.JSON) -> Response:
     headers = tuple(
         (name.encode("latin-1", "replace"), value.encode("latin-1", "replace")) for name, value in given.headers.items()
     )
-    return Response(given.status_code, b"", headers, body_bytes(given.body, Encoding.JSON))
+    answered_in = Encoding.XML if encoding is Encoding.XML else Encoding.JSON
+    return Response(given.status_code, b"", headers, body_bytes(given.body, answered_in))
 
 
 def body_bytes(body: Any, encoding: Encoding) -> bytes:
-    """The body as it goes over the wire. A text stands as it is."""
+    """The body as it goes over the wire. A text stands as it is. XML has one root: what has several members is
+    JSON, which may stand in its place."""
     if body is None:
         return b""
     if isinstance(body, str):
         return body.encode()
-    if encoding is Encoding.FORM:
-        return "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in _form_pairs("", body)).encode()
-    return json.dumps(body).encode()
-
-
-def _form_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """`metadata: {order_id: 1}` as metadata[order_id]=1."""
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield from _form_pairs(f"{name}[{key}]" if name else key, child)
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _form_pairs(f"{name}[{index}]", child)
-    else:
-        yield name, value if isinstance(value, str) else json.dumps(value)
+    rooted = isinstance(body, dict) and len(body) == 1
+    return encode(body, encoding if rooted or encoding is not Encoding.XML else Encoding.JSON)

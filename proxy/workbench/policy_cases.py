@@ -136,8 +136,9 @@ def _judged(case: Case, provider: Provider, reached: list[Reached]) -> Judged:
         came = tried(case, provider)
     except CaseError as error:
         return Judged(case, NONE, NONE, (Failure(case.mark, "", "", f"the case cannot be run: {error}"),))
-    if "row" not in came.facts and len(reached) > before:
-        came.facts |= {"row": reached[-1].row, "class": reached[-1].reading}  # it was read as absent
+    read = [one for one in reached[before:] if not one.observed]
+    if "row" not in came.facts and read:
+        came.facts |= {"row": read[-1].row, "class": read[-1].reading}  # it was read as absent
     facts = came.facts
     failures = tuple(
         Failure(

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from proxy.core.body import Encoding, Tree, can_hold, decode, decompressed
+from proxy.core.body import Encoding, Tree, decode, decompressed
 from proxy.core.call import Call, Wishes
-from proxy.core.classify import Asked, evaluate
-from proxy.core.contract import PlaceKind
+from proxy.core.classify import Asked
 from proxy.core.errors import BodyError, MoneyError
-from proxy.core.identity import Identity, identify, usable_key, value_in
-from proxy.core.money import Money, read_money
+from proxy.core.identity import Identity, identify, value_in
+from proxy.core.money import Money
 from proxy.core.operation import Operation
 from proxy.core.policy import Policy, Provider, Unmatched
 from proxy.core.reply import PROBLEMS, Problem
+from proxy.engine.keeping import can_write
+from proxy.engine.observing import turned_away
 from proxy.policy.book import PolicyBook
 from proxy.workbench.case import GivenRequest
 from proxy.workbench.expectations import NONE
@@ -56,7 +57,11 @@ class Recognised:
 
 def recognise(request: GivenRequest, provider: Provider) -> tuple[Recognised | None, dict[str, str]]:
     """The operation, or None where nothing would be sent or it would only be forwarded; and the facts of it."""
-    call = _call(request, provider)
+    return recognise_call(_call(request, provider), provider)
+
+
+def recognise_call(call: Call, provider: Provider) -> tuple[Recognised | None, dict[str, str]]:
+    """The same of a call that is there already."""
     encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
     try:
         tree = decode(decompressed(call.body, call.header("Content-Encoding")), encoding)
@@ -68,9 +73,9 @@ def recognise(request: GivenRequest, provider: Provider) -> tuple[Recognised | N
         return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
     policy, parameters = matched
     identity = identify(call, policy, tree, parameters, _SECRET, GENERATED)
-    recognised = Recognised(call, policy, tree, parameters, identity, _operation(policy, identity, tree))
+    recognised = Recognised(call, policy, tree, parameters, identity, _operation(call, policy, identity, tree))
     facts = _facts(recognised)
-    problem = _refusal(recognised)
+    problem = turned_away(call, policy, tree, identity)
     return (recognised, facts) if problem is None else (None, facts | _refused(problem))
 
 
@@ -95,16 +100,6 @@ def _call(request: GivenRequest, provider: Provider) -> Call:
         body_bytes(request.body, encoding),
         Wishes(ours.get("paywitness-key"), ours.get("paywitness-intent"), ours.get("paywitness-account")),
     )
-
-
-def _refusal(recognised: Recognised) -> Problem | None:
-    policy, identity = recognised.policy, recognised.identity
-    for place in (policy.stamp, policy.contract.send_as):
-        if place is not None and place.kind is PlaceKind.BODY and not can_hold(recognised.tree, place.name):
-            return Problem.BODY_UNREADABLE
-    if policy.key_required and identity.key_source == GENERATED:
-        return Problem.KEY_REQUIRED
-    return None if usable_key(identity.client_key) else Problem.KEY_INVALID
 
 
 def _refused(kind: Problem) -> dict[str, str]:
@@ -134,10 +129,11 @@ def _facts(recognised: Recognised) -> dict[str, str]:
     }
 
 
-def _operation(policy: Policy, identity: Identity, tree: Tree) -> Operation:
+def _operation(call: Call, policy: Policy, identity: Identity, tree: Tree) -> Operation:
     return Operation(
         id=OPERATION_ID,
         stamp=OPERATION_ID,
+        unstamped=not can_write(call, policy, tree, policy.stamp),
         key=identity.key,
         generation=1,
         provider=policy.provider,
@@ -163,12 +159,7 @@ def _operation(policy: Policy, identity: Identity, tree: Tree) -> Operation:
 
 
 def _money(policy: Policy, tree: Tree) -> Money | None:
-    if policy.amount is None or policy.currency is None:
-        return None
-    amount, currency = evaluate(policy.amount.at, tree), evaluate(policy.currency, tree)
-    if amount is None or currency is None:
-        return None
     try:
-        return read_money(amount, currency, policy.amount.unit)
+        return policy.money_in(tree)
     except MoneyError:
         return None

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from proxy.core.backoff import delay_s, no_earlier_than
-from proxy.core.classify import classify
+from proxy.core.body import Encoding
+from proxy.core.classify import classify, tree_of
 from proxy.core.decide import Action, Context, Decision, decide
 from proxy.core.evidence import HELD_BACK, Evidence, Response, WireFault
 from proxy.core.inquiry import Seen as Shown
-from proxy.core.inquiry import read_inquiry, read_object, tree_of
+from proxy.core.inquiry import read_inquiry, read_object
 from proxy.core.lifecycle import Event, advance, conclude
 from proxy.core.notice import Finder, Notice, NoticeRules, notices_in, object_and_rows
 from proxy.core.operation import Found, GuardKind, Operation, State
@@ -73,7 +74,7 @@ def _attempted(recognised: Recognised, case: Case, came: Came) -> None:
         came.facts |= _read(classification)
     elif operation.state is not State.UNKNOWN:
         raise CaseError(f"a repeat is decided only of what is in doubt, and 'after' leaves it {operation.state}")
-    came.context = _context(policy, operation, case.before, evidence, classification)
+    came.context = supposed_context(policy, operation, case.before, evidence, classification)
     decision = decide(came.context)
     followed = _followed(operation, decision)
     came.facts |= {"action": decision.action, "because": decision.because, **_stands(followed)}
@@ -101,10 +102,10 @@ def _stood(recognised: Recognised, case: Case) -> Operation:
 
 def _evidence(seen: Seen, recognised: Recognised) -> Evidence:
     response = filled_response(seen.response, recognised.names()) if seen.response is not None else None
-    return evidence_of(Seen(response, seen.fault, seen.phase))
+    return evidence_of(Seen(response, seen.fault, seen.phase), recognised.policy.encoding)
 
 
-def _context(
+def supposed_context(
     policy: Policy, operation: Operation, before: Before, evidence: Evidence | None, last: Classification | None
 ) -> Context:
     """What the engine would give to the decision. An age past the deadline is a repeat's: it has a time of its own."""
@@ -196,7 +197,7 @@ def _asked(recognised: Recognised, case: Case, given: GivenResponse, came: Came)
     inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
     if inquiry is None:
         raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")
-    evidence = evidence_of(Seen(filled_response(given, recognised.names(operation.reference))))
+    evidence = evidence_of(Seen(filled_response(given, recognised.names(operation.reference))), policy.encoding)
     _shown(
         read_inquiry(inquiry, evidence, policy.classify, recognised.asked, values),
         Source.INQUIRY,
@@ -210,8 +211,8 @@ def _cancelled(recognised: Recognised, case: Case, given: GivenResponse, came: C
     operation, policy = _stood(recognised, case).changed(cancel_sent=True), recognised.policy
     if policy.cancel is None:
         raise CaseError(f"{policy.operation} has no 'cancel'")
-    response = response_of(filled_response(given, recognised.names(operation.reference)))
-    tree, readable = tree_of(response)
+    response = response_of(filled_response(given, recognised.names(operation.reference)), policy.encoding)
+    tree, readable = tree_of(response, policy.encoding)
     if not readable or tree in (None, {}, []):
         came.facts |= {"found": Found.MISSED, **_stands(operation)}  # an empty success shows nothing
         return
@@ -225,8 +226,8 @@ def _told_by_event(
     operation, policy = _stood(recognised, case), recognised.policy
     if rules is None:
         raise CaseError("the policy has no 'webhook'")
-    delivery = response_of(filled_response(given, recognised.names(operation.reference)))
-    notices = notices_in(rules, tree_of(delivery)[0], delivery.headers)
+    delivery = response_of(filled_response(given, recognised.names(operation.reference)), Encoding.JSON)
+    notices = notices_in(rules, tree_of(delivery, policy.encoding)[0], delivery.headers)
     finder = _finder(notices[0], operation) if len(notices) == 1 else None
     came.facts |= {"found": NONE, "found_by": finder or NONE, **_stands(operation)}
     if finder is None:
@@ -267,7 +268,9 @@ def _shown(seen: Shown, source: Source, operation: Operation, policy: Policy, ca
 
 
 def _read(classification: Classification) -> dict[str, str]:
-    return {"class": classification.reading, "effect": classification.effect, "row": classification.rule}
+    observed = classification.observed.row if classification.observed is not None else NONE
+    read = {"class": classification.reading, "effect": classification.effect, "row": classification.rule}
+    return {**read, "observed": observed}
 
 
 def _stands(operation: Operation) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from proxy.core.body import Tree
 from proxy.core.classify import Row, evaluate
 from proxy.core.evidence import Response
+from proxy.core.frozen import frozen
 from proxy.core.policy import Policy, Provider
 from proxy.core.reading import Reading
 
@@ -22,6 +23,7 @@ class Reached:
     row: str
     reading: Reading
     code: str | None = None
+    observed: bool = False  # the row is only watched, and was passed over
 
 
 Tell = Callable[[Reached], None]
@@ -31,7 +33,7 @@ def _nobody(_: Reached) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WitnessedRow(Row):
     tell: Tell = _nobody
 
@@ -40,7 +42,7 @@ class WitnessedRow(Row):
         if reading is not None:
             found = str(evaluate(self.code, tree)) if self.code is not None else None
             listed = found is not None and found in (self.table or {})
-            self.tell(Reached(self.name, reading, found if listed else None))
+            self.tell(Reached(self.name, reading, found if listed else None, self.observe))
         return reading
 
 

@@ -28,6 +28,7 @@ async def test_ready_tells_its_detail(world: World, ask: Asker) -> None:
     assert world.book_in_force is not None
     assert answer.json == {
         "ready": True,
+        "why_not": [],
         "draining": False,
         "journal_healthy": True,
         "policy_revision": world.book_in_force.revision,
@@ -42,13 +43,18 @@ async def test_a_journal_that_is_down_is_detail_not_unreadiness(world: World, as
     assert (answer.status_code, answer.json["journal_healthy"]) == (200, False)
 
 
-async def test_not_ready_before_the_first_book_and_while_draining(world: World, ask: Asker) -> None:
+async def test_not_ready_before_it_listens_before_the_first_book_and_while_draining(world: World, ask: Asker) -> None:
+    world.now_ready = Readiness(starting=True)
+    answer = await ask("/readyz", token=None)
+    assert (answer.status_code, answer.json["ready"], answer.json["why_not"]) == (503, False, ["starting"])
     world.now_ready = Readiness(draining=True)
-    assert (await ask("/readyz", token=None)).status_code == 503
+    answer = await ask("/readyz", token=None)
+    assert (answer.status_code, answer.json["ready"], answer.json["why_not"]) == (503, False, ["draining"])
     world.now_ready = Readiness()
     world.book_in_force = None
     answer = await ask("/readyz", token=None)
-    assert (answer.status_code, answer.json["ready"], answer.json["policy_revision"]) == (503, False, None)
+    assert (answer.status_code, answer.json["ready"], answer.json["why_not"]) == (503, False, ["no_policies"])
+    assert answer.json["policy_revision"] is None
 
 
 async def test_metrics_are_prometheus_text(world: World, ask: Asker) -> None:
@@ -264,7 +270,6 @@ async def test_policies_tell_what_is_in_force_and_what_is_not(world: World, ask:
     assert found["reload"] == {"ok": True, "problems": []}
     [provider] = found["providers"]
     assert provider["upstream"] == "http://127.0.0.1:8702"
-    assert provider["not_in_force"] == ["webhook"]
     operation = provider["operations"][0]
     assert operation["match"] == ["POST /v1/charges"]
     assert operation["contract"]["window_s"] == 86_400.0

@@ -271,7 +271,6 @@ def acme_book() -> PolicyBook:
         content="canary-content",
         source="policies/acme.yaml",
         policies=(policy, replace(policy, operation="refund", kind=Kind.REFUND, inquiries=(), cancel=None)),
-        not_in_force=("webhook",),
     )
     return PolicyBook.of([provider])
 

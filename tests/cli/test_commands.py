@@ -42,12 +42,13 @@ def test_every_command_has_help_that_says_what_it_does(words: tuple[str, ...]) -
     assert len(result.output.splitlines()) >= 5
 
 
-def test_check_tells_what_is_not_in_force_yet(tmp_path: Path) -> None:
+def test_check_tells_what_is_only_observed(tmp_path: Path) -> None:
     file = tmp_path / "acme.yaml"
     file.write_text((TOP / "policies" / "acme.yaml").read_text() + "\nmode: observe\n")
     result = run("policy", "check", str(file))
     assert result.exit_code == 0, result.output
-    assert "not in force yet" in result.output
+    assert "mode: observe: calls pass as they came" in result.output
+    assert "not in force yet" not in result.output
 
 
 def test_check_of_a_broken_file_names_the_place_and_fails(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_an_unfit_one_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
 
 def test_json_holds_every_finding() -> None:
     result = ask("--json")
-    told = json.loads(result.output)
+    told = json.loads(result.stdout)
     assert told["fit"] is True
     assert {"subject", "fitness", "found", "why", "remedy"} == set(told["findings"][0])
 

@@ -86,5 +86,27 @@ def test_retry_after_is_read_as_seconds_or_as_a_date_of_the_providers_clock(
     assert retry_after_s(response(429, b"", *headers), DATE_AT - 100.0) == expected
 
 
+@pytest.mark.parametrize(
+    ("status_code", "headers", "expected"),
+    [
+        (429, (("X-RateLimit-Reset", f"{DATE_AT:.0f}"),), 100.0),
+        (429, (("x-ratelimit-reset", f" {DATE_AT:.0f} "), ("Date", "Wed, 21 Oct 2015 07:27:30 GMT")), 30.0),
+        (429, (("X-RateLimit-Reset", f"{DATE_AT:.0f}"), ("Retry-After", "7")), 7.0),
+        (429, (("X-RateLimit-Reset", f"{DATE_AT:.0f}"), ("Retry-After", "soon")), None),
+        (429, (("X-RateLimit-Reset", f"{DATE_AT - 100:.0f}"),), None),
+        (429, (("X-RateLimit-Reset", f"{DATE_AT + 86301:.0f}"),), None),
+        (429, (("X-RateLimit-Reset", "30"),), None),
+        (429, (("X-RateLimit-Reset", f"{DATE_AT:.0f}000"),), None),
+        (429, (("X-RateLimit-Reset", "9" * 400),), None),
+        (429, (("X-RateLimit-Reset", "soon"),), None),
+        (503, (("X-RateLimit-Reset", f"{DATE_AT:.0f}"),), None),
+    ],
+)
+def test_a_limits_reset_is_waited_for_where_nothing_else_is_asked_for(
+    status_code: int, headers: tuple[tuple[str, str], ...], expected: float | None
+) -> None:
+    assert retry_after_s(response(status_code, b"", *headers), DATE_AT - 100.0) == expected
+
+
 def test_without_a_response_nothing_is_asked_for() -> None:
     assert retry_after_s(None, 0.0) is None

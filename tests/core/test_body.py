@@ -17,9 +17,12 @@ from proxy.core.body import (
     can_hold,
     contains_any,
     decode,
+    decode_answer,
     decode_json,
     decompressed,
+    encode,
     form_path,
+    has_room,
     value_at,
     with_value,
     without,
@@ -83,7 +86,7 @@ def test_json_is_read_as_it_was_written(tree: Any, style: dict[str, Any]) -> Non
     assert decode(json.dumps(tree, **style).encode(), Encoding.JSON) == tree
 
 
-@pytest.mark.parametrize("encoding", [Encoding.JSON, Encoding.FORM])
+@pytest.mark.parametrize("encoding", list(Encoding))
 @pytest.mark.parametrize("body", [b"", b" ", b"\r\n\t"])
 def test_an_empty_body_is_an_empty_tree(encoding: Encoding, body: bytes) -> None:
     assert decode(body, encoding) == {}
@@ -127,11 +130,49 @@ def test_nesting_is_bounded(opening: bytes, closing: bytes) -> None:
             decode_json(opening * depth + b"1" + closing * depth)
 
 
-def test_xml_is_neither_read_nor_written_yet() -> None:
+# --- reading XML, which has tests of its own; and JSON in its place
+
+
+@pytest.mark.parametrize("before", [b"", b" \r\n", b"\xef\xbb\xbf"])
+def test_a_policy_of_xml_takes_json_as_well(before: bytes) -> None:
+    assert decode(before + b'{"a": {"b": "1"}}', Encoding.XML) == decode(
+        before.strip() + b"<a><b>1</b></a>", Encoding.XML
+    )
+    assert decode_answer(before + b'{"a": "1"}', None, Encoding.XML) == {"a": "1"}
+    written = with_value(before + b'{"b": 1, "a": 2}', Encoding.XML, "key", "k")
+    assert written == before + b'{"b": 1, "a": 2, "key": "k"}'
+
+
+def test_a_policy_of_json_takes_no_xml() -> None:
+    for encoding in (Encoding.JSON, Encoding.FORM):
+        with pytest.raises(BodyError):
+            decode(b"<a/>", encoding)
+        with pytest.raises(BodyError):
+            decode_answer(b"<a/>", None, encoding)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_answers_are_read_without_their_coding(encoding: Encoding) -> None:
+    body = b"<a><b>1</b></a>" if encoding is Encoding.XML else b'{"a": {"b": "1"}}'
+    assert decode_answer(gzip.compress(body), "gzip", encoding) == {"a": {"b": "1"}}
     with pytest.raises(BodyError):
-        decode(b"<a/>", Encoding.XML)
-    with pytest.raises(BodyError):
-        with_value(b"<a/>", Encoding.XML, "a", "1")
+        decode_answer(b"", None, encoding)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_body_of_our_own_is_read_as_it_was_meant(encoding: Encoding) -> None:
+    tree = {"search": {"order_id": {"is": "a&b <c> d=e"}, "kinds": ["x", "y"]}}
+    assert decode(encode(tree, encoding), encoding) == tree
+
+
+@pytest.mark.parametrize("body", [b"<a><b>1</b></a>", b"<a/>", b"", b'{"a": {}}'])
+def test_there_is_room_where_a_value_can_be_written(body: bytes) -> None:
+    assert has_room(body, Encoding.XML, decode(body, Encoding.XML), "a.key")
+
+
+@pytest.mark.parametrize("body", [b"<b/>", b"<a>1</a>", b'<a nil="true"/>', b'<a type="array"/>', b'{"a": 1}'])
+def test_there_is_none_where_it_cannot(body: bytes) -> None:
+    assert not has_room(body, Encoding.XML, decode(body, Encoding.XML), "a.key")
 
 
 # --- reading forms

@@ -50,6 +50,12 @@ def rules(*rows: Row, **changes: Any) -> ClassifyRules:
     return replace(ClassifyRules(rows=rows), **changes)
 
 
+def test_a_row_says_whether_its_answer_is_kept_under_the_key() -> None:
+    busy = Row("busy", Reading.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409}), stored=False)
+    assert not read(response(409), rules(busy)).stored
+    assert read(response(503), rules(busy)).stored
+
+
 # --- the classes of the design
 
 

@@ -132,6 +132,13 @@ def test_an_answer_that_was_seen_whole_is_told_apart_from_a_lost_one() -> None:
     assert told(SENDING, 1, LOST).seen == frozenset()
 
 
+def test_an_answer_that_the_provider_does_not_keep_is_no_answer_that_it_would_repeat() -> None:
+    unkept = replace(SERVER_ERROR, stored=False)
+    assert (told(SENDING, 1, unkept).state, told(SENDING, 1, unkept).seen) == (State.UNKNOWN, frozenset())
+    kept_before = told(SENDING, 1, SERVER_ERROR)
+    assert told(advance(kept_before, Event.RESEND_RECORDED), 2, unkept).seen == {1}
+
+
 # --- what the answer to a re-send settles: the table of the design
 
 SETTLES_ALL = "all"

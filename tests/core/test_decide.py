@@ -12,7 +12,17 @@ import pytest
 
 from proxy.core import decide as room
 from proxy.core.contract import ErrorsUnderKey, Kind
-from proxy.core.decide import MINIMAL_TRY_S, RULES, SAFE_RULE, Action, Context, Decision, decide, may_resend
+from proxy.core.decide import (
+    END_DECISIONS,
+    MINIMAL_TRY_S,
+    RULES,
+    SAFE_RULE,
+    Action,
+    Context,
+    Decision,
+    decide,
+    may_resend,
+)
 from proxy.core.operation import State
 from proxy.core.reading import DENIALS, Effect, Reading
 from tests.core.making import contract
@@ -391,6 +401,12 @@ def test_why_nothing_more_is_tried_is_told_apart() -> None:
 def test_what_has_ended_or_stands_is_never_sent_again() -> None:
     for _, decision in decided_standing():
         assert decision.action not in SENDS | {Action.FALLBACK_NEW_ATTEMPT}
+
+
+def test_an_end_is_decided_by_its_state_alone() -> None:
+    assert set(END_DECISIONS) == {state for state in State if state.ended}
+    for context, decision in decided_standing():
+        assert END_DECISIONS.get(context.state, decision) == decision
 
 
 def test_only_what_is_in_doubt_is_cancelled() -> None:

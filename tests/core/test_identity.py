@@ -194,7 +194,7 @@ def test_a_key_in_the_body_is_no_part_of_the_fingerprint() -> None:
     assert first.key != fresh.key
     assert first.fingerprint == fresh.fingerprint
     assert first.guard == fresh.guard  # an SDK's retry under a key that it has just made is recognised
-    again = fingerprint_of(charge(), CHARGE, Encoding.JSON, first.ignore, SECRET)
+    again = fingerprint_of(charge(), CHARGE, first.ignore, SECRET)
     assert again == first.fingerprint
 
 
@@ -302,10 +302,17 @@ def test_a_key_from_the_body_names_a_purchase_unless_it_is_the_providers_own() -
     [
         ("k" * 64, {"max_length": 64}, True),
         ("k" * 65, {"max_length": 64}, False),
+        ("k" * 10, {"min_length": 10}, True),
+        ("k" * 9, {"min_length": 10}, False),
+        ("k-1", {"characters": frozenset("k-1")}, True),
+        ("K-1", {"characters": frozenset("k-1")}, False),
         ("clé", {}, False),
         ("k", {"key_space_is_account": False}, False),
     ],
-    ids=["fits", "too long", "not ASCII", "the store is wider than the account"],
+    ids=[
+        *("fits", "too long", "long enough", "too short", "of its characters", "of others", "not ASCII"),
+        "the store is wider than the account",
+    ],
 )
 def test_the_clients_own_key_goes_out_only_where_it_fits(key: str, changes: dict[str, Any], *, own: bool) -> None:
     found = identified(charge(("Idempotency-Key", key)), policy(contract=contract(**changes)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.core.backoff import RetryRule
@@ -9,7 +11,7 @@ from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
 from proxy.core.evidence import NetworkPhase, WireFault
 from proxy.core.operation import Outcome, State
 from proxy.core.policy import Route
-from proxy.core.reading import DENIALS, Reading
+from proxy.core.reading import DENIALS, Classification, Effect, Observed, Reading
 from tests.core.making import answered, call, contract, operation, policy, read, response, unanswered
 
 
@@ -110,3 +112,16 @@ def test_a_class_without_a_rule_of_its_own_is_tried_as_the_default_says() -> Non
     under = policy(retry={Reading.RATE_LIMITED: throttled})
     assert under.retry_rule(Reading.RATE_LIMITED) is throttled
     assert under.retry_rule(Reading.PROVIDER_TIMEOUT) is under.retry_default
+
+
+def test_a_reading_that_is_given_a_reference_keeps_all_else() -> None:
+    read = Classification(
+        Reading.PENDING,
+        Effect.NONE,
+        "answers.charge[1]",
+        lost=True,
+        reference="ch_1",
+        stored=False,
+        observed=Observed("answers.charge[2]", Reading.FAILED),
+    )
+    assert read.naming("ch_2") == replace(read, reference="ch_2")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from proxy.core.operation import Operation, State
+from proxy.core.operation import Found, Operation, State
 from proxy.core.policy import Credentials, OAuth2, Policy
 from proxy.core.reading import Reading
 from proxy.engine.credentials import Credentials as BackgroundCredentials
@@ -105,6 +105,39 @@ async def test_a_token_is_fetched_once_and_used_again(sandbox: Sandbox, world: W
         assert found == [((b"Authorization", b"Bearer token-1"),)]
     assert asked == 1
     server.close()
+
+
+async def test_an_inquirys_own_headers_go_out_and_never_in_place_of_the_credential(world: World) -> None:
+    heads: list[bytes] = []
+
+    async def provider(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(provider, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    operation = await some_operation(world)
+    given = sale(world.engine.book)
+    own = (("Accept", "application/hal+json"), ("X-Version", "2"))
+    policy = replace(
+        given,
+        upstream=f"http://127.0.0.1:{port}",
+        headers=(("X-Version", "1"),),
+        inquiries=(replace(given.inquiries[0], headers=own),),
+        credentials=Credentials((("Authorization", "ACME_KEY"),)),
+    )
+    inquirer = world.parts.resolver.inquirer
+    credentials = replace(inquirer.credentials, environment={"ACME_KEY": "Bearer env"})
+    look = await replace(inquirer, credentials=credentials).look(operation, policy, None)
+    server.close()
+    assert look.seen.finding.found is Found.MISSED
+    (head,) = heads
+    assert b"\r\nAccept: application/hal+json\r\n" in head
+    assert b"\r\nX-Version: 2\r\n" in head
+    assert b"\r\nAuthorization: Bearer env\r\n" in head
+    assert head.count(b"X-Version") == head.count(b"Accept:") == 1
 
 
 def sale(book: PolicyBook) -> Policy:

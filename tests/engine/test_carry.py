@@ -332,6 +332,27 @@ async def test_an_unreadable_body_is_refused_and_nothing_is_sent(world: World) -
     assert not world.arrivals
 
 
+async def test_a_body_without_room_for_the_stamp_goes_out_as_it_is_and_a_lost_answer_is_fetched(
+    sandbox: Sandbox,
+) -> None:
+    """The place is a text of the caller's own, as metadata may be at Mollie: nothing can be written into it."""
+    world = await make_world(sandbox, ("stamp: body:metadata.paywitness", "stamp: body:source.paywitness"))
+    reply = await world.charge(fault="drop_after_commit")
+    operation = await the_operation(world, header(reply, "Paywitness-Operation"))
+    assert (reply.status_code, operation.state, operation.unstamped) == (200, State.SUCCEEDED, True)
+    assert world.effects(order="order-1") == 1
+    await close(world)
+
+
+async def test_a_body_without_room_for_the_key_is_refused_and_nothing_is_sent(sandbox: Sandbox) -> None:
+    key = ("send_as: header:Idempotency-Key          # where Acme takes the key", "send_as: body:source.key")
+    world = await make_world(sandbox, key)
+    reply = await world.charge()
+    assert (reply.status_code, problem_type(reply)) == (400, "body-unreadable")
+    assert not world.arrivals
+    await close(world)
+
+
 async def test_a_full_gate_refuses_what_is_new_and_still_answers_what_is_known(sandbox: Sandbox) -> None:
     world = await make_world(sandbox)
     known = await world.charge("known", order="known")

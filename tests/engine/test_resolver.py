@@ -143,6 +143,16 @@ async def test_where_no_evidence_can_be_had_it_ends_in_front_of_a_person(sandbox
 NO_WEBHOOK = (("    kind: sale\n", "    kind: sale\n    webhook: none\n"),)
 
 
+async def test_what_never_got_a_stamp_is_not_looked_for_by_one_and_never_told_absent(sandbox: Sandbox) -> None:
+    sandbox.set_contract("none")
+    edit = ("stamp: body:metadata.paywitness", "stamp: body:source.paywitness")
+    async with resolving(sandbox, *WITHOUT_KEYS, edit) as world:
+        lost = await world.charge(fault="drop_after_commit", timeout_s=0.1)
+        found = await resolved(world, header(lost, "Paywitness-Operation"), lambda seen: seen.due_at is None)
+        assert (found.state, found.unstamped, found.misses) == (State.REQUIRES_REVIEW, True, 0)
+        assert world.effects(order="order-1") == 1
+
+
 async def test_a_schedule_that_runs_out_is_a_review_and_never_a_failure(sandbox: Sandbox) -> None:
     async with resolving(sandbox, NOT_STORED) as world:
         sandbox.set_schedule({"read_faults": "error_500*"})

@@ -24,11 +24,12 @@ from proxy.journal.base import Listing
 from proxy.journal.memory import MemoryJournal
 from proxy.policy.book import PolicyBook
 from proxy.sandbox.server import Sandbox
+from proxy.upstream import dial
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.tls import tls_context
 from tests.engine.test_webhooks import ENVIRONMENT, ONE_TRY, SECRETS, Hooks, ShakyJournal, event, hooked
 from tests.schemes.rsa_signing import certificate, key
-from tests.schemes.signing import ADYEN_ITEM, adyen_body, adyen_item, base64_of, hex_of
+from tests.schemes.signing import ADYEN_ITEM, adyen_body, adyen_item, base64_of, braintree, hex_of
 from tests.schemes.test_paypal import WEBHOOK_ID
 from tests.schemes.test_paypal import sent as paypal_headers
 
@@ -91,6 +92,47 @@ async def test_an_event_is_known_again_by_its_header(sandbox: Sandbox) -> None:
         history = await hooks.world.journal.history((await hooks.operation()).id)
         assert history[-1].finding is not None
         assert history[-1].finding.source == "webhook evt_7"
+
+
+# --- XML inside a form
+
+BRAINTREE = (
+    (SCHEME, "  scheme: braintree "),
+    ("  event_id: id ", "  event_id: [notification.kind, notification.subject.transaction.id] "),
+    (FINDERS, "    - {client_key: notification.subject.transaction.order_id}\n"),
+    ("\n  at: data ", "\n  read: [{when: \"notification.kind == 'transaction_settled'\", as: succeeded}] "),
+    ("  answer_by: data.object ", '  at: "{id: notification.subject.transaction.id}" '),
+)
+
+
+async def test_braintrees_xml_ends_a_doubt(sandbox: Sandbox) -> None:
+    async with hooked(sandbox, ONE_TRY, *BRAINTREE) as hooks:
+        hooks.apply_from_now_on()
+        await hooks.unknown("one", order="one")
+        xml = b"<notification><kind>transaction_settled</kind><subject><transaction><id>t1</id><order-id>one</order-id>"
+        xml += b"</transaction></subject></notification>"
+        _, body = braintree(ENVIRONMENT["ACME_WEBHOOK_SECRET"].encode(), xml)
+        _, hostile = braintree(ENVIRONMENT["ACME_WEBHOOK_SECRET"].encode(), b"<!DOCTYPE x>" + xml)
+        form = "Content-Type: application/x-www-form-urlencoded"
+        assert (await hooks.post("acme", hostile, form)).status_code == 400
+        for _ in range(2):
+            assert (await hooks.post("acme", body, form)).status_code == 200
+        assert (hooks.count("accepted"), hooks.count("duplicate"), hooks.count("unreadable")) == (1, 1, 1)
+        await hooks.until_counted("applied")
+        assert (await hooks.operation("one")).state is State.SUCCEEDED
+
+
+# --- a status that HTTP does not know, for what is not genuine
+
+
+async def test_gocardless_hears_498_for_what_is_not_genuine(sandbox: Sandbox) -> None:
+    gocardless = ((SCHEME, "  refuse_with: 498\n  scheme: gocardless "),)
+    async with hooked(sandbox, ONE_TRY, *gocardless) as hooks:
+        body = json.dumps(event(await hooks.unknown())).encode()
+        secret = ENVIRONMENT["ACME_WEBHOOK_SECRET"].encode()
+        forged = await hooks.post("acme", body, f"Webhook-Signature: {hex_of(body, b'another')}")
+        assert (forged.status_code, hooks.count("bad_signature"), hooks.count("accepted")) == (498, 1, 0)
+        assert (await hooks.post("acme", body, f"Webhook-Signature: {hex_of(body, secret)}")).status_code == 200
 
 
 # --- an option of the environment
@@ -312,6 +354,7 @@ async def paypal_host(
         return await resolve(name, port, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "getaddrinfo", here)
+    monkeypatch.setattr(dial, "is_public", lambda address: True)  # the internet is on this machine here
     client = UpstreamClient(ssl_context=tls_context(cadata=pem.decode()))
     try:
         yield host, client

@@ -57,8 +57,9 @@ def filled(made: type[Any], **given: Any) -> st.SearchStrategy[Any]:
 
 
 OPERATIONS = filled(Operation, doubt=ATTEMPTS, seen=ATTEMPTS, guard=st.none() | filled(Guard))
-ATTEMPT_SUMMARIES = filled(AttemptSummary, classification=filled(Classification))
-FINDINGS = filled(Finding, classification=st.none() | filled(Classification))
+CLASSIFICATIONS = filled(Classification, observed=st.none())  # what was only watched is not kept
+ATTEMPT_SUMMARIES = filled(AttemptSummary, classification=CLASSIFICATIONS)
+FINDINGS = filled(Finding, classification=st.none() | CLASSIFICATIONS)
 ENTRIES = filled(
     HistoryEntry,
     doubt=ATTEMPTS,
@@ -115,7 +116,7 @@ def test_what_the_first_version_wrote_is_read_with_what_came_later_empty() -> No
     identity, standing = json.loads(str(row["identity"])), json.loads(str(row["standing"]))
     assert set(standing) == {"revision", "doubt"}
     identity["guard"] = identity["guard"][:3]
-    assert not {"distinct", "fallback_of"} & set(identity)
+    assert not {"unstamped", "distinct", "fallback_of"} & set(identity)
     row["identity"] = json.dumps(identity)
     assert operation_of(tuple(row[column] for column in READ_COLUMNS)) == operation
     text = '{"source":"caller","events":["send_recorded"],"state":"sending"}'
@@ -135,7 +136,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
             **dict.fromkeys(("created_at", "updated_at", "first_sent_at", "ended_at", "due_at"), 7.0),
             **dict.fromkeys(("quiet_at", "first_miss_at"), 7.0),
             **dict.fromkeys(("names_purchase", "attempt_under_way", "released", "cancel_sent"), True),
-            **dict.fromkeys(("cancel_wanted", "unheard"), True),
+            **dict.fromkeys(("cancel_wanted", "unheard", "unstamped"), True),
             **dict.fromkeys(("generation", "version", "attempts", "looks", "misses"), 7),
             **{name: frozenset({7}) for name in ("doubt", "seen")},
         },

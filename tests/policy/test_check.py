@@ -48,7 +48,7 @@ def test_the_numbers_of_limits_are_told(tmp_path):
 def test_it_is_told_how_doubt_is_resolved(tmp_path):
     def told(text: str) -> list[str]:
         lines = [line.strip() for line in check([written(tmp_path, text)]).lines]
-        return [line for line in lines if line.startswith(("in doubt", "webhook", "fallback", "not in force"))]
+        return [line for line in lines if line.startswith(("in doubt", "webhook", "fallback", "mode", "not in force"))]
 
     ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
     alone = changed(ask, "", changed("errors_under_key: replayed", "errors_under_key: not_stored"))
@@ -58,25 +58,22 @@ def test_it_is_told_how_doubt_is_resolved(tmp_path):
         "in doubt: told by a webhook; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; then a person's",
         "webhook: hmac_sha256, secrets in S, found by reference, told again to http://shop.test/hook",
     ]
+    hinting = told(f"webhook: {{{rules}, hint: true}}\n" + MINIMAL)
+    assert "; asked at once when a webhook hints at it; re-sent for 2m where that is safe; " in hinting[0]
+    assert hinting[1:] == [
+        "webhook: hmac_sha256, secrets in S, found by reference, only a hint: the provider is asked then"
+    ]
+    assert told(f"webhook: {{{rules}, hint: true}}\n" + alone)[0] == "in doubt: a person's at once"
     cancel = "    cancel: {request: 'POST /v1/{provider_key}/void', read: [{status: 200, as: cancelled}], "
     giving_up = changed(
         "    kind: sale\n", f"    kind: sale\n    intent: order\n{cancel}when: schedule_ran_out}}\n", alone
     )
     more = "mode: observe\nfallback: [{to: other, when: [not_sent], after: 2}]\n"
     assert told(more + giving_up) == [
+        "mode: observe: calls pass as they came; what would have been decided is counted",
         "in doubt: then cancelled; then a person's",
         "fallback: other when not_sent after 2 tries",
-        "not in force yet: mode: observe",
     ]
-
-
-def test_a_scheme_that_is_not_in_force_is_warned_about(tmp_path):
-    rules = "scheme: {dlocal: {keys: [env:K]}}, event_id: id, find: [{reference: id}], answer: payment"
-    lines = check([written(tmp_path, f"webhook: {{{rules}}}\n" + MINIMAL)]).lines
-    assert any(
-        "webhook.scheme: 'dlocal' is not in force yet: its deliveries would be refused" in line for line in lines
-    )
-    assert lines[-1] == "  not in force yet: webhook: dlocal"
 
 
 def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):
@@ -91,6 +88,8 @@ def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):
     assert not warnings(changed("{body:order}", "{provider_key}", text))
     fits = "    reference: id\n    fits: {amount: amount, unit: minor}\n"
     assert not warnings(changed("    reference: id\n", fits, text))
+    compared = changed("at: data,", "at: \"data[?amount == '{body:amount}']\",", text)
+    assert not warnings(compared)
 
 
 def test_contracts_are_told_in_what_they_permit(tmp_path):

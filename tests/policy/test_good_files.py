@@ -82,12 +82,6 @@ def test_the_example_of_the_design_loads():
     assert provider.account == policy.account
 
 
-def test_what_is_not_in_force_yet_is_named():
-    assert load(WITH_REFUND).not_in_force == ()
-    assert load("listen: 127.0.0.1:8711\n" + WITH_REFUND).not_in_force == ()
-    assert load("mode: observe\n" + WITH_REFUND).not_in_force == ("mode: observe",)
-
-
 def test_every_operation_has_its_providers_budget():
     text = changed(
         "budget: {window: 10s, provider: {floor: 10,", "budget: {window: 20s, provider: {floor: 7,", WITH_REFUND
@@ -141,6 +135,17 @@ def test_an_operation_may_have_a_contract_of_its_own():
     assert policy.contract.max_length == 40
     assert not policy.contract.key_space_is_account
     assert policy.take_from == (Place(PlaceKind.BODY, "request_id"),)
+
+
+def test_a_key_may_be_bound_to_characters_and_a_length():
+    bound = "  window: 24h\n  min_length: 10\n  characters: a-z 0-9 _ - space\n"
+    contract = operation(load(changed("  window: 24h\n", bound)), "pay").contract
+    assert contract.min_length == 10
+    assert contract.characters == frozenset("abcdefghijklmnopqrstuvwxyz0123456789_- ")
+    assert contract.takes_key("order 17-b_1")
+    assert not contract.takes_key("ORDER 17-b_1")
+    free = operation(load(MINIMAL), "pay").contract
+    assert (free.min_length, free.characters) == (1, None)
 
 
 def test_an_operation_without_a_key_forgets_the_providers_facts_about_it():
@@ -204,6 +209,18 @@ def test_rows_keep_their_names_conditions_and_effects():
     assert second.table == {"stolen_card": Reading.ISSUER_HARD_DECLINE, "no_funds": Reading.ISSUER_SOFT_DECLINE}
 
 
+def test_a_row_may_say_that_its_answer_is_not_kept_under_the_key():
+    row = "  - {status: 409, as: idempotency_in_flight, stored: false}\n  - {status: 402"
+    first, second = operation(load(changed("  - {status: 402", row)), "pay").classify.rows
+    assert (first.stored, second.stored) == (False, True)
+
+
+def test_an_inquiry_may_have_headers_of_its_own():
+    ask = 'request: "GET /v1/payments/{reference}", headers: {Accept: application/hal+json}'
+    (inquiry,) = operation(load(changed('request: "GET /v1/payments/{reference}"', ask)), "pay").inquiries
+    assert inquiry.headers == (("Accept", "application/hal+json"),)
+
+
 def test_an_operation_may_say_that_no_event_tells_of_it():
     rules = "scheme: stripe, secrets: [env:S], event_id: id, find: [{reference: id}], answer: payment"
     webhook = f"webhook: {{{rules}}}\nresolve: {{"
@@ -253,10 +270,10 @@ def test_lists_of_paths_and_headers_add_up():
     assert policy.headers == (("Prefer", "return=representation"), ("X-One", "one"))
 
 
-def test_observing_and_xml_are_accepted_and_named_as_not_in_force():
-    provider = load("mode: observe\nbody: xml\n" + changed("    amount: {at: amount, unit: minor}\n", ""))
+def test_a_policy_that_only_observes_says_so_everywhere():
+    provider = load("mode: observe\n" + MINIMAL)
+    assert provider.observe
     assert provider.policies[0].observe
-    assert provider.not_in_force[-2:] == ("mode: observe", "body: xml")
 
 
 def test_the_revision_is_of_the_content_not_of_its_layout():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from proxy.core.classify import Asked
+import pytest
+
+from proxy.core.classify import Asked, classify
+from proxy.core.errors import PolicyError
 from proxy.core.evidence import Evidence, NetworkPhase, Response
-from proxy.core.inquiry import Inquiry, read_inquiry
+from proxy.core.inquiry import Inquiry, filled_body, read_inquiry
 from proxy.core.operation import Found, Operation
 from proxy.core.policy import Policy
 from proxy.core.reading import Reading
@@ -116,3 +120,38 @@ def test_a_list_may_begin_shortly_before_it_was_sent():
     assert target is not None
     assert target.endswith("&from=2027-01-15T07%3A55%3A00Z")  # five minutes earlier: clocks differ
     assert by_search.target(values(an_operation())) is None  # nothing was sent yet
+
+
+LOOK_UP = """\
+      - request: POST /v1/payments/search
+        body: {search: {order: {is: "{body:order.id}"}, "@version": "2"}}
+        at: "data[?metadata.paywitness == '{operation_id}']"
+        answer: payment
+answers:
+"""
+
+
+def test_a_look_up_may_be_a_post_with_a_body_of_its_own():
+    inquiry = operation(load("stamp: body:metadata.paywitness\n" + changed("answers:\n", LOOK_UP)), "pay").inquiries[1]
+    assert (inquiry.method, inquiry.target(values(an_operation()))) == ("POST", "/v1/payments/search")
+    tree = {"search": {"order": {"is": "A/1"}, "@version": "2"}}
+    assert filled_body(inquiry.body, values(an_operation())) == tree
+    assert inquiry.target(values(an_operation(), {"order": {}})) is None
+
+
+def test_a_get_has_no_body_and_a_post_has_one():
+    text = "stamp: body:metadata.paywitness\n" + changed("answers:\n", LOOK_UP.replace("POST", "GET"))
+    with pytest.raises(PolicyError, match=r"ask\[1\].request: found GET with 'body'"):
+        load(text)
+    with pytest.raises(PolicyError, match=r"ask\[0\].request: found POST without 'body'"):
+        load(changed("GET /v1/payments/{reference}", "POST /v1/payments/{reference}"))
+
+
+def test_answers_to_a_policy_of_xml_are_read_as_xml():
+    policy = operation(load("body: xml\n" + MINIMAL), "pay")
+    body = b"<payment><status>paid</status></payment>"
+    rules = replace(policy.classify, answers=policy.inquiries[0].answers)
+    found = Evidence(NetworkPhase.COMPLETE, 1, None, Response(200, b"", (), body), "", 0.1)
+    assert classify(found, rules).rule == "unrecognised_2xx"  # read, and its root is no part of the rows
+    cut = Evidence(NetworkPhase.COMPLETE, 1, None, Response(200, b"", (), body[:-1]), "", 0.1)
+    assert classify(cut, rules).rule == "unreadable_2xx"

@@ -268,6 +268,9 @@ def test_what_a_provider_does_not_document_is_marked_as_assumed():
     assert assumed["adyen"] == {"errors_under_key"}
     assert assumed["square"] == {"window", "errors_under_key"}
     assert assumed["mollie"] == {"errors_under_key"}
+    assert assumed["gocardless"] == {"window"}
+    assert assumed["razorpay"] == assumed["paystack"] == {"window", "errors_under_key"}
+    assert assumed["klarna"] == {"errors_under_key"}
     assert not assumed["paypal"] | assumed["checkout"] | assumed["stripe"]
 
 
@@ -282,7 +285,7 @@ def test_no_key_that_is_too_long_for_its_provider_goes_out():
 
 def test_what_takes_no_key_is_never_sent_again():
     keyless = ("square.capture", "square.void", "checkout.reversal", "mollie.void", "mollie.refund_cancel")
-    for name in keyless:
+    for name in (*keyless, "braintree.sale", "braintree.refund", "authorizenet.sale", "authorizenet.void"):
         assert policy(name).contract.send_as is None
         assert policy(name).contract.errors_under_key is ErrorsUnderKey.UNKNOWN
         assert policy(name).contract.can_be_asked
@@ -294,6 +297,10 @@ def test_card_data_is_never_kept():
         "paypal": {"payment_source.card.number", "payment_source.card.security_code"},
         "checkout": {"source.number", "source.cvv"},
         "mollie": {"cardToken"},
+        "braintree": {"transaction.credit_card.cvv"},
+        "authorizenet": {"createTransactionRequest.transactionRequest.payment.creditCard.cardCode"},
+        "razorpay": {"card.number", "card.cvv", "otp"},
+        "paystack": {"card.number", "card.cvv", "pin", "otp"},
     }
     for name, paths in kept_out.items():
         assert all(paths <= set(found.never_store) for found in BOOK.providers[name].policies)

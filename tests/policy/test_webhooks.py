@@ -6,11 +6,13 @@ import pytest
 
 from proxy.core.notice import Finder, NoticeRules, notices_in, object_and_rows
 from proxy.policy.book import load_directory
+from proxy.policy.describe import describe_contract
 from proxy.policy.shipped import shipped_directory
-from proxy.policy.webhooks import HINT_ONLY, IN_FORCE, REQUIRED
+from proxy.policy.webhooks import HINT_ONLY, REQUIRED
+from proxy.policy.webhooks import SCHEMES as ALLOWED
 from proxy.schemes.named import SCHEMES, scheme_named
 from tests.policy.bad_files import problems_of
-from tests.policy.texts import MINIMAL, load, operation
+from tests.policy.texts import MINIMAL, changed, load, operation
 
 BLOCK = """\
 webhook:
@@ -25,6 +27,7 @@ webhook:
   answer_by: object.kind
   read: [{when: "code == 'DENIED'", as: failed}]
   reply: "[accepted]"
+  refuse_with: 498
   relay: https://shop.test/hooks?from=bank
 """
 
@@ -44,6 +47,7 @@ def test_a_block_becomes_rules():
     assert [finder for finder, _ in rules.find] == [Finder.CLIENT_KEY, Finder.INTENT]
     assert [row.name for row in rules.read] == ["webhook.read[0]"]
     assert (rules.reply, rules.relay) == ("[accepted]", "https://shop.test/hooks?from=bank")
+    assert rules.refuse_with == 498
 
 
 def test_a_delivery_is_read_by_them():
@@ -62,10 +66,11 @@ def test_a_list_of_secrets_is_the_main_accounts():
     )
     assert rules.secrets == {"": ("S",)}
     assert (rules.scheme, dict(rules.options), rules.answer, rules.tolerance_s) == ("standard", {}, "payment", 300.0)
+    assert rules.refuse_with == 401
 
 
 def test_the_schemes_that_are_in_force_are_those_that_exist():
-    assert {name: tuple(option.name for option in known.options) for name, known in SCHEMES.items()} == IN_FORCE
+    assert {name: tuple(option.name for option in known.options) for name, known in SCHEMES.items()} == ALLOWED
     required = {
         name: tuple(option.name for option in known.options if option.required) for name, known in SCHEMES.items()
     }
@@ -166,10 +171,21 @@ def test_a_header_that_cannot_name_an_event_is_refused(lines, said):
 HINT = "webhook: {{scheme: {}, event_id: id, find: [{{reference: id}}]{}}}\n"
 
 
+def test_a_contract_says_where_an_event_is_only_a_hint():
+    told = HINT.format("xendit", ", secrets: [env:S], answer: payment")
+    hinting = HINT.format("xendit", ", secrets: [env:S], hint: true")
+    assert not operation(load(told + MINIMAL), "pay").contract.webhook_hints
+    contract = operation(load(hinting + MINIMAL), "pay").contract
+    assert (contract.webhook_hints, contract.webhook_expected) == (True, False)
+    assert describe_contract(contract).endswith("; can be asked; a webhook is only a hint")
+    none = changed("    kind: sale\n", "    kind: sale\n    webhook: none\n", hinting + MINIMAL)
+    assert not operation(load(none), "pay").contract.webhook_hints
+
+
 def test_a_hint_needs_no_rows_and_is_not_waited_for():
     provider = load(HINT.format("{unsigned: {body: form}}", ", hint: true") + MINIMAL)
     assert provider.notices is not None
-    assert (provider.notices.hint, provider.notices.secrets, provider.not_in_force) == (True, {"": ()}, ())
+    assert (provider.notices.hint, provider.notices.secrets) == (True, {"": ()})
     assert not operation(provider, "pay").contract.webhook_expected
     signed = load(HINT.format("xendit", ", secrets: [env:S], hint: true") + MINIMAL)
     assert signed.notices is not None
@@ -197,17 +213,12 @@ def test_without_the_word_an_event_is_evidence_and_is_waited_for():
         ("{unsigned: {body: xml}}", ", hint: true", "found 'xml', allowed: json, form"),
         ("xendit", ", secrets: [env:S], hint: perhaps", "webhook.hint: found 'perhaps', allowed: true or false"),
         ("square", ", secrets: [env:S], answer: payment", "found 'square' without the option 'url', it is required"),
+        ("dlocal", ", secrets: [env:S], answer: payment", "found 'dlocal' without the option 'login', it is required"),
+        ("{dlocal: {login: a b}}", ", secrets: [env:S]", "found 'a b', allowed: your X-Login at the provider"),
     ],
 )
 def test_what_proves_too_little_must_be_called_a_hint(scheme, more, said):
     assert any(said in problem for problem in problems_of(HINT.format(scheme, more) + MINIMAL))
-
-
-def test_a_webhook_that_cannot_be_checked_yet_is_not_waited_for():
-    text = "webhook: {scheme: dlocal, event_id: id, find: [{reference: id}], answer: payment}\n" + MINIMAL
-    provider = load(text)
-    assert not operation(provider, "pay").contract.webhook_expected
-    assert provider.not_in_force == ("webhook: dlocal",)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ SENDERS = {"hmac_sha256": plain, "stripe": stripe, "standard": standard}
 CARRIERS = {"hmac_sha256": b"Webhook-Signature", "stripe": b"Stripe-Signature", "standard": b"webhook-signature"}
 
 # What a scheme must be told before it can be made.
-NEEDED = {"square": {"url": "https://shop.test/hooks"}}
+NEEDED = {"square": {"url": "https://shop.test/hooks"}, "dlocal": {"login": "login1"}}
 
 
 # Every scheme that signs no time, by name: what its sender sends, signed with a secret as we are given it.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from proxy.core.body import Encoding
+from proxy.core.body import Encoding, decode
 from proxy.core.errors import BodyError
 from proxy.schemes.base import Verdict
 from proxy.schemes.braintree import Braintree
@@ -53,7 +53,8 @@ def test_the_librarys_own_sample_is_genuine_and_tells_its_xml() -> None:
     assert library_accepts(signature, payload)
     told, encoding = Braintree().told(form(signature, payload))
     assert encoding is Encoding.XML
-    assert b"<kind>transaction_settled</kind>" in told
+    notification = decode(told, encoding)["notification"]
+    assert (notification["kind"], notification["subject"]["transaction"]["id"]) == ("transaction_settled", "tx_1")
 
 
 @given(

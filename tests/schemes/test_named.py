@@ -32,6 +32,7 @@ def test_a_scheme_is_not_made_without_what_it_must_be_told(name: str) -> None:
         ("unsigned", "body", "xml"),
         ("token", "header", "a b"),
         ("square", "url", "x"),
+        ("dlocal", "login", "a b"),
     ],
 )
 def test_an_option_that_cannot_be_put_in_force_is_refused(name: str, option: str, value: str) -> None:

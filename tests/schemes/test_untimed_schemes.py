@@ -23,7 +23,7 @@ over_the_body = pytest.mark.parametrize(
 
 
 def test_every_scheme_is_in_one_of_the_suites() -> None:
-    by_themselves = {"hmac_sha512", "paypal", "wise", "unsigned"}
+    by_themselves = {"hmac_sha512", "paypal", "wise", "unsigned", "dlocal"}
     assert {*SENDERS, *UNTIMED, *by_themselves} == {*SCHEMES}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
@@ -11,11 +12,13 @@ from proxy.core.budget import Scope
 from proxy.core.circuit import CircuitState, Group
 from proxy.core.decide import Action
 from proxy.core.operation import Finding, Found, Outcome, State
+from proxy.core.reading import Classification, Observed, Reading
 from proxy.telemetry.queue import QueueRow
 from proxy.telemetry.records import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
+    CallObserved,
     CallRefused,
     CircuitChanged,
     CircuitForced,
@@ -63,6 +66,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
     told.tell(CallRefused("acme", "overloaded"))
     told.tell(CallForwarded("acme"))
+    told.tell(CallObserved("acme", "authorization", "status_inquiry", "in_doubt_ask", watched_by_a_row()))
     told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
     told.tell(DoubtOpened(operation(State.UNKNOWN)))
     told.tell(DoubtClosed(operation(), EvidenceKind.INQUIRY, 1.0))
@@ -82,6 +86,11 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.metrics.show_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)])
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}
+
+
+def watched_by_a_row() -> Classification:
+    read = Classification.of(Reading.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    return replace(read, observed=Observed("answers.charge[0]", Reading.SUCCEEDED))
 
 
 def name_of(family: Metric) -> str:

@@ -63,10 +63,10 @@ class TestPolicies:
         assert "ACME_KEY" not in told
         assert "the key itself" not in told
 
-    async def test_what_is_not_in_force_is_told(self, installation: Installation) -> None:
+    async def test_what_is_only_observed_is_told(self, installation: Installation) -> None:
         file = installation.policies / "acme.yaml"
         file.write_text(file.read_text() + "\nmode: observe\n")
-        assert "not in force yet: mode" in everything(await installation.examined())
+        assert "mode: observe: its calls pass as they came" in everything(await installation.examined())
 
 
 class TestSecrets:

@@ -151,6 +151,7 @@ def test_a_case_may_expect_every_fact_of_a_request(bank: Path) -> None:
         ("class", "pending", "succeeded"),
         ("effect", "possible", "done"),
         ("row", "classify[0]", "answers.payment[0]"),
+        ("observed", "answers.payment[0]", "none"),
         ("reference", "p2", "p1"),
         ("state", "failed", "succeeded"),
         ("action", "cancel", "stop"),

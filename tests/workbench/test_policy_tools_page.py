@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from proxy.core.decide import Action
+from proxy.core.money import Money
 from proxy.workbench.case import BLOCKS
+from proxy.workbench.hindsight import ANSWER_NOT_KEPT, GIVEN_UP_SOONER, NOTHING_DECIDED, OTHER_WORDS, OUT_OF_STEP, Step
 from proxy.workbench.policy_cases import run_policies, told
+from proxy.workbench.policy_diff import diff
+from proxy.workbench.policy_diff_told import told as told_of_diff
+from proxy.workbench.policy_diff_told import told_in_hindsight
+from proxy.workbench.policy_hindsight import (
+    NO_SUCH_OPERATION,
+    NOT_COMPARED,
+    NOT_OPENED,
+    Difference,
+    Hindsight,
+    Total,
+)
+from tests.policy.texts import an_operation
 
 TOP = Path(__file__).resolve().parents[2]
 PAGE = (TOP / "docs" / "policy-tools.md").read_text()
@@ -34,6 +50,60 @@ def test_the_cases_of_the_page_pass_and_print_what_it_shows(tmp_path: Path, monk
     (shown,) = re.findall(r"```\n(policies/bank.yaml: .*?)```", PAGE, re.DOTALL)
     for line in shown.splitlines():
         assert without_number(line) in map(without_number, lines)
+
+
+def test_the_diff_of_the_page_comes_out_so(tmp_path: Path) -> None:
+    (policy,) = re.findall(r"```yaml\n(provider: bank.*?)```", (TOP / "docs" / "policies.md").read_text(), re.DOTALL)
+    (cases,) = re.findall(r"```yaml\n(requests:.*?)```", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"```\n(bank: /tmp/bank.yaml.*?)```", PAGE, re.DOTALL)
+    edited = policy.replace("24h", "12h").replace("[stolen_card, expired_card]", "[stolen_card]")
+    edited = edited.replace("[insufficient_funds]", "[insufficient_funds, expired_card]")
+    edited = edited.replace("classify:\n", "classify:\n  - {status: 5xx, as: temporary_provider_error}\n")
+    (tmp_path / "policies" / "tests").mkdir(parents=True)
+    (tmp_path / "policies" / "bank.yaml").write_text(edited)
+    (tmp_path / "policies" / "tests" / "bank.yaml").write_text(cases)
+    (tmp_path / "bank.yaml").write_text(policy)
+    lines = list(told_of_diff(diff(tmp_path / "bank.yaml", tmp_path / "policies" / "bank.yaml"), 20))
+    told_here = [line.replace(f"{tmp_path}/policies/", "policies/").replace(f"{tmp_path}/", "/tmp/") for line in lines]
+    assert told_here == shown.splitlines()
+
+
+def test_what_the_page_shows_of_a_journal_is_written_so() -> None:
+    (shown,) = re.findall(r"```\n(sqlite:///.*?)```", PAGE, re.DOTALL)
+    paid = an_operation(money=Money(1099, "EUR"))
+    lost = Step("network_read_timeout", "possible", Action.RETRY_SAME_OPERATION, "in_doubt_same_key_is_safe")
+    asked = Step("network_read_timeout", "possible", Action.STATUS_INQUIRY, "in_doubt_ask")
+    softer = "read as issuer_soft_decline instead of issuer_hard_decline"
+    found = Hindsight(
+        looked_at=1204,
+        same=1180,
+        totals={
+            "asked about instead of retried": Total(14, Counter({"EUR": 131250, "USD": 8000})),
+            softer: Total(1, Counter({"EUR": 1099})),
+        },
+        examples=[
+            Difference(paid, "asked about instead of retried", "after attempt 1", str(lost), str(asked)),
+        ],
+        not_replayed=Counter({ANSWER_NOT_KEPT: 9}),
+    )
+    assert list(told_in_hindsight(found, "sqlite:///.paywitness/journal.db")) == shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        ANSWER_NOT_KEPT,
+        GIVEN_UP_SOONER,
+        NOTHING_DECIDED,
+        OTHER_WORDS,
+        OUT_OF_STEP,
+        NOT_OPENED,
+        NOT_COMPARED,
+        NO_SUCH_OPERATION,
+    ],
+)
+def test_every_reason_not_to_replay_is_explained(reason: str) -> None:
+    assert f"| {reason.partition(',')[0]}" in PAGE
 
 
 def without_number(line: str) -> str:

@@ -1,0 +1,74 @@
+"""JSON bodies: a single value written into one by a splice. Every byte that is not the value itself stays as it was.
+
+Reading is `body.decode_json`'s; this only finds where a value stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+from json.encoder import encode_basestring_ascii as quoted
+
+from proxy.core.errors import BodyError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WHITESPACE = " \t\n\r"
+_SPACE = r"[ \t\n\r]*+"
+_COLON = re.compile(f"{_SPACE}:{_SPACE}")
+_COMMA = re.compile(f"{_SPACE},{_SPACE}")
+# A member that is not the last, whose key and value can be passed over without being read: most are.
+_PLAIN_MEMBER = re.compile(
+    rf'''"([^"\\]*+)"{_SPACE}:{_SPACE}(?:"[^"\\]*+"|[-+.0-9eE]++|true|false|null){_SPACE},{_SPACE}'''
+)
+_SKIP = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # finds where a value ends
+
+
+def json_with(body: bytes, keys: list[str], value: str) -> bytes:
+    """The body with a text value under the keys. It must have been read: here it is only walked."""
+    mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
+    body = body.removeprefix(mark)
+    text = body.decode("utf-8") if body.strip() else "{}"
+    try:
+        start, end, inserted = _place_in_object(text, _skip(text, 0), keys, quoted(value))
+    except (StopIteration, ValueError):
+        raise BodyError("the body is not JSON") from None
+    return mark + (text[:start] + inserted + text[end:]).encode("utf-8")
+
+
+def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
+    """Which span of the text to replace, and by what, so that the value stands under the keys."""
+    if text[at : at + 1] != "{":
+        raise BodyError("a value on the way to the body's key is not an object")
+    position = _skip(text, at + 1)
+    empty = text[position : position + 1] == "}"
+    while not empty:
+        while (plain := _PLAIN_MEMBER.match(text, position)) is not None and plain[1] != keys[0]:
+            position = plain.end()
+        key, position = scanstring(text, position + 1)
+        colon = _COLON.match(text, position)
+        value_start = colon.end() if colon is not None else position
+        if key == keys[0] and len(keys) > 1 and text[value_start : value_start + 4] != "null":
+            return _place_in_object(text, value_start, keys[1:], written)
+        _, value_end = _SKIP(text, value_start)
+        if key == keys[0]:
+            return value_start, value_end, _nested(keys[1:], written)
+        comma = _COMMA.match(text, value_end)
+        if comma is None:
+            position = _skip(text, value_end)
+            break
+        position = comma.end()
+    lead = "" if empty else ", "
+    return position, position, f"{lead}{quoted(keys[0])}: {_nested(keys[1:], written)}"
+
+
+def _nested(keys: list[str], written: str) -> str:
+    for key in reversed(keys):
+        written = f"{{{quoted(key)}: {written}}}"
+    return written
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position

@@ -1,0 +1,132 @@
+"""`observe`: a row that is only watched is asked, told and passed over; a policy that only observes says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.cli.greeting import greeting
+from proxy.core.classify import Asked, classify
+from proxy.core.inquiry import read_object
+from proxy.core.operation import Found
+from proxy.core.policy import Policy
+from proxy.core.reading import Classification, Observed, Reading
+from proxy.policy.book import PolicyBook
+from proxy.policy.describe import describe_provider
+from proxy.policy.explain import Supposed, explain
+from proxy.policy.watch import changes_between
+from proxy.settings import Settings
+from proxy.workbench.policy_cases import run_policies
+from tests.core.making import answered, response
+from tests.policy.bad_files import problems_of
+from tests.policy.test_fallbacks import FIRST, OTHER, problems_in
+from tests.policy.texts import MINIMAL, changed, load
+
+PAID = """    - {when: "status == 'paid'", as: succeeded}\n"""
+WATCHED = """\
+    - {when: "status == 'paid'", as: pending, observe: true}
+    - {when: "id == 'p1'", as: failed, observe: true}
+"""
+TWO = changed(PAID, WATCHED + PAID)
+
+
+def pay(text: str) -> Policy:
+    (policy,) = load(text).policies
+    return policy
+
+
+def read(text: str, body: object, status: int = 200) -> Classification:
+    return classify(answered(response(status, body)), pay(text).classify)
+
+
+def test_a_row_that_is_only_watched_is_told_and_the_rows_below_it_decide() -> None:
+    found = read(TWO, {"status": "paid", "id": "p1"})
+    assert (found.reading, found.rule) == (Reading.SUCCEEDED, "answers.payment[2]")
+    assert found.observed == Observed("answers.payment[0]", Reading.PENDING)
+
+
+def test_the_first_of_those_watched_is_told_and_no_row_that_does_not_match() -> None:
+    found = read(TWO, {"status": "odd", "id": "p1"})
+    assert (found.reading, found.rule) == (Reading.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    assert found.observed == Observed("answers.payment[1]", Reading.FAILED)
+    assert read(TWO, {"status": "odd"}).observed is None
+
+
+def test_a_watched_row_below_the_one_that_matches_would_not_have_been_asked() -> None:
+    assert read(changed(PAID, PAID + WATCHED), {"status": "paid", "id": "p1"}).observed is None
+
+
+def test_an_answer_is_read_as_if_the_watched_rows_were_not_there() -> None:
+    for body in ({"status": "paid", "id": "p1"}, {"status": "refused", "reason": "no_funds", "id": "p1"}, {}, None):
+        for status in (200, 402, 500):
+            with_them, without = read(TWO, body, status), read(MINIMAL, body, status)
+            assert (with_them.reading, with_them.effect) == (without.reading, without.effect)
+            assert (with_them.lost, with_them.reference) == (without.lost, without.reference)
+
+
+def test_an_inquiry_passes_it_over_too() -> None:
+    policy = pay(TWO)
+    shown = {"status": "odd", "id": "p1"}
+    rows = policy.inquiries[0].answers
+    seen = read_object("ask[0]", rows, policy.classify, Asked(), response(200, shown), shown)
+    assert seen.finding.found is Found.FAILED
+
+
+def test_a_success_that_is_only_watched_is_none() -> None:
+    only = changed(PAID, PAID.replace("succeeded}", "succeeded, observe: true}"))
+    (problem,) = problems_of(only)
+    assert "none of whose rows reads a success" in problem
+
+
+def test_a_cancel_that_is_only_watched_is_none() -> None:
+    row = "{status: 200, as: cancelled, observe: true}"
+    cancel = f"    cancel: {{request: 'POST /v1/{{provider_key}}/void', read: [{row}]}}\n"
+    (problem,) = problems_of(changed("    kind: sale\n", f"    kind: sale\n{cancel}"))
+    assert "found no row that reads 'cancelled'" in problem
+
+
+def test_it_is_described_and_explained() -> None:
+    text = "mode: observe\n" + TWO
+    lines = [line.strip() for line in describe_provider(load(text))]
+    assert "mode: observe: calls pass as they came; what would have been decided is counted" in lines
+    assert "rows only observed, and passed over: answers.payment[0], answers.payment[1]" in lines
+    told = explain(pay(text), Supposed(Reading.PENDING)).lines
+    assert "  row:      answers.payment[0] reads pending (observe: passed over)" in told
+    assert any(line.startswith("  mode:     observe: calls pass") for line in told)
+    plain = explain(pay(MINIMAL), Supposed(Reading.PENDING)).lines
+    assert not any("observe" in line for line in plain)
+
+
+def test_no_fallback_leads_to_a_provider_that_is_only_observed(tmp_path: Path) -> None:
+    (problem,) = problems_in(tmp_path, a=FIRST, b="mode: observe\n" + OTHER)
+    assert problem.endswith("found 'other', which is only observed, allowed: one that is in force")
+    assert problems_in(tmp_path, a="mode: observe\n" + FIRST, b=OTHER) == []
+
+
+@pytest.mark.parametrize(("expected", "passes"), [("answers.payment[0]", True), ("answers.payment[1]", False)])
+def test_a_case_reaches_a_watched_row_and_may_expect_it(tmp_path: Path, expected: str, passes: bool) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "bank.yaml").write_text(TWO)
+    (tmp_path / "tests" / "bank.yaml").write_text(
+        "cases:\n  - request: {send: POST /v1/payments, body: {amount: 1, currency: EUR}}\n"
+        f"    response: {{body: {{status: paid}}}}\n    expect: {{row: 'answers.payment[2]', observed: '{expected}'}}\n"
+    )
+    (run,) = run_policies([tmp_path / "bank.yaml"])
+    assert run.ok is passes, run
+    missing = {rule.name for rule in run.coverage.missing}
+    assert "answers.payment[0]" not in missing
+    assert "answers.payment[1]" in missing
+
+
+def test_a_reload_tells_what_is_only_observed_and_what_no_longer_is() -> None:
+    before, after = PolicyBook.of([load(MINIMAL)]), PolicyBook.of([load("mode: observe\n" + MINIMAL)])
+    assert "bank: only observed from now on" in changes_between(before, after)
+    assert "bank: in force again" in changes_between(after, before)
+
+
+def test_a_start_tells_what_is_only_observed() -> None:
+    settings = Settings(Path())
+    lines = greeting(settings, PolicyBook.of([load("mode: observe\n" + MINIMAL)]), 0)
+    assert "Only observed, so calls pass as they came and nothing guards them: bank" in lines
+    assert not any("observed" in line for line in greeting(settings, PolicyBook.of([load(MINIMAL)]), 0))
