@@ -36,47 +36,14 @@ def pay(client: stripe.StripeClient, order: str = "order-1", fault: str = "", **
     return client.v1.payment_intents.create(params, {"headers": headers, "idempotency_key": f"key-{order}"})  # type: ignore[arg-type]
 
 
-def test_a_payment_succeeds_as_if_nothing_stood_between(sandbox: Provider, sidecar: Sidecar) -> None:
-    intent = pay(client_of(sidecar))
-    assert (intent.status, intent.amount, intent.metadata["order_id"]) == ("succeeded", 1099, "order-1")
-    assert sandbox.effects() == 1
-
-
-@pytest.mark.parametrize("retries", [0, 2])
-@pytest.mark.parametrize("fault", ["drop_after_commit", "reset_after_commit", "truncated_body", "html_502"])
+@pytest.mark.parametrize("fault", ["drop_after_commit", "truncated_body"])
 def test_a_lost_response_is_one_charge_and_the_sdk_sees_its_payment(
-    sandbox: Provider, sidecar: Sidecar, fault: str, retries: int
+    sandbox: Provider, sidecar: Sidecar, fault: str
 ) -> None:
-    intent = pay(client_of(sidecar, retries), fault=fault)
+    intent = pay(client_of(sidecar, retries=2), fault=fault)
     assert intent.status == "succeeded"
     assert sandbox.effects() == 1
     assert {arrival["key"] for arrival in sandbox.arrivals()} == {"key-order-1"}
-
-
-def test_a_decline_is_raised_as_the_sdk_raises_declines(sandbox: Provider, sidecar: Sidecar) -> None:
-    with pytest.raises(stripe.CardError) as raised:
-        pay(client_of(sidecar), payment_method="pm_card_chargeDeclinedInsufficientFunds")
-    assert raised.value.code == "card_declined"
-    assert raised.value.http_status == 402
-    assert sandbox.effects() == 0
-
-
-def test_an_unknown_outcome_shows_our_detail_to_the_sdks_user(sandbox: Provider, sidecar: Sidecar) -> None:
-    with pytest.raises(stripe.APIError) as raised:
-        pay(client_of(sidecar), fault="error_503*")
-    assert raised.value.http_status == 504
-    assert "Do not make another payment" in str(raised.value.user_message or raised.value)
-    assert "Invalid response object" not in str(raised.value)
-
-
-def test_a_key_reused_for_another_amount_is_told_in_the_sdks_words(sandbox: Provider, sidecar: Sidecar) -> None:
-    client = client_of(sidecar)
-    pay(client)
-    with pytest.raises(stripe.StripeError) as raised:
-        pay(client, amount=9999)
-    assert raised.value.http_status == 422
-    assert "Nothing was sent" in str(raised.value)
-    assert sandbox.effects() == 1
 
 
 def test_the_sdks_own_retries_do_not_hammer_a_stored_500(sandbox: Provider, sidecar: Sidecar) -> None:
