@@ -9,15 +9,18 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
+from proxy.authority.files import AuthorityFiles, InForce
+from proxy.authority.leaves import Leaves
 from proxy.chance import SystemChance
 from proxy.clock import Clock, SteadyWall, SystemClock
 from proxy.core.identity import check_value
+from proxy.edge.doorstep import House
 from proxy.edge.ports import Ports
 from proxy.edge.server import EdgeServer
 from proxy.edge.webhooks import WebhookServer
@@ -47,12 +50,22 @@ from proxy.telemetry.limits import LimitsWatched
 from proxy.telemetry.lines import install
 from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.pulse import Pulse
 from proxy.telemetry.telemetry import Telemetry
+from proxy.upstream.outside import Outside
 from proxy.wiring import Bounds, Ground, Parts, assemble, webhooks_for
 
 _LAST_WORDS_S = 2.0  # of the grace time, for writing down what did not finish
 Say = Callable[[str], None]
 Greet = Callable[[Settings, PolicyBook, int], list[str]]  # what to say once it listens
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Between the two of them calls should come here."""
+
+    stop: asyncio.Event
+    open: asyncio.Event = field(default_factory=asyncio.Event)  # all listeners are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +82,10 @@ class AdminView:
     circuits: Circuits
     budgets: Budgets
     admission: Admission
+    life: Life
 
     def readiness(self) -> Readiness:
-        return Readiness(self.engine.gate.draining, self.reload.problems)
+        return Readiness(self.life.stop.is_set(), self.reload.problems, starting=not self.life.open.is_set())
 
     def book(self) -> PolicyBook | None:
         return self.engine.book
@@ -86,8 +100,8 @@ async def serve(
     steps: Steps | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """The whole sidecar, until SIGTERM or SIGINT (or `stop`); then it drains within the grace time."""
-    clock, chance, stop = SystemClock(), SystemChance(), stop or asyncio.Event()
+    """The whole sidecar, until SIGTERM or SIGINT (or `stop`); then it drains within delay and grace time."""
+    clock, chance, life = SystemClock(), SystemChance(), Life(stop or asyncio.Event())
     install(sys.stderr, logging.getLevelName(settings.log_level.upper()))
     telemetry = Telemetry(Metrics(version("paywitness"), clock.now), Logs(logging.getLogger("paywitness")))
     book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
@@ -125,6 +139,7 @@ async def serve(
             "resolver": parts.resolver.keep_resolving(replay.replay_all),
             "webhooks": webhooks.keep_applying(),
             "spool": replay.keep_replaying(),
+            "pulse": Pulse(clock, telemetry.metrics).keep_beating(),
             "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
         }
         if parts.rollback is not None:
@@ -134,15 +149,17 @@ async def serve(
             loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, chance, telemetry).keep_delivering()
         for name, loop in loops.items():
             background.start(loop, name)
-        bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks)
+        bound, edge = await _listen(stack, settings, environment, ground, parts, reload, webhooks, life)
         ports = Ports(edge, lambda: engine.book, reuse_port=settings.reuse_port)  # those of single providers
         await ports.follow()
         background.start(ports.keep_following(clock), "ports")
-        _listen_to_signals(stop, reload.look_now)
+        life.open.set()
+        _listen_to_signals(life.stop, reload.look_now)
         _spare_the_collector()
         for line in greet(bound, book, recovered):
             say(line)
-        await stop.wait()
+        await life.stop.wait()
+        await _stand_by(settings.drain_delay_s, clock, say)
         say("Draining: no new calls; those under way finish or are recorded as doubt.")
         await drain(engine, edge, settings.grace_s, clock)
 
@@ -155,6 +172,7 @@ async def _listen(
     parts: Parts,
     reload: Reload,
     webhooks: Webhooks,
+    life: Life,
 ) -> tuple[Settings, EdgeServer]:
     """The listeners: admin first, so that health can be asked; payments last, when all else is there. And where they
     are, which only they know where a port was left to the system."""
@@ -180,6 +198,7 @@ async def _listen(
         limits.circuits,
         limits.budgets,
         limits.admission,
+        life,
     )
     admin = AdminServer(view, admin_token(settings, environment, ground.chance))
     stack.push_async_callback(admin.close)
@@ -192,9 +211,23 @@ async def _listen(
         told = Address(*await listener.start(where.host, where.port, reuse_port=settings.reuse_port))
     edge = EdgeServer(engine)
     stack.push_async_callback(edge.close)
-    where = settings.listen
-    listens = Address(*await edge.start(where.host, where.port, reuse_port=settings.reuse_port))
+    where, house = settings.listen, _house(settings, ground.clock, engine)
+    stack.push_async_callback(house.tasks.stop)
+    listens = Address(*await edge.start(where.host, where.port, house=house, reuse_port=settings.reuse_port))
     return replace(settings, listen=listens, admin=Address(settings.admin.host, admin_port), webhooks=told), edge
+
+
+def _house(settings: Settings, clock: Clock, engine: Engine) -> House:
+    """For callers that come by a proxy setting, or redirected: whom they may reach, and as whom we answer them."""
+    leaves = Leaves(InForce(AuthorityFiles(settings.home)), clock)
+    return House(engine.provider_at, leaves.context_for, Outside(), settings.unlisted, Tasks())
+
+
+async def _stand_by(delay_s: float, clock: Clock, say: Say) -> None:
+    """Go on serving while /readyz says no: whoever sends calls here must see it before the listener closes."""
+    if delay_s:
+        say(f"Leaving: not ready any more; calls are still taken for {delay_s:g} s.")
+        await clock.sleep(delay_s)
 
 
 async def drain(engine: Engine, edge: EdgeServer, grace_s: float, clock: Clock) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +27,13 @@ OFF = "off"
 LOCAL = "local"
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Unlisted(StrEnum):
+    """What becomes of a host that no policy names. It is never intercepted."""
+
+    REFUSE = "refuse"
+    TUNNEL = "tunnel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +61,10 @@ class Settings:
     log_level: str = "info"
     lease_s: float = 30.0
     grace_s: float = 25.0  # below Kubernetes' 30 s
+    drain_delay_s: float = 0.0  # from SIGTERM on not ready but serving, so that balancers see it; before the grace
     calls_max: int = 1_000
     reuse_port: bool = False  # other sidecars of this machine may share our listen and webhook ports
+    unlisted: Unlisted = Unlisted.REFUSE  # hosts that no policy names, for callers that use us as a proxy
     webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
     events: str | None = None  # where ends, doubts, resolutions and incidents are sent
     retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long

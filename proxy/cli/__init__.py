@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from proxy.cli.ca import ca
 from proxy.cli.circuits import circuits
 from proxy.cli.demo import demo
 from proxy.cli.doctor import doctor
 from proxy.cli.ops import ops
 from proxy.cli.policy import policy
+from proxy.cli.redirect import redirect
 from proxy.cli.run import run
 from proxy.cli.sandbox import sandbox
 
@@ -20,6 +22,7 @@ First steps:
   paywitness doctor                      whether all this is fit to hold money
   paywitness ops list --doubt            what became of the money, as far as anybody knows
   paywitness circuits                    which providers are being called, and which are not
+  paywitness ca init                     let services come by HTTPS_PROXY, with no change of code
 """
 
 
@@ -33,5 +36,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, sandbox, policy, ops, circuits, doctor):
+for command in (run, demo, sandbox, policy, ops, circuits, ca, redirect, doctor):
     main.add_command(command)

@@ -19,7 +19,7 @@ from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
 from proxy.sandbox.server import Sandbox, SandboxOptions
 from proxy.serving import serve
-from proxy.settings import OFF, Address, Settings, read_address, read_duration, read_listener, read_sink
+from proxy.settings import OFF, Address, Settings, Unlisted, read_address, read_duration, read_listener, read_sink
 
 _FILE_BYTES_MAX = 64 * 1024
 _YEAR_S = 365 * 86400.0
@@ -108,10 +108,23 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     "--grace-seconds", default=25.0, envvar="PAYWITNESS_GRACE_SECONDS", help="How long SIGTERM waits for calls."
 )
 @click.option(
+    "--drain-delay",
+    default="0",
+    envvar="PAYWITNESS_DRAIN_DELAY",
+    help="How long after SIGTERM calls are still taken while /readyz says no; then comes the grace.",
+)
+@click.option(
     "--reuse-port",
     is_flag=True,
     envvar="PAYWITNESS_REUSE_PORT",
     help="Share the listen and webhook ports with other sidecars of this machine; needs a journal that is shared too.",
+)
+@click.option(
+    "--unlisted",
+    default=Unlisted.REFUSE.value,
+    type=click.Choice([way.value for way in Unlisted]),
+    envvar="PAYWITNESS_UNLISTED",
+    help="For callers that use us as their proxy: hosts that no policy names. Never intercepted.",
 )
 @click.option("--calls-max", default=1000, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once.")
 @click.option(
@@ -187,7 +200,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     """What the options say, or SettingsError."""
     policies, spool, events = given["policies"], given["spool"], given["events"]
     settings = Settings(
-        policies=Path(policies) if policies else _policies_here(),
+        policies=Path(policies) if policies else policies_here(),
         listen=read_address(given["listen"], "--listen"),
         admin=read_address(given["admin"], "--admin"),
         journal=given["journal"],
@@ -197,8 +210,10 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         log_level=given["log_level"],
         lease_s=given["lease_seconds"],
         grace_s=given["grace_seconds"],
+        drain_delay_s=read_duration(given["drain_delay"], "--drain-delay", least_s=0, most_s=600),
         calls_max=given["calls_max"],
         reuse_port=given["reuse_port"],
+        unlisted=Unlisted(given["unlisted"]),
         webhooks=read_listener(given["webhooks"], "--webhooks"),
         events=read_sink(events, "--events") if events and events != OFF else None,
         retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
@@ -217,7 +232,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _policies_here() -> Path:
+def policies_here() -> Path:
     here = Path("policies")
     return here if here.is_dir() else shipped_directory()
 

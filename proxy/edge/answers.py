@@ -21,7 +21,8 @@ STAYS = b""
 STAYS_HTTP10 = b"Connection: keep-alive"  # HTTP/1.0 must be told
 CHUNKED = b"Transfer-Encoding: chunked"
 
-_WATCHED = HOP_BY_HOP | FRAMING | {b"date"}
+_DROPPED = HOP_BY_HOP | FRAMING
+_WATCHED = _DROPPED | {b"date"}
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _BODILESS = frozenset({204, 304})
 # Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
@@ -57,13 +58,11 @@ def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: b
     if not 200 <= status_code <= 999:
         raise ValueError("the status of a final answer lies between 200 and 999")
     lines = [_STATUS_LINES.get(status_code) or b"HTTP/1.1 %d " % status_code]
-    for pair in headers:
-        name = pair[0].lower()
-        if name in _WATCHED:
-            if name != b"date":
-                continue
-            date_line = b""
-        lines.append(b": ".join(pair))
+    names = [name.lower() for name, _ in headers]
+    if not _WATCHED.isdisjoint(names):
+        date_line = b"" if b"date" in names else date_line
+        headers = tuple([pair for pair, name in zip(headers, names, strict=True) if name not in _DROPPED])
+    lines += [b": ".join(pair) for pair in headers]
     lines += [line for line in (framing, connection, date_line) if line]
     head = b"\r\n".join(lines) + b"\r\n\r\n"
     # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.

@@ -74,7 +74,8 @@ class Body:
     async def _wait(self) -> bytes:
         limits = self._limits
         began_mono = self._loop.time()
-        within_s = min(limits.body_idle_s, limits.body_s - self._waited_s)
+        earned_s = limits.body_start_s + self._stream.total_bytes / limits.body_bytes_per_s_min
+        within_s = min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s)
         piece = await self._connection.more_of(self._stream, limits.piece_bytes_max, within_s)
         self._waited_s += self._loop.time() - began_mono
         return piece

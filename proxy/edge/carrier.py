@@ -29,6 +29,14 @@ class Carrier(Protocol):
         """Whether a policy names this provider."""
         ...
 
+    def provider_at(self, host: str) -> str | None:
+        """The provider whose policy names this host."""
+        ...
+
+    def observes(self, provider: str) -> bool:
+        """Whether its calls must pass exactly as they came."""
+        ...
+
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
         """Whether the route is an operation's, whatever its body may say. Asked before the body is read."""
         ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from math import inf
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
@@ -23,6 +24,7 @@ from proxy.edge.hall import Hall
 from proxy.edge.limits import TOO_MANY_CONNECTIONS
 from proxy.edge.patience import ASKING, PatientConnection, Waits
 from proxy.edge.refused import BodyLost, Refused, malformed
+from proxy.edge.way import Way
 from proxy.edge.written import IS_OVER
 
 _log = logging.getLogger("paywitness.edge")
@@ -33,6 +35,7 @@ _PLAIN_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
 class Connection(PatientConnection):
     __slots__ = (
         "_ahead",
+        "_first_due_mono",
         "_head_bytes",
         "_latest",
         "_latest_chunked",
@@ -40,12 +43,14 @@ class Connection(PatientConnection):
         "_tail",
         "bulky",
         "http11",
-        "provider",
+        "way",
     )
 
-    def __init__(self, hall: Hall, server: web.Server, provider: str | None) -> None:
+    def __init__(self, hall: Hall, server: web.Server, way: Way, *, due_mono: float = inf) -> None:
+        """`due_mono`: when its first head must be whole, where its time has begun before."""
         super().__init__(hall, server)
-        self.provider = provider  # whose port this is; None: the path says
+        self.way = way
+        self._first_due_mono = due_mono
         self.http11 = True
         self.bulky = False  # a head may have been larger than is allowed: measure it
         self._latest: object = None  # the request that came last
@@ -64,6 +69,7 @@ class Connection(PatientConnection):
             return
         self._wire = cast(asyncio.Transport, transport)
         self._wait_for(Waits.FIRST_BYTE, self._hall.limits.head_s)
+        self._due_mono = min(self._due_mono, self._first_due_mono)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -115,6 +121,8 @@ class Connection(PatientConnection):
         elif self._body is not None and not self._body.is_eof():
             self._body.set_exception(BodyLost(Problem.MALFORMED, "The body ended before its end."))
         self._provoke()
+        if self._wire is not None and not self._wire.can_write_eof():
+            return False  # under TLS nobody can half-close
         return self._waits_for in (Waits.NOTHING, Waits.BODY, Waits.TAKING)
 
     def handle_error(

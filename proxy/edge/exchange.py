@@ -20,7 +20,7 @@ from proxy.edge.connection import Connection
 from proxy.edge.hall import Hall
 from proxy.edge.limits import CALLER_LEFT
 from proxy.edge.refused import CallerLeft, Refused
-from proxy.edge.reverse import WELCOME, Asked, head_size, read_request
+from proxy.edge.request import WELCOME, Asked, head_size, read_request
 from proxy.edge.streaming import pass_on
 from proxy.edge.written import GOES_ON, IS_OVER
 
@@ -69,7 +69,7 @@ class Exchanges:
             if connection.bulky and head_size(message) > self.hall.limits.head_bytes_max:
                 limit = self.hall.limits.head_bytes_max
                 raise Refused(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431)
-            asked = read_request(message, connection.provider)
+            asked = read_request(message, connection.way, self.carrier.provider_at)
             if asked.is_welcome:
                 return WELCOME, False
             if asked.is_ours:
@@ -85,8 +85,9 @@ class Exchanges:
         if not self.carrier.knows(provider):
             detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
             raise Refused(Problem.PROVIDER_NOT_ALLOWED, detail)
+        unchanged = asked.by_proxy and self.carrier.observes(provider)
         if self.carrier.might_be_operation(provider, asked.method, asked.target.segments):
-            call = asked.call(await body.whole())
+            call = asked.call(await body.whole(), unchanged=unchanged)
             try:
                 return await self.carrier.answer(call, connection.still_there)
             except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
@@ -95,7 +96,7 @@ class Exchanges:
                 return problem(Problem.UNKNOWN, detail, sent=True, provider=provider)
         pieces = body.pieces() if body.present else None
         try:
-            return await self.carrier.forward(asked.call(b""), pieces, body.length)
+            return await self.carrier.forward(asked.call(b"", unchanged=unchanged), pieces, body.length)
         except Refused as refusal:  # of the body, on its way through
             refusal.part_sent = True
             raise

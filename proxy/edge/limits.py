@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 class EdgeLimits:
     """Every wait for a caller and everything it may send. Waiting for the engine is bounded by the engine."""
 
-    head_s: float = 10.0  # from the opening of a connection, or the first byte of a later request, to its last header
+    # From the opening of a connection, with CONNECT and TLS where it has them, or from the first byte of a later
+    # request, to its last header. With a tick before and the lingering after it, whoever dribbles is gone in ten.
+    head_s: float = 6.0
     body_s: float = 30.0  # of waiting for the body, all together; time in which we do not read does not count
+    body_start_s: float = 6.0  # of that at first; the rest must be earned, a second by so many bytes:
+    body_bytes_per_s_min: int = 500  # a hundredth of the slowest mobile line; Apache's default too
     body_idle_s: float = 10.0  # between two pieces of the body
     keep_alive_s: float = 75.0  # between two requests; longer than the 60 s after which common client pools let go
     answer_idle_s: float = 30.0  # without the caller taking a byte of its answer
@@ -25,9 +29,9 @@ class EdgeLimits:
 
     @property
     def tick_s(self) -> float:
-        """How often the waits are looked at: an overdue caller is cut at most a quarter late, or a second."""
+        """How often the waits are looked at: an overdue caller is cut at most a quarter late, or half a second."""
         shortest_s = min(self.head_s, self.body_s, self.body_idle_s, self.keep_alive_s, self.answer_idle_s)
-        return min(1.0, shortest_s / 4)
+        return min(0.5, shortest_s / 4)
 
 
 @dataclass(slots=True)
@@ -35,6 +39,7 @@ class EdgeCounters:
     """What the edge knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
 
     connections_open: int = 0
+    tunnels: int = 0  # joined so far, to hosts that no policy names
     requests: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault
@@ -44,5 +49,6 @@ class EdgeCounters:
 TOO_MANY_CONNECTIONS = "too-many-connections"
 IDLE = "idle"  # a connection that was opened, or kept, and asked nothing in time
 ANSWER_NOT_TAKEN = "answer-not-taken"
+TLS_FAILED = "tls-failed"  # between the caller and us
 CALLER_LEFT = "caller-left"
 UPSTREAM_BROKE = "upstream-broke"

@@ -214,7 +214,7 @@ class PatientConnection(web.RequestHandler):
         if wire is None or wire.is_closing():
             return
         self._wait_for(Waits.CLOSING, self._hall.limits.linger_s)
-        if self._half_closed:
+        if self._half_closed or not wire.can_write_eof():  # TLS has its own goodbye, and waits for the caller's
             wire.close()
             return
         wire.write_eof()

@@ -1,8 +1,10 @@
-"""Reverse mode: a request's head to a Call below `/{provider}/...`, or to a page of our own."""
+"""A request's head to a Call, or to a page of our own. Whose it is, the way says by which it came: the path below
+`/{provider}/...`, the port, or the host that it asked for."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -13,11 +15,15 @@ from proxy.core.operation import Outcome
 from proxy.core.reply import Problem, Reply
 from proxy.edge.carrier import Carrier
 from proxy.edge.refused import Refused, malformed
-from proxy.edge.target import OURS, Target, read_target
+from proxy.edge.target import OURS, Target, is_absolute, read_absolute, read_target
+from proxy.edge.way import Way, host_and_port
 from proxy.edge.wishes import Head, read_head
 
 # What payment interfaces use. The parser knows dozens more, most of them from other protocols.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+_PSEUDONYM = b"paywitness"
+_VIA = (b"Via", b"1.1 " + _PSEUDONYM)
 
 _WELCOME = {
     "what": "Paywitness carries payment calls to providers and knows what became of each one.",
@@ -40,6 +46,7 @@ class Asked(NamedTuple):
     method: str
     target: Target
     head: Head
+    by_proxy: bool = False  # the caller asked for the provider's own host: by a proxy setting, or redirected
 
     @property
     def is_welcome(self) -> bool:
@@ -71,23 +78,75 @@ class Asked(NamedTuple):
             raise malformed("An intent may be narrowed by ?merchant= and ?provider=, once each, and by nothing else.")
         return given.get("merchant"), given.get("provider")
 
-    def call(self, body: bytes) -> Call:
+    def call(self, body: bytes, *, unchanged: bool = False) -> Call:
+        """`unchanged`: without the `Via` that a proxy adds (RFC 9110 7.6.3)."""
         first, path, query, segments = self.target
-        return Call(first, self.method, path, query, segments, self.head.headers, body, self.head.wishes)
+        headers = self.head.headers if unchanged or not self.by_proxy else (*self.head.headers, _VIA)
+        return Call(first, self.method, path, query, segments, headers, body, self.head.wishes)
 
 
-def read_request(message: RawRequestMessage, provider: str | None) -> Asked:
+def read_request(message: RawRequestMessage, way: Way, provider_at: Callable[[str], str | None]) -> Asked:
     """Read a head. Raises Refused for what the parser lets pass and we do not."""
     method = message.method
     is_http11 = message.version == HttpVersion11
     if not is_http11 and message.version != HttpVersion10:
         raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
     if method == "CONNECT":
-        raise Refused(Problem.PATH_NOT_ALLOWED, "Tunnels are not served here.")
+        raise malformed("CONNECT must be the first thing that is asked on a connection.")
     if method not in METHODS:
         raise malformed(f"{method} is not served; allowed are {', '.join(sorted(METHODS))}.")
     head = read_head(message.raw_headers, is_http11=is_http11)
-    return Asked(method, read_target(message.path, provider), head)
+    raw, wanted = message.path, way.host
+    if is_absolute(raw):
+        authority, raw = read_absolute(raw)
+        if not _same_host(authority, head.host) or (wanted is not None and _host_of(authority) != wanted):
+            raise malformed("The address asks for one host, and Host, or the connection, for another.")
+        provider = _provider(_host_of(authority), provider_at)
+        if way.provider not in (None, provider):
+            raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"This port is {way.provider}'s alone.")
+        return _by_proxy(method, read_target(raw, provider), head)
+    if wanted is not None and _host_of(head.host.decode("latin-1")) != wanted:
+        raise malformed(f"This connection is to {wanted}, and Host names another.")
+    if way.redirected:
+        provider = _provider(_host_of(head.host.decode("latin-1")), provider_at)
+        return _by_proxy(method, read_target(raw, provider), head)
+    if wanted is not None:
+        return _by_proxy(method, read_target(raw, way.provider), head)
+    return Asked(method, read_target(raw, way.provider), head)
+
+
+def _by_proxy(method: str, target: Target, head: Head) -> Asked:
+    """Raises Refused for what has been here before: it would go round for ever."""
+    for name, value in head.headers:
+        if name.lower() == b"via" and any(_received_by(hop) == _PSEUDONYM for hop in value.lower().split(b",")):
+            detail = "Via says that this request came through Paywitness before: an upstream leads back to its sidecar."
+            raise Refused(Problem.PATH_NOT_ALLOWED, detail)
+    return Asked(method, target, head, by_proxy=True)
+
+
+def _received_by(hop: bytes) -> bytes:
+    """`1.1 name (comment)` to its name."""
+    words = hop.split(maxsplit=2)
+    return words[1] if len(words) > 1 else b""
+
+
+def _provider(host: str | None, provider_at: Callable[[str], str | None]) -> str:
+    provider = provider_at(host) if host is not None else None
+    if provider is None:
+        detail = f"No policy names the host {(host or '')[:80]!r}, and plain HTTP to other hosts is not passed on."
+        raise Refused(Problem.PROVIDER_NOT_ALLOWED, detail)
+    return provider
+
+
+def _host_of(authority: str) -> str | None:
+    found = host_and_port(authority)
+    return found[0] if found is not None else None
+
+
+def _same_host(authority: str, host: bytes) -> bool:
+    """Whether both name one place. A port may be left out on one side."""
+    asked, said = host_and_port(authority), host_and_port(host.decode("latin-1"))
+    return asked is not None and said is not None and asked[0] == said[0] and (asked[1] == said[1] or not said[1])
 
 
 def head_size(message: RawRequestMessage) -> int:

@@ -13,13 +13,16 @@ from proxy.clock import Clock, SystemClock
 from proxy.edge.answers import DateLine
 from proxy.edge.carrier import Carrier
 from proxy.edge.connection import Connection
+from proxy.edge.doorstep import House
 from proxy.edge.exchange import Exchanges
 from proxy.edge.hall import Hall
 from proxy.edge.limits import EdgeCounters, EdgeLimits
+from proxy.edge.porch import Porch, listening_sockets
+from proxy.edge.way import Way
 
 _BACKLOG = 1024  # connections the kernel holds for us; its own bound (somaxconn) may be lower
 _ACCEPT_ROUNDS_MAX = 100  # each takes in all that wait; newcomers must not keep a drain from beginning
-_ACCEPT_STEPS = 5  # of the loop, from an accepted socket to a connection; asyncio takes three
+_ACCEPT_STEPS = 10  # of the loop, from an accepted socket to a connection; our own porch takes six
 _LAST_WORDS_S = 5.0  # what a cancelled exchange gets to come to its end
 
 
@@ -29,7 +32,7 @@ class EdgeServer:
     def __init__(self, carrier: Carrier, limits: EdgeLimits = EdgeLimits(), clock: Clock = SystemClock()) -> None:
         self._hall = Hall(limits, DateLine(clock))
         self._exchanges = Exchanges(carrier, self._hall)
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | Porch] = []
         self._server: web.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -38,22 +41,35 @@ class EdgeServer:
         return self._hall.counters
 
     async def start(
-        self, host: str, port: int, *, provider: str | None = None, reuse_port: bool = False
+        self,
+        host: str,
+        port: int,
+        *,
+        provider: str | None = None,
+        house: House | None = None,
+        reuse_port: bool = False,
     ) -> tuple[str, int]:
-        """Listen, and return the address bound. With `provider` every path of this port is that provider's. With
-        `reuse_port` other sidecars of this machine may listen there too, and the kernel deals out connections."""
+        """Listen, and return the address bound. With `provider` every path of this port is that provider's; with
+        `house` callers may also come by a proxy setting, or redirected. With `reuse_port` other sidecars of this
+        machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
         if self._server is None:
             self._server = web.Server(self._exchanges.serve)  # it does not cancel when a caller leaves: keep that
             self._sweep_timer = loop.call_later(self._hall.limits.tick_s, self._sweep, loop)
         server = self._server
-        listener = await loop.create_server(
-            lambda: Connection(self._hall, server, provider),
-            host,
-            port,
-            backlog=_BACKLOG,
-            reuse_port=reuse_port or None,
-        )
+        listener: asyncio.Server | Porch
+        if house is not None:
+            listener = Porch(
+                await listening_sockets(host, port, _BACKLOG, reuse_port=reuse_port), self._hall, server, house
+            )
+        else:
+            listener = await loop.create_server(
+                lambda: Connection(self._hall, server, Way(provider)),
+                host,
+                port,
+                backlog=_BACKLOG,
+                reuse_port=reuse_port or None,
+            )
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()
         return bound[0], bound[1]

@@ -30,7 +30,7 @@ class Target(NamedTuple):
 def read_target(raw: str, provider: str | None = None) -> Target:
     """Take the target apart. With `provider` the whole path is that provider's, as on a port of its own."""
     if not raw.startswith("/"):
-        raise _refused("Only paths are served here, as in /{provider}/...: no absolute addresses, no tunnels.")
+        raise _refused("Only paths are served here, as in /{provider}/..., and addresses of hosts that a policy names.")
     whole, _, query = raw.partition("?")
     if "#" in raw or not raw.isascii():
         raise _refused("The path has a fragment, or characters that must be percent-encoded.")
@@ -45,6 +45,21 @@ def read_target(raw: str, provider: str | None = None) -> Target:
     if "%" in path or "/." in path or "//" in path or ";" in path or "\\" in path or path.endswith("/"):
         return Target(first, path, query, tuple(_segment(text) for text in path[1:].split("/")))
     return Target(first, path, query, tuple(path[1:].split("/")))
+
+
+def is_absolute(raw: str) -> bool:
+    return raw[:7].lower() == "http://" or raw[:8].lower() == "https://"
+
+
+def read_absolute(raw: str) -> tuple[str, str]:
+    """An address taken apart: its host and port as they came, and the rest as a path. Users in it are refused."""
+    authority, slash, rest = raw.partition("://")[2].partition("/")
+    if "?" in authority or "#" in authority:
+        authority, mark, asked = authority.partition("?")
+        slash, rest = "/", mark + asked
+    if "@" in authority or not authority:
+        raise _refused("The address has a user in it, or no host.")
+    return authority, (slash or "/") + rest
 
 
 def _segment(text: str) -> str:

@@ -2,7 +2,7 @@
 or with `/{account}` behind it.
 
 Connections, heads and bodies are bounded as on the other ports. A stranger learns nothing here: what is not an address
-of ours is 404, what is not genuine is 401, and neither says why.
+of ours is 404, what is not genuine is 401 or what its provider wants to hear, and neither says why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Protocol, cast
 
 from aiohttp import web
@@ -26,21 +25,23 @@ from proxy.edge.connection import Connection
 from proxy.edge.exchange import Exchanges
 from proxy.edge.limits import EdgeLimits
 from proxy.edge.refused import Refused
-from proxy.edge.reverse import head_size, read_request
+from proxy.edge.request import head_size, read_request
 from proxy.edge.server import EdgeServer
 from proxy.edge.target import OURS
+from proxy.edge.way import REVERSE
 from proxy.engine.webhooks import WebhookReply
 from proxy.telemetry.lines import place_of
 
 _log = logging.getLogger("paywitness.edge")
 
 # Providers send a few kilobytes at once. Whoever needs longer, or more connections than these, is no provider.
-LIMITS = EdgeLimits(body_s=10.0, connections_max=256)
+LIMITS = EdgeLimits(head_s=10.0, body_s=10.0, body_start_s=10.0, connections_max=256)
 _RETRY_AFTER_S = 5
 
+_NOT_GENUINE = ("webhook-not-genuine", "The delivery is not genuine")
 _KINDS = {  # what is said beside a status that is no 2xx; the same for every reason behind it
     400: ("webhook-unreadable", "The body is not JSON"),
-    401: ("webhook-not-genuine", "The delivery is not genuine"),
+    **dict.fromkeys((401, 403, 498), _NOT_GENUINE),  # by the policy's `refuse_with`; HTTP itself knows no 498
     404: ("not-found", "There is no such thing here"),
     405: ("method-not-allowed", "Webhooks are POSTed here"),
     422: ("webhook-without-id", "An event cannot be told from its own repetition: it has no id"),
@@ -80,7 +81,7 @@ class _Deliveries(Exchanges):
         try:
             if connection.bulky and head_size(message) > limits.head_bytes_max:
                 raise Refused(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
-            asked = read_request(message, None)
+            asked = read_request(message, REVERSE, _no_proxy)
             segments = asked.target.segments
             if asked.target.first != OURS or len(segments) not in (2, 3) or segments[0] != "webhooks":
                 return _reply(WebhookReply(404)), False
@@ -89,7 +90,7 @@ class _Deliveries(Exchanges):
             body = await Body(connection, request.content, asked.head, limits).whole()
         except Refused as refusal:
             self.hall.counters.refused[refusal.kind] += 1
-            if refusal.kind is Problem.PATH_NOT_ALLOWED:
+            if refusal.kind in (Problem.PATH_NOT_ALLOWED, Problem.PROVIDER_NOT_ALLOWED):
                 return _reply(WebhookReply(404)), False
             return refusal.reply, refusal.closes
         account = segments[2] if len(segments) == 3 else ""
@@ -100,12 +101,16 @@ class _Deliveries(Exchanges):
             return _reply(WebhookReply(500)), False
 
 
+def _no_proxy(host: str) -> None:
+    """Nobody is carried anywhere from here."""
+
+
 def _reply(told: WebhookReply) -> Reply:
     status = told.status_code
     if 200 <= status < 300:
         headers: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),) if told.body else ()
         return Reply(status, headers, told.body, Outcome.NONE)
-    kind, title = _KINDS.get(status, ("refused", HTTPStatus(status).phrase))
+    kind, title = _KINDS.get(status, ("refused", "The delivery was not taken"))
     members = {"type": PROBLEM_TYPE_PREFIX + kind, "title": title, "status": status}
     headers = ((b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store"))
     if status == 405:

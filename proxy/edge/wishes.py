@@ -31,6 +31,7 @@ class Head(NamedTuple):
     length: int | None  # of the body, where it is said
     chunked: bool
     expects_continue: bool
+    host: bytes  # empty where HTTP/1.0 names none
 
 
 def read_head(raw: Headers, *, is_http11: bool) -> Head:
@@ -59,10 +60,11 @@ def _framed(
 ) -> Head:
     connection: list[tuple[bytes, bytes]] = []
     length: int | None = None
-    chunked = has_host = expects_continue = False
+    chunked = expects_continue = False
+    host = b""
     for name, value in watched:
         if name == b"host":
-            has_host = _is_host(value)
+            host = value if _is_host(value) else b""
         elif name == b"content-length":
             length = int(value)  # digits only, and once: the parser saw to it
         elif name == b"transfer-encoding":
@@ -72,10 +74,10 @@ def _framed(
                 connection.append((name, value))
         elif name == b"expect":
             expects_continue = _is_continue(value) and is_http11
-    if is_http11 and not has_host:
+    if is_http11 and not host:
         raise malformed("The Host header is missing, empty, or no host.")
     headers = end_to_end((*connection, *kept)) if connection else tuple(kept)
-    return Head(headers, wishes, length, chunked, expects_continue)
+    return Head(headers, wishes, length, chunked, expects_continue, host)
 
 
 def _is_host(value: bytes) -> bool:

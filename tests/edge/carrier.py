@@ -61,6 +61,12 @@ class FakeCarrier:
     def knows(self, provider: str) -> bool:
         return provider in {"acme", "globex"}
 
+    def provider_at(self, host: str) -> str | None:
+        return {"api.acme.test": "acme", "api.globex.test": "globex"}.get(host)
+
+    def observes(self, provider: str) -> bool:
+        return provider == "globex"
+
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
         return segments[:2] == ("v1", "charges")
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 import uvloop
 
+from proxy.edge.connection import Connection
+from proxy.edge.doorstep import House
 from proxy.edge.limits import EdgeLimits
 from proxy.edge.server import EdgeServer
+from proxy.settings import Unlisted
+from proxy.tasks import Tasks
 from tests.edge.carrier import FakeCarrier
 from tests.edge.talk import Caller
 
@@ -29,6 +34,19 @@ def carrier() -> FakeCarrier:
     return FakeCarrier()
 
 
+class Nowhere:
+    """No tunnel leads anywhere."""
+
+    async def join(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None:
+        return "there is no outside here"
+
+    def leave(self, protocol: asyncio.Protocol) -> None:
+        raise AssertionError("nobody was there")
+
+    def is_ours(self, peer: tuple[Any, ...]) -> bool:
+        return False
+
+
 class Edge:
     """A running edge and the callers that were opened to it."""
 
@@ -42,6 +60,13 @@ class Edge:
         caller = await Caller.open(self.address)
         self.callers.append(caller)
         return caller
+
+    @property
+    def connection(self) -> Connection:
+        """The only one, once it has asked something."""
+        (connection,) = self.server._hall.connections
+        assert isinstance(connection, Connection)
+        return connection
 
     @property
     def refused(self) -> dict[str, int]:
@@ -58,10 +83,13 @@ MakeEdge = Callable[..., Awaitable[Edge]]
 @pytest.fixture
 async def make_edge(carrier: FakeCarrier) -> AsyncIterator[MakeEdge]:
     made: list[Edge] = []
+    tasks = Tasks()
 
-    async def make(limits: EdgeLimits = EdgeLimits(), provider: str | None = None) -> Edge:
+    async def make(limits: EdgeLimits = EdgeLimits(), provider: str | None = None, house: House | None = None) -> Edge:
         server = EdgeServer(carrier, limits)
-        edge = Edge(server, await server.start("127.0.0.1", 0, provider=provider), carrier)
+        if house is None and provider is None:  # as in production, with nobody to vouch for and nowhere to go
+            house = House(carrier.provider_at, lambda host: None, Nowhere(), Unlisted.REFUSE, tasks)
+        edge = Edge(server, await server.start("127.0.0.1", 0, provider=provider, house=house), carrier)
         made.append(edge)
         return edge
 
@@ -71,6 +99,7 @@ async def make_edge(carrier: FakeCarrier) -> AsyncIterator[MakeEdge]:
             caller.abort()
         carrier.release()
         await edge.server.close()
+    await tasks.stop()
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ async def test_requests_that_have_come_are_answered_in_a_drain(edge: Edge) -> No
     caller.send(request("/acme/v1/charges/1"))
     await edge.carrier.arrived.wait()
     caller.send(request("/acme/v1/charges/2") + request("/acme/v1/charges/3"))
-    (connection,) = edge.server._hall.connections
+    connection = edge.connection
     await until(lambda: len(connection._messages) == 2)
     draining = asyncio.ensure_future(edge.server.drain(GRACE_S))
     edge.carrier.release()

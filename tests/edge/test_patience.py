@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from proxy.core.operation import Outcome
 from proxy.core.reply import Reply
 from tests.edge.carrier import Streamed
-from tests.edge.conftest import PATIENCE, Edge
+from tests.edge.conftest import PATIENCE, Edge, MakeEdge
 from tests.edge.talk import Caller, get, request, until
 
 pytestmark = pytest.mark.slow  # it waits for real patience to end
@@ -94,6 +95,23 @@ async def test_a_dribbled_body_is_cut(impatient: Edge, path: bytes) -> None:
     assert (await caller.answer()).status_code == 408
     assert loop.time() - began >= PATIENCE.body_s
     caller.abort()
+    await sending
+
+
+async def test_a_body_earns_its_time_by_its_bytes(make_edge: MakeEdge) -> None:
+    edge = await make_edge(replace(PATIENCE, body_s=60.0, body_start_s=0.3, body_bytes_per_s_min=500))
+    slow, fast = await edge.caller(), await edge.caller()
+    head = b"POST /acme/v1/charges HTTP/1.1\r\nHost: a\r\nContent-Length: 30000\r\n\r\n"
+    slow.send(head)
+    fast.send(head)
+    sending = asyncio.ensure_future(dribble(slow, b"x" * 30_000, 0.02))
+    told = asyncio.ensure_future(slow.answer())
+    for _ in range(30):  # longer than the start that everybody has
+        fast.send(b"x" * 1000)
+        await asyncio.sleep(0.02)
+    assert (await fast.answer()).status_code == 200
+    assert (await told).problem == "too-slow"
+    slow.abort()
     await sending
 
 

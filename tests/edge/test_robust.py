@@ -15,7 +15,7 @@ from aiohttp import ClientSession
 
 from proxy.edge.carrier import Carrier
 from proxy.engine.engine import Engine
-from tests.edge.conftest import Edge
+from tests.edge.conftest import Edge, MakeEdge
 from tests.edge.talk import get, request, until
 from tests.edge.test_hostile import MALFORMED
 
@@ -78,11 +78,11 @@ class Exploding:
         raise ValueError("canary")
 
 
-async def test_a_parser_that_fails_is_the_requests_fault(edge: Edge) -> None:
+async def test_a_parser_that_fails_is_the_requests_fault(make_edge: MakeEdge) -> None:
+    edge = await make_edge(provider="acme")
     caller = await edge.caller()
     await until(lambda: edge.server.counters.connections_open == 1)
-    (connection,) = edge.server._hall.connections
-    connection._parser = Exploding()  # type: ignore[assignment]
+    edge.connection._parser = Exploding()  # type: ignore[assignment]
     assert (await caller.ask(request())).problem == "malformed"
     assert await caller.is_closed()
 
@@ -92,7 +92,7 @@ async def test_a_parser_that_fails_behind_a_request_does_not_spoil_its_answer(ed
     caller = await edge.caller()
     caller.send(request())
     await edge.carrier.arrived.wait()
-    (connection,) = edge.server._hall.connections
+    connection = edge.connection
     connection._parser = Exploding()  # type: ignore[assignment]
     caller.send(request())
     await until(lambda: connection._close)

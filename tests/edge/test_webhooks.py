@@ -131,6 +131,8 @@ async def test_only_posting_is_allowed_whoever_is_named(method: str) -> None:
     [
         (400, "webhook-unreadable"),
         (401, "webhook-not-genuine"),
+        (403, "webhook-not-genuine"),
+        (498, "webhook-not-genuine"),  # which HTTP does not know, and GoCardless wants
         (404, "not-found"),
         (422, "webhook-without-id"),
         (503, "webhook-not-kept"),

@@ -1,0 +1,244 @@
+"""The authority vouches for its policies' hosts and for nothing else: judged by OpenSSL, as clients would."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from proxy.authority.certificates import Authority, make_authority, make_leaf, names_of, read_authority
+from proxy.authority.files import AuthorityFiles
+from proxy.authority.leaves import Leaves
+from proxy.core.errors import SettingsError
+
+NOW = datetime.now(UTC)
+
+
+class StandingClock:
+    """A wall clock that stands where it is put."""
+
+    def __init__(self, now: datetime = NOW) -> None:
+        self.at = now
+
+    def now(self) -> float:
+        return self.at.timestamp()
+
+    def mono(self) -> float:
+        return 0.0
+
+    def boot(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    """A whole handshake in memory. Raises what the client says against it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    done = {"ours": False, "theirs": False}
+    for _ in range(10):
+        for who, side in (("theirs", theirs), ("ours", ours)):
+            try:
+                side.do_handshake()
+                done[who] = True
+            except ssl.SSLWantReadError:
+                pass
+        if all(done.values()):
+            return
+    raise AssertionError("the handshake does not end")
+
+
+def trusting(*authorities: Authority) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata="".join(authority.pem.decode() for authority in authorities))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+def leaves(authority: Authority, clock: StandingClock | None = None) -> Leaves:
+    return Leaves(lambda: authority, clock or StandingClock())
+
+
+def test_a_host_of_a_policy_is_believed() -> None:
+    authority = make_authority(["api.acme.test"], NOW)
+    context = leaves(authority).context_for("api.acme.test")
+    assert context is not None
+    shake(context, trusting(authority), "api.acme.test")
+
+
+def test_only_http_1_is_agreed_on() -> None:
+    authority = make_authority(["api.acme.test"], NOW)
+    context = leaves(authority).context_for("api.acme.test")
+    assert context is not None
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = trusting(authority).wrap_bio(to_client, to_server, server_hostname="api.acme.test")
+    ours = context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (theirs, ours, theirs, ours):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+    assert theirs.selected_alpn_protocol() == "http/1.1"
+
+
+def test_no_other_host_gets_a_certificate() -> None:
+    found = leaves(make_authority(["api.acme.test"], NOW))
+    assert found.context_for("bank.test") is None
+    assert found.context_for("xapi.acme.test") is None
+    assert Leaves(lambda: None, StandingClock()).context_for("api.acme.test") is None
+
+
+@pytest.mark.parametrize("host", ["bank.test", "acme.test", "other.acme.test"])
+def test_a_certificate_made_for_another_host_is_refused_by_clients(host: str) -> None:
+    """Whoever stole the key could make one: the authority's own certificate forbids it."""
+    authority = make_authority(["api.acme.test"], NOW)
+    forged = Authority(make_authority([host], NOW, key=authority.key).certificate, authority.key)
+    context = leaves(forged).context_for(host)
+    assert context is not None
+    with pytest.raises(ssl.SSLCertVerificationError, match="permitted subtree violation"):
+        shake(context, trusting(authority), host)
+
+
+def test_a_certificate_for_an_address_is_refused_by_clients() -> None:
+    import ipaddress
+
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    authority = make_authority(["api.acme.test"], NOW)
+    key = ec.generate_private_key(ec.SECP256R1())
+    forged = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW - timedelta(hours=1))
+        .not_valid_after(NOW + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("10.0.0.1"))]), critical=True)
+        .sign(authority.key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    descriptor = os.memfd_create("forged")
+    os.write(descriptor, forged.public_bytes(serialization.Encoding.PEM) + private)
+    context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
+    with pytest.raises(ssl.SSLCertVerificationError, match="excluded subtree violation"):
+        shake(context, trusting(authority), "10.0.0.1")
+
+
+def test_another_name_on_the_connection_is_refused() -> None:
+    authority = make_authority(["api.acme.test", "api.globex.test"], NOW)
+    context = leaves(authority).context_for("api.acme.test")
+    assert context is not None
+    with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized.name|callback failed"):
+        shake(context, trusting(authority), "api.globex.test")
+
+
+def test_a_leaf_lives_a_day_and_is_made_again_at_noon() -> None:
+    clock = StandingClock()
+    authority = make_authority(["api.acme.test"], NOW)
+    made = leaves(authority, clock)
+    first = made.context_for("api.acme.test")
+    assert make_leaf(authority, "api.acme.test", authority.key, NOW).ends_at == NOW + timedelta(days=1)
+    clock.at = NOW + timedelta(hours=11)
+    assert made.context_for("api.acme.test") is first
+    clock.at = NOW + timedelta(hours=13)
+    assert made.context_for("api.acme.test") is not first
+
+
+def test_wildcards_are_covered_by_what_they_stand_below() -> None:
+    assert names_of(["*-checkout-live.adyenpayments.com", "*.acme.test", "api.acme.test"]) == (
+        "acme.test",
+        "adyenpayments.com",
+        "api.acme.test",
+    )
+    authority = make_authority(["*-live.acme.test"], NOW)
+    context = leaves(authority).context_for("shop-live.acme.test")
+    assert context is not None
+    shake(context, trusting(authority), "shop-live.acme.test")
+
+
+def test_without_hosts_there_is_no_authority() -> None:
+    """One without names would be one for every name."""
+    with pytest.raises(SettingsError, match="nothing to vouch for"):
+        make_authority([], NOW)
+
+
+class TestFiles:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> AuthorityFiles:
+        return AuthorityFiles(tmp_path / "home")
+
+    def test_the_key_is_its_owners_alone(self, files: AuthorityFiles) -> None:
+        files.begin(["api.acme.test"], NOW)
+        assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+        assert b"PRIVATE" not in files.certificate.read_bytes() + files.bundle.read_bytes()
+        files.key.chmod(0o640)
+        with pytest.raises(SettingsError, match="can be read by others"):
+            files.read()
+
+    def test_what_was_written_is_read_again(self, files: AuthorityFiles) -> None:
+        assert files.read() is None
+        made = files.begin(["api.acme.test"], NOW)
+        read = files.read()
+        assert read is not None
+        assert read.fingerprint == made.fingerprint
+
+    def test_another_host_keeps_the_key_and_those_who_trusted_it(self, files: AuthorityFiles) -> None:
+        before = files.begin(["api.acme.test"], NOW)
+        after = files.begin(["api.acme.test", "api.globex.test"], NOW)
+        context = leaves(after).context_for("api.acme.test")
+        assert context is not None
+        shake(context, trusting(before), "api.acme.test")  # by the bundle it had
+        new = leaves(after).context_for("api.globex.test")
+        assert new is not None
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(new, trusting(before), "api.globex.test")
+        shake(new, ssl.create_default_context(cafile=str(files.bundle)), "api.globex.test")
+
+    def test_a_rotation_cuts_nobody_off(self, files: AuthorityFiles) -> None:
+        before = files.begin(["api.acme.test"], NOW)
+        prepared = files.prepare(["api.acme.test"], NOW)
+        in_force = files.read()
+        assert in_force is not None
+        assert in_force.fingerprint == before.fingerprint != prepared.fingerprint
+        loaded = ssl.create_default_context(cafile=str(files.bundle))  # a client, once it took the new bundle
+        after = files.take_over()
+        assert after.fingerprint == prepared.fingerprint
+        assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+        for authority in (before, after):
+            context = leaves(authority).context_for("api.acme.test")
+            assert context is not None
+            shake(context, loaded, "api.acme.test")
+        with pytest.raises(SettingsError, match="no next authority"):
+            files.take_over()
+
+    def test_the_bundle_trusts_what_the_system_trusts(self, files: AuthorityFiles) -> None:
+        files.begin(["api.acme.test"], NOW)
+        system = ssl.create_default_context().get_ca_certs()
+        ours = ssl.create_default_context(cafile=str(files.bundle)).get_ca_certs()
+        assert len(ours) == len(system) + 1
+
+    def test_a_broken_one_is_told_and_never_replaced(self, files: AuthorityFiles) -> None:
+        files.begin(["api.acme.test"], NOW)
+        files.key.write_text("not a key")
+        with pytest.raises(SettingsError, match="cannot be used"):
+            files.begin(["api.acme.test"], NOW)
+        assert files.key.read_text() == "not a key"
+
+    def test_an_authority_without_names_is_not_taken(self, files: AuthorityFiles) -> None:
+        made = make_authority(["api.acme.test"], NOW)
+        other = ec.generate_private_key(ec.SECP256R1())
+        with pytest.raises(ValueError, match="not of one pair"):
+            read_authority(made.pem, Authority(made.certificate, other).key_pem)
