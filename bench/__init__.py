@@ -7,6 +7,7 @@
     capture       the two scripts of a clean call, with the arguments that Paywitness really gave Redis
     nginx         the same two scripts from nginx + Lua (`two_scripts.lua`): what they cost in C
     rounds        which route is driven when; the routes take turns, so that a noisy machine is noisy to all of them
+    engine_alone  a clean call without sockets and disks: what the engine itself costs
     figures       rounds to medians and ratios; pure
     memory        what an ended operation takes in Redis
     machine       what the figures stand on: processor, versions, file system, what its fsync costs

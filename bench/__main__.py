@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
+from bench import classifying
+from bench.engine_alone import measure_engine
 from bench.figures import compare
 from bench.machine import look_at
 from bench.memory import Memory, measure_memory
 from bench.processes import BenchError, NotMeasured
-from bench.report import as_json, conditions, memory_lines, table
+from bench.report import as_json, conditions, engine_line, memory_lines, table
 from bench.rounds import FULL, QUICK, Plan, Run, run
 
 TOP = Path(__file__).resolve().parent.parent
@@ -39,19 +41,23 @@ def main(quick: bool, rounds: int | None, only_memory: bool, wants_json: bool) -
         click.echo(line, err=wants_json)
     try:
         measured = Run() if only_memory else run(plan, TOP, _say)
+        engine_us = None if only_memory else measure_engine(TOP)
         comparisons = compare(measured.cells)
         if not wants_json and not only_memory:
             for line in table(comparisons, measured.notes):
                 click.echo(line)
+            if engine_us is not None:
+                click.echo(engine_line(engine_us))
         memory, why_not = _memory(plan)
     except BenchError as error:
         raise click.ClickException(str(error)) from None
     if wants_json:
-        click.echo(as_json(machine, comparisons, measured.notes, memory, why_not))
+        click.echo(as_json(machine, comparisons, measured.notes, engine_us, memory, why_not))
         return
     click.echo("")
     for line in memory_lines(memory) if memory is not None else [f"Memory in Redis: not measured: {why_not}"]:
         click.echo(line)
+    click.echo(classifying.line(classifying.largest()))
 
 
 def _memory(plan: Plan) -> tuple[Memory | None, str]:

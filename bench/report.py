@@ -77,6 +77,10 @@ def _verdict(comparisons: list[Comparison]) -> Iterator[str]:
             yield f"  {PAYWITNESS_REDIS}, over {NGINX}: x {comparison.over_nginx.median:.1f}"
 
 
+def engine_line(engine_us: float) -> str:
+    return f"Engine alone, us of CPU per clean call: {engine_us:.0f}"
+
+
 def memory_lines(memory: Memory) -> Iterator[str]:
     yield (
         f"Memory in Redis, over {memory.operations} ended operations: {memory.bytes_each:.0f} bytes "
@@ -86,13 +90,19 @@ def memory_lines(memory: Memory) -> Iterator[str]:
 
 
 def as_json(
-    machine: Machine, comparisons: list[Comparison], notes: list[str], memory: Memory | None, why_no_memory: str
+    machine: Machine,
+    comparisons: list[Comparison],
+    notes: list[str],
+    engine_us: float | None,
+    memory: Memory | None,
+    why_no_memory: str,
 ) -> str:
     return json.dumps(
         {
             "machine": asdict(machine),
             "notes": notes,
             "comparisons": [asdict(comparison) for comparison in comparisons],
+            "engine_us": engine_us,
             "memory": {"not_measured": why_no_memory} if memory is None else asdict(memory),
         },
         indent=2,

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from bench import nginx
+from bench import classifying, nginx
 from bench.capture import CLIENT_KEY, KEY, OPERATION_ID, Captured, template_of, words_in
+from bench.engine_alone import drive, engine_of
 from bench.figures import DIRECT, NGINX, PASS_THROUGH, PAYWITNESS, PAYWITNESS_REDIS, Cell, compare
 from bench.load import Result
 from bench.memory import measure_memory
 from bench.processes import NotMeasured, Started
 from bench.report import table
 from bench.rounds import Plan, run
+from proxy.core.operation import Outcome
+from proxy.journal.base import Listing
 from proxy.journal.redis_connection import packed
 from tests.journal.redis_server import RedisServer
+from tests.policy.pack import BOOK
 
 TOP = Path(__file__).resolve().parent.parent
 
@@ -122,6 +126,18 @@ def test_without_redis_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -
         measure_memory(1, TOP, lambda text: None)
 
 
+def test_classifying_is_measured_by_the_operation_with_the_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifying, "_CALLS", 3)
+    cost = classifying.largest()
+    provider, _, name = cost.operation.partition(".")
+    (policy,) = (found for found in BOOK.providers[provider].policies if found.operation == name)
+    assert cost.rows <= len(policy.classify.rows) + len(policy.classify.answers)
+    assert cost.rows >= 13
+    assert cost.micros > 0
+    said = f"{cost.micros:.0f} us ({cost.operation}, {cost.rows} rows, a {cost.status_code} of"
+    assert said in classifying.line(cost)
+
+
 @pytest.mark.slow
 def test_a_short_run_measures_every_route_or_says_why_not() -> None:
     measured = run(Plan(1, 0.05, {2: 0.2}, 0), TOP, lambda text: None)
@@ -139,3 +155,13 @@ def test_memory_is_measured_over_as_many_operations_as_were_asked_for() -> None:
     assert memory.operations >= 50
     assert 500 < memory.bytes_each < 20_000
     assert memory.keys_each == pytest.approx(1.0, abs=0.2)
+
+
+async def test_the_engine_alone_makes_whole_payments() -> None:
+    engine = engine_of(TOP / "policies")
+    await drive(engine, 0, 20)
+    operations = await engine.journal.listing(Listing())
+    assert [operation.outcome for operation in operations] == [Outcome.SUCCEEDED] * 20
+    for operation in operations:
+        assert all((operation.key, operation.provider, operation.operation, operation.account, operation.client_key))
+        assert all((operation.fingerprint, operation.credential, operation.revision, operation.upstream))

@@ -1,0 +1,123 @@
+"""The engine alone: a clean call from `Engine.answer` to its reply, over a journal in memory and a provider that
+answers at once. No socket, no disk: what is left is what recognising, claiming, deciding and recording cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import uvloop
+
+from proxy.chance import SystemChance
+from proxy.clock import SystemClock
+from proxy.core.call import Call
+from proxy.core.evidence import Evidence, NetworkPhase, Response
+from proxy.engine.attempt import Sender
+from proxy.engine.engine import Engine
+from proxy.engine.steps import NoSteps
+from proxy.journal.memory import MemoryJournal
+from proxy.policy.book import PolicyBook, load_file
+from proxy.telemetry.logs import Logs
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
+from proxy.vault import RingKey, Vault
+from proxy.wiring import Bounds, Ground, assemble
+
+_CALLERS = 10
+_WARM_CALLS = 300
+_CALLS = 1_000  # a part: the median of the parts is told, so that a noisy machine spoils some of them only
+_PARTS = 5
+_ANSWER = Response(
+    200,
+    b"OK",
+    ((b"Content-Type", b"application/json"), (b"Request-Id", b"req_1")),
+    b'{"id":"ch_1","object":"charge","status":"succeeded","amount":1099,"currency":"eur","captured":true,'
+    b'"description":"' + b"a charge that went well" * 6 + b'"}',
+)
+_BODY = (
+    b'{"amount":1099,"currency":"eur","source":"tok_visa","capture":true,"customer":"cus_4711",'
+    b'"metadata":{"order_id":"%b","channel":"web"},"description":"%b"}'
+)
+
+
+class _Provider:
+    """In the place of the upstream client: every attempt is written and answered at once."""
+
+    async def send(self, *_: object, may_send: object, **__: object) -> Evidence:
+        if not callable(may_send) or not may_send():
+            raise RuntimeError("a clean call may be sent")
+        return Evidence(NetworkPhase.COMPLETE, 700, None, _ANSWER, "answered", 0.001)
+
+
+class _NoSpool:
+    async def put(self, *_: object, **__: object) -> bool:
+        return False
+
+
+def _call(number: int) -> Call:
+    """What the edge makes of a call of `bench.load`."""
+    key = b"alone-%010d" % number
+    headers = (
+        (b"Host", b"api.acme.test"),
+        (b"User-Agent", b"bench/1"),
+        (b"Accept", b"application/json"),
+        (b"Authorization", b"Bearer sk_test_bench"),
+        (b"Content-Type", b"application/json"),
+        (b"Idempotency-Key", key),
+    )
+    return Call("acme", "POST", "/v1/charges", "", ("v1", "charges"), headers, _BODY % (key, b"x" * 320))
+
+
+def engine_of(policies: Path) -> Engine:
+    clock, chance = SystemClock(), SystemChance()
+    logger = logging.getLogger("paywitness")
+    logger.setLevel(logging.INFO)
+    telemetry = Telemetry(Metrics("bench", clock.now), Logs(logger))
+    vault = Vault(b"an identity secret of the bench", (RingKey("k1", bytes(32)),), chance.nonce)
+    ground = Ground(MemoryJournal(clock=clock), vault, clock, chance, NoSteps(), telemetry, {})
+    parts = assemble(ground, Bounds(), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
+    sender = Sender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
+    parts.engine.carry = replace(parts.engine.carry, sender=sender)
+    return parts.engine
+
+
+async def drive(engine: Engine, first: int, calls: int) -> float:
+    """CPU seconds for so many calls, by a few callers at once."""
+    each = calls // _CALLERS
+    began_s = time.process_time()
+    await asyncio.gather(*(_caller(engine, first + caller * each, each) for caller in range(_CALLERS)))
+    return time.process_time() - began_s
+
+
+async def _caller(engine: Engine, first: int, calls: int) -> None:
+    for number in range(first, first + calls):
+        reply = await engine.answer(_call(number), lambda: True)
+        if reply.status_code != 200:
+            raise RuntimeError(f"answered {reply.status_code}: no clean path")
+
+
+async def _measured(policies: Path) -> float:
+    engine = engine_of(policies)
+    await drive(engine, 0, _WARM_CALLS)
+    gc.collect()
+    gc.disable()  # a journal in memory keeps all that was written, and the collector would look at it again and again
+    parts = [await drive(engine, _WARM_CALLS + part * _CALLS, _CALLS) for part in range(_PARTS)]
+    return statistics.median(parts) / _CALLS * 1e6
+
+
+def measure_engine(top: Path) -> float:
+    """Microseconds of CPU per clean call of the engine alone, in a process of its own."""
+    ran = subprocess.run([sys.executable, "-m", "bench.engine_alone"], cwd=top, check=True, capture_output=True)
+    return float(ran.stdout)
+
+
+if __name__ == "__main__":
+    print(uvloop.run(_measured(Path("policies"))))
