@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
-import os
 import socket
+import tempfile
+from pathlib import Path
+from typing import IO
 
 # Not those that the kernel gives out by itself: until ours is taken it could be given to another test's. And each
-# worker has its own, one after the other.
-_FIRST, _EACH, _WORKERS = 20_000, 1_500, 8
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-_ports = itertools.cycle(range(_FIRST + _worker * _EACH, _FIRST + (_worker + 1) * _EACH))
+# process that runs tests has a range of its own, held by a lock for as long as it lives: not only each worker of one
+# run, but those of two runs at once.
+_FIRST, _EACH, _RANGES = 20_000, 500, 24
+_held: list[IO[bytes]] = []
+
+
+def _range() -> range:
+    for number in range(_RANGES):
+        lock = (Path(tempfile.gettempdir()) / f"paywitness-test-ports-{number}").open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _held.append(lock)  # closing it would let it go
+        return range(_FIRST + number * _EACH, _FIRST + (number + 1) * _EACH)
+    raise AssertionError(f"more than {_RANGES} processes run these tests")
+
+
+_ports = itertools.cycle(_range())
 
 
 def free_port() -> int:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from proxy.core.call import Priority
 from proxy.core.circuit import Group
+from proxy.core.frozen import frozen
 from proxy.core.reading import Classification, Effect, Reading
 
 RATIO_LEAST = 0.05  # retries that do not help are cut to this part of first attempts (or to the floor)
@@ -89,7 +90,7 @@ class BudgetRules:
         return BudgetRules(self.window_s, provider, operation, account, failure_class, self.per_intent)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Where an attempt comes from, as budgets count it."""
 

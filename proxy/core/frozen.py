@@ -1,7 +1,7 @@
-"""Frozen values: records that are never changed once they are made. A call makes about seventy of them.
+"""Frozen values: records that are never changed once they are made. A call makes some forty of them.
 
 Frozen by the type checker, which reads every line of ours, and not again at run time: a frozen dataclass sets each of
-its fields by a function call, and those of a payment have three hundred. That was a sixth of all the engine did.
+its fields by a function call, and those of a call have three hundred. That was about a tenth of all the engine did.
 """
 
 from __future__ import annotations

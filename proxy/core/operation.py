@@ -146,6 +146,11 @@ class Operation:
         return after
 
     @property
+    def sent_stamp(self) -> str | None:
+        """What the provider was given to show: nothing, where the request had no room for it."""
+        return None if self.unstamped else self.stamp
+
+    @property
     def outcome(self) -> Outcome:
         match self.state:
             case State.SUCCEEDED:

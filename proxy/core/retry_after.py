@@ -42,6 +42,6 @@ def _until_reset_s(response: Response, now: float) -> float | None:
 def _date(text: str) -> float | None:
     try:
         parsed: datetime = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):  # the last: a time zone of twenty digits
         return None
     return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()

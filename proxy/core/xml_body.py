@@ -4,7 +4,8 @@ What the tree of a document is:
 - `{root: ...}`. An element with elements inside is an object, one with text a text, an empty one null. Elements that
   repeat are a list. Names go without their namespace, and with `_` for `-`: Braintree reads both spellings alike.
 - `type="array"`, `"integer"`, `"boolean"` and `nil="true"` say what a value is, and are no part of it. Any other
-  attribute stands as `@name` beside `#text`.
+  attribute stands as `@name` beside `#text`, or beside the `#items` of an array; so does a type that is no type of
+  values, for two prices that differ by it alone are two prices.
 
 What two readers could read in two ways is refused: a document type and its entities, text among elements, text that a
 comment cuts in two, a value twice among others, a byte order that would have to be guessed. Parsing is expat's.
@@ -27,6 +28,7 @@ _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1"})  # those in which AS
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SPACE = " \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_KINDS = frozenset({"", "string", "symbol", "integer", "boolean", "decimal", "float", "double", "date", "datetime"})
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 _TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _XSI_NIL = "http://www.w3.org/2001/XMLSchema-instance nil"
@@ -162,10 +164,13 @@ def _value_of(element: _Element) -> Any:
         # Some readers take the first piece for the whole: an amount of 1 for us could be 10 for the provider.
         raise BodyError("a text in the body is in pieces")
     if element.kind == "array":
-        return [value for _, value in element.children]
+        items = [value for _, value in element.children]
+        return {**element.attributes, "#items": items} if element.attributes else items
     if element.children:
         return _object_of(element)
     value = _typed(text, element.kind)
+    if value is not None and element.kind not in _KINDS:
+        element.attributes["@type"] = element.kind
     if not element.attributes:
         return value
     return {**element.attributes, **({"#text": value} if value is not None else {})}
@@ -310,7 +315,9 @@ def _written(name: str, value: Any, *, typed: bool) -> bytes:
     attributes: dict[str, Any] = {}
     if isinstance(value, dict):
         attributes = {key[1:]: text for key, text in value.items() if key.startswith("@")}
-        children = ((key, child) for key, child in value.items() if not key.startswith(("@", "#")))
+        attributes |= {"type": "array"} if "#items" in value else {}
+        children = [(key, child) for key, child in value.items() if not key.startswith(("@", "#"))]
+        children += [("item", child) for child in value.get("#items", ())]
         inner = b"".join(_written(key, child, typed=typed) for key, child in children) + _text_of(value)
     elif isinstance(value, list):
         attributes = {"type": "array"}

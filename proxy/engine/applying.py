@@ -61,7 +61,7 @@ class Applying:
     ) -> tuple[NoticeResult, Operation]:
         if not policy.contract.webhook_expected:
             return NoticeResult.NOTHING_NEW, operation  # its rows read another operation's object
-        seen = reader.read(policy.classify, Asked(operation.money, operation.stamp))
+        seen = reader.read(policy.classify, Asked(operation.money, operation.sent_stamp))
         if seen.finding.found not in {Found.HIT, Found.NOT_OURS}:
             return NoticeResult.NOTHING_NEW, operation
         if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:

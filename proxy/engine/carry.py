@@ -151,7 +151,7 @@ class Carry:
         if evidence is None:
             self.allowances.count(errand, operation, policy)
             evidence = await self.sender.send(errand, operation, policy, self._harvested)
-        classification = classify(evidence, policy.classify, Asked(errand.asked.money, operation.stamp))
+        classification = classify(evidence, policy.classify, Asked(errand.asked.money, operation.sent_stamp))
         await self.steps.reached(step.ANSWER_CLASSIFIED)
         observation = await self.gate.leave(errand, evidence, classification)
         await self.allowances.judge(errand, evidence, observation)
@@ -182,7 +182,7 @@ class Carry:
             self.tasks.start(self._late(operation, policy, evidence), "harvest")
 
     async def _late(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
-        asked = Asked(operation.money, operation.stamp)
+        asked = Asked(operation.money, operation.sent_stamp)
         attempt = summary_of(operation.attempts, evidence, classify(evidence, policy.classify, asked))
         response = evidence.response
         answer = seal_response(self.vault, response, operation.id) if response is not None else None

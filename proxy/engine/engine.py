@@ -23,6 +23,7 @@ from proxy.core.operation import Outcome
 from proxy.core.policy import Policy, Unmatched
 from proxy.core.priority import priority_of
 from proxy.core.reply import ErrorShape, Problem, Reply, described_reply, problem, unknown
+from proxy.core.trace import trace_id_of
 from proxy.engine.carry import Carry
 from proxy.engine.errand import Errand
 from proxy.engine.fallback import Fallbacks
@@ -93,6 +94,7 @@ class Engine:
                 self.clock.mono() - began_mono,
                 reply.replayed,
                 reply.operation_id,
+                trace_id_of(call.header("traceparent")),
             )
         )
         return reply

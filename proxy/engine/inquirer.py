@@ -90,7 +90,7 @@ class Inquirer:
             if isinstance(answered, Look):
                 return answered
             evidence, duration_s, hedged = answered
-            asked = Asked(operation.money, operation.stamp)
+            asked = Asked(operation.money, operation.sent_stamp)
             seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
             self.telemetry.tell(InquiryFinished(operation, seen.finding, duration_s, hedged))
             if seen.finding.found in {Found.HIT, Found.NOT_OURS}:
@@ -163,7 +163,7 @@ class Inquirer:
         tree, readable = tree_of(response, policy.encoding)
         if not readable or tree in (None, {}, []):
             return Seen(Finding("cancel", Found.MISSED, response.status_code, None, "the answer shows nothing"))
-        asked = Asked(operation.money, operation.stamp)
+        asked = Asked(operation.money, operation.sent_stamp)
         return read_object("cancel", cancel.read, policy.classify, asked, response, tree)
 
     async def _ask(

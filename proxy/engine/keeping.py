@@ -124,7 +124,7 @@ def can_write(call: Call, policy: Policy, tree: Tree, place: Place | None) -> bo
 def wire_request(request: KeptRequest, operation: Operation, policy: Policy, path_prefix: str) -> WireRequest:
     """The bytes of an attempt: the caller's, with the provider key, the stamp and the policy's headers written in."""
     headers, body = request.headers, request.body
-    stamp = None if operation.unstamped else operation.stamp
+    stamp = operation.sent_stamp
     for place, value in ((policy.stamp, stamp), (policy.contract.send_as, operation.provider_key)):
         if place is None or value is None:
             continue

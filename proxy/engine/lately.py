@@ -10,7 +10,7 @@ from collections import OrderedDict
 from proxy.core.guard import guard_kept
 from proxy.core.operation import Guard, Operation
 
-_MOST = 10_000  # some 35 MB, and a few minutes of a busy shop
+_MOST = 10_000  # some 35 MB at most, since every text of an operation is bounded; a few minutes of a busy shop
 _UNDER_ONE_GUARD = 32  # a customer tries a handful of cards
 
 

@@ -47,6 +47,7 @@ _log = logging.getLogger("paywitness.observing")
 # The caller's own patience ends a call here, as it would without us. These only keep it finite.
 _PATIENT = Timeouts(connect_s=60, tls_s=60, write_s=60, first_byte_s=600, body_idle_s=600, answer_s=3600)
 _UNDER_WAY_S = 4800.0  # longer than all of them together
+_REMEMBERED_ATTEMPTS = 100  # in doubt, of one operation: no budget keeps a caller from repeating for hours
 
 # What would have become of a call beside the actions of a decision.
 REPLAYED, REFUSED, NOT_JUDGED = "replayed", "refused", "not_judged"
@@ -201,6 +202,8 @@ class Observing:
         decision = decide(context_of(operation, errand.policy, errand, self.clock, delay_s=0.0))
         if decision.action is not Action.RETRY_SAME_OPERATION:
             return _Watched(errand, None, (REFUSED, decision.because))
+        if operation.attempts >= _REMEMBERED_ATTEMPTS:
+            return _Watched(errand, None, (decision.action, decision.because))
         errand.tries = 1
         resent = advance(operation, Event.RESEND_RECORDED).changed(lease=lease)
         self.lately.keep(resent)

@@ -58,8 +58,8 @@ class Recovery:
             await self.clock.sleep(_LOOK_EVERY_S)
 
     async def _show(self) -> None:
-        """What a scrape then shows, which asks no journal. It costs by what is open, not by what is kept. And it is told
-        like any other call, so that a journal that is down is seen where nobody pays."""
+        """What a scrape then shows, which asks no journal: it costs by what is open, not by what is kept. Told like any
+        other call, so that a journal that is down is seen where nobody pays."""
         began_mono = self.clock.mono()
         try:
             await self._look()

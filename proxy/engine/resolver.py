@@ -48,6 +48,7 @@ _log = logging.getLogger("paywitness.resolver")
 _LOOK_EVERY_S = 0.25
 _HELD_BACK_S = 1.0
 _HELD_BACK_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
+_ASKED_FOR_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
 _LOST = Classification.of(Reading.UNKNOWN_OUTCOME, "in_doubt", lost=True)
 _ABSENT = Classification.of(Reading.ABSENT, "absent_confirmed")
 
@@ -290,7 +291,7 @@ class Resolver:
             after = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
             due_at = next_look_at(after, policy.resolve.schedule_s, now, self.outside.jitter(), proof=proof)
             if due_at is not None and look is not None and look.retry_after_s is not None:
-                due_at = max(due_at, now + look.retry_after_s)
+                due_at = max(due_at, now + min(look.retry_after_s, _ASKED_FOR_MAX_S))
             if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
                 due_at = None  # a person asked, once; or the customer's time is over: kept, and off the lists
             elif due_at is None and self._cancels(after, policy):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from proxy.clock import Clock
 from proxy.core.errors import JournalUnavailable
+from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
 from proxy.engine.leases import Leases, forgotten_by
 from proxy.journal.base import Journal
@@ -29,7 +29,7 @@ _DETAIL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Written:
     """An operation as it was last written from here."""
 

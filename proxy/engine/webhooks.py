@@ -40,6 +40,7 @@ from proxy.policy.book import PolicyBook
 from proxy.schemes.base import Scheme, Verdict, Wrapped
 from proxy.tasks import TaskRefused, Tasks
 from proxy.telemetry.lines import place_of
+from proxy.telemetry.names import OTHER
 from proxy.telemetry.records import JournalCalled, NoticeReceived
 from proxy.telemetry.telemetry import Telemetry
 from proxy.vault import Vault
@@ -116,7 +117,8 @@ class Webhooks:
         entry = self.book().providers.get(provider)
         rules = entry.notices if entry is not None else None
         if entry is None or rules is None or account not in rules.secrets:
-            return self._told(provider, Received.UNKNOWN_ADDRESS, _NOT_FOUND)
+            told_of = provider if entry is not None else OTHER  # a stranger's word is not repeated, not even in a log
+            return self._told(told_of, Received.UNKNOWN_ADDRESS, _NOT_FOUND)
         scheme = scheme_for(rules, self.environment)
         if scheme is None:
             return self._told(provider, Received.NO_SCHEME, _UNAVAILABLE)

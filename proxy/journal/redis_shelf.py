@@ -5,10 +5,11 @@ what Redis read in one step. What was not looked up is asked for, never guessed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from proxy.core.claim import Alias, ClaimRequest, Tombstone
+from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
 from proxy.journal import claiming
 from proxy.journal.redis_sheets import Argument, Row, alias_in, row_of, tombstone_in, word_of
@@ -22,7 +23,7 @@ class NotLookedUp(Exception):
         self.ask = ask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """What a script is to look up."""
 

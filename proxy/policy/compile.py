@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.core.body import Encoding
+from proxy.core.classify import truthy
 from proxy.core.contract import Place, PlaceKind
+from proxy.core.inquiry import Inquiry
 from proxy.core.near import is_near
 from proxy.core.policy import Policy, Provider, Route, Timeouts, Unmatched
 from proxy.policy.budgets import read_budget
@@ -26,6 +29,7 @@ from proxy.policy.rows import read_answers, read_rows, read_tables
 from proxy.policy.scalars import body_path, host, listen, name, one_of, place, provider_name, upstream, word_of
 from proxy.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
 from proxy.policy.section import Layers, Section
+from proxy.policy.templates import template_text
 from proxy.policy.trust import read_trust
 from proxy.policy.webhooks import only_hints, read_webhook, scheme_of
 
@@ -63,6 +67,7 @@ def compile_file(document: MapNode, source: str, problems: Problems) -> Compiled
         file.add("operations", "found no operation, allowed: at least one")
     _check_names(file, policies)
     _check_routes(file, policies)
+    _check_look_ups(file, policies)
     check_fallbacks(file, shared.fallbacks, policies)
     provider = _provider(file, shared, policies, content, source)
     if problems.count:
@@ -217,3 +222,29 @@ def _takes_all(earlier: Policy, later: Policy, path: Route) -> bool:
     if earlier.where is not None and earlier.where != later.where:
         return False
     return any(covers(route, path) for route in earlier.routes)
+
+
+def _check_look_ups(file: Section, policies: tuple[Policy, ...]) -> None:
+    """A look-up by POST that is itself one of the file's operations would pay where it should ask."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    for policy in policies:
+        for inquiry in policy.inquiries:
+            made = next((other for other in policies if _is_call_of(other, inquiry)), None)
+            if made is not None:
+                entry = entries[policy.operation]
+                found = f"found {inquiry.method} {template_text(inquiry.path)}, a call of '{made.operation}'"
+                allowed = "allowed: what moves and makes nothing"
+                file.problems.add(entry.mark, f"{entry.path}.{inquiry.name}.request", f"{found}, {allowed}")
+
+
+def _is_call_of(policy: Policy, inquiry: Inquiry) -> bool:
+    segments = tuple(template_text(inquiry.path).removeprefix("/").split("/"))  # a placeholder stands for some segment
+    if inquiry.method != "POST" or all(route.match("POST", segments) is None for route in policy.routes):
+        return False
+    body: dict[str, Any] = {}
+    for path, value in inquiry.body:
+        place = body
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = template_text(value)
+    return policy.where is None or truthy(policy.where, body)

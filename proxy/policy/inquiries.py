@@ -28,6 +28,7 @@ from proxy.policy.templates import (
 _HEADERS_NOT_FORCED = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "expect", "authorization", "proxy-authorization", "proxy-authenticate", "cookie"}
+    | {"x-api-key", "api-key", "x-auth-token"}
 )
 _DAY_S = 86400.0
 _LAG_S = 5.0

@@ -97,6 +97,7 @@ class Logs:
             "call_answered",
             {
                 "operation_id": record.operation_id,
+                "trace_id": record.trace_id,
                 "provider": record.provider,
                 "operation": record.operation_name,
                 "outcome": record.outcome,

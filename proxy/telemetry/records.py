@@ -76,6 +76,7 @@ class CallAnswered:
     duration_s: float
     replayed: bool = False
     operation_id: str | None = None
+    trace_id: str | None = None  # of the caller's trace
 
 
 @frozen

@@ -8,6 +8,7 @@ from proxy.clock import Clock
 from proxy.core.errors import SettingsError
 from proxy.journal.redis_url import Place, place_of
 from proxy.settings import Settings
+from proxy.workbench.doctor_authority import authority_findings
 from proxy.workbench.doctor_machine import machine_findings, port_findings
 from proxy.workbench.doctor_policies import policy_findings
 from proxy.workbench.doctor_redis import Purpose, examine_redis
@@ -25,6 +26,7 @@ async def examine(settings: Settings, environment: Mapping[str, str], *, clock: 
     await examination.check_aside("machine", machine_findings)
     await examination.check_aside("ports", lambda: port_findings(settings))
     await examination.check_aside("policies", lambda: policy_findings(settings, environment))
+    await examination.check_aside("authority", lambda: authority_findings(settings, clock.now()))
     await examination.check_aside("spool", lambda: directory_findings("spool", settings.spool_directory))
     if await _journal_is_named(settings, examination):
         await examination.check_aside("secrets", lambda: secret_findings(settings, environment))

@@ -138,7 +138,7 @@ class _Course:
         if attempt.status_code is not None and patience_s < min(self._waited_s, attempt.duration_s):
             evidence = as_in_force(_evidence(attempt, None), self._policy)
             return evidence, classify(evidence, rules)
-        asked = Asked(operation.money, operation.stamp)
+        asked = Asked(operation.money, operation.sent_stamp)
         kept = self._past.response if attempt.number == self._last_with_answer else None
         if kept is not None or attempt.status_code is None:
             evidence = _evidence(attempt, kept)

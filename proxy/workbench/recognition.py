@@ -45,7 +45,7 @@ class Recognised:
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.operation.money, self.operation.stamp)
+        return Asked(self.operation.money, self.operation.sent_stamp)
 
     def names(self, reference: str | None = None) -> dict[str, str]:
         """What texts of an answer may name: `{operation_id}` and the like."""

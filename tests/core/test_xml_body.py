@@ -67,6 +67,8 @@ def test_elements_are_objects_texts_nulls_and_lists(body: str, tree: Any) -> Non
         ('<a type="array"/>', []),
         ('<a type="array"><item>1</item></a>', ["1"]),
         ('<a type="array"><b>1</b><c>2</c></a>', ["1", "2"]),
+        ('<a type="array" currency="EUR"><b>1</b></a>', {"@currency": "EUR", "#items": ["1"]}),
+        ('<a type="gross">1</a>', {"@type": "gross", "#text": "1"}),
         (
             '<a type="collection"><n type="integer">1</n><t><id>x</id></t></a>',
             {"@type": "collection", "n": 1, "t": {"id": "x"}},
@@ -220,9 +222,14 @@ def test_what_was_read_with_types_is_written_with_types() -> None:
     body = (
         b'<t><id>x1</id><n type="integer">5</n><at type="datetime">2026-11-16T11:30:00Z</at><on nil="true"></on>'
         b'<ok type="boolean">false</ok><ids type="array"><item>1</item></ids><none type="array"></none>'
-        b'<c currency="EUR">1</c></t>'
+        b'<c currency="EUR">1</c><m of="x" type="array"><item>1</item></m><p type="gross">1</p></t>'
     )
     assert encode_xml(decode_xml(body), typed=True).endswith(body)
+
+
+def test_line_breaks_are_read_back_as_they_were_written() -> None:
+    tree = {"t": "1\r\n2\r3\n4"}
+    assert decode_xml(encode_xml(tree)) == tree
 
 
 def test_a_body_of_our_own_has_no_types_but_of_booleans_and_lists() -> None:

@@ -90,6 +90,7 @@ async def test_a_paid_intent_is_replayed_to_an_equal_call_and_refused_to_another
     first = await world.charge("first")
     again = await world.charge("second")
     assert (again.status_code, again.body, header(again, "Paywitness-Replayed")) == (200, first.body, "true")
+    assert (header(again, "Paywitness-Key"), again.operation_id) == ("first", first.operation_id)  # whose answer it is
     other = await world.charge("third", amount=5)
     assert (other.status_code, problem_type(other)) == (409, "guarded")
     assert world.effects(order="order-1") == 1

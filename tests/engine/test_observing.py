@@ -172,6 +172,21 @@ async def test_a_doubt_that_a_repeat_settles_is_replayed_from_then_on(world: Wor
     assert world.effects() == 1
 
 
+async def test_of_a_doubt_that_is_repeated_for_hours_a_bounded_number_of_attempts_is_remembered(
+    recorded: tuple[Recorder, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, world = recorded
+    recorder.answer = (502, {}, b"<html>Bad gateway</html>")
+    monkeypatch.setattr("proxy.engine.observing._REMEMBERED_ATTEMPTS", 2)
+    for _ in range(4):
+        await world.charge()
+    (remembered,) = world.engine.observing.lately._by_key.values()
+    assert (remembered.attempts, remembered.doubt) == (2, {1, 2})
+    assert (
+        decisions(world)["sale", "temporary_provider_error", "retry_same_operation", "in_doubt_same_key_is_safe"] == 4
+    )
+
+
 async def test_a_repeat_while_a_doubt_is_sent_again_would_have_been_waited_for(world: World) -> None:
     await world.charge(fault="drop_after_commit")
     again = asyncio.ensure_future(world.charge(fault="slow(slow_s=0.3)"))

@@ -180,6 +180,21 @@ async def test_errors_and_refusals_of_an_inquiry_are_no_misses(sandbox: Sandbox)
         assert found.reading is Reading.ABSENT
 
 
+async def test_a_provider_that_asks_for_too_long_a_wait_does_not_put_a_doubt_off_for_ever(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.engine.resolver._ASKED_FOR_MAX_S", 1800.0)  # the sandbox asks for an hour at most
+    sandbox.set_contract("none")
+    async with resolving(sandbox, *WITHOUT_KEYS) as world:
+        sandbox.set_schedule({"read_faults": "rate_limited(retry_after_s=3600)"})
+        lost = await world.charge(fault="reset_before_commit", timeout_s=0.1)
+        found = await resolved(
+            world, header(lost, "Paywitness-Operation"), lambda op: op.looks > 0 and op.lease is None
+        )
+        assert found.due_at is not None
+        assert 60 < found.due_at - world.clock.now() <= 1800
+
+
 async def test_a_pending_payment_is_asked_about_until_it_has_ended(sandbox: Sandbox) -> None:
     async with resolving(sandbox) as world:
         reply = await world.charge(source="tok_processing")

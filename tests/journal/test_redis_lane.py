@@ -166,6 +166,17 @@ async def test_silence_is_told_of_in_time_and_the_connection_is_left(told: TellT
     assert told.connections == 2
 
 
+async def test_who_waits_behind_a_silence_is_told_of_it_in_its_own_time(told: TellTale, lane: Lane) -> None:
+    """Its own pipeline goes out when the first one is given up, and would be given up later ("in time") than it is."""
+    told.silent = True
+    first = asyncio.ensure_future(lane.run(TIME, "first"))
+    await asyncio.sleep(0.05)
+    with pytest.raises(JournalUnavailable, match=r"did not answer in 0\.5 s"):
+        await lane.run(TIME, "second")
+    with pytest.raises(JournalUnavailable):
+        await first
+
+
 async def test_a_closed_lane_takes_nothing(lane: Lane) -> None:
     await lane.close()
     with pytest.raises(JournalUnavailable, match="closed"):

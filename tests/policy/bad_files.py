@@ -93,6 +93,16 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("an operation id without a stamp", "payments/{reference}", "payments/{operation_id}"),
     ("an inquiry that changes something", "GET /v1/payments/{reference}", "PUT /v1/payments/{reference}"),
     (
+        "a look-up that would pay",
+        'request: "GET /v1/payments/{reference}"',
+        'request: POST /v1/payments, body: {id: "{reference}"}',
+    ),
+    (
+        "a credential in the headers of a look-up",
+        'request: "GET /v1/payments/{reference}"',
+        'request: "GET /v1/payments/{reference}", headers: {X-API-Key: sk_1}',
+    ),
+    (
         "a body of a GET",
         'request: "GET /v1/payments/{reference}"',
         'request: "GET /v1/payments/{reference}", body: {id: "{reference}"}',

@@ -139,6 +139,14 @@ def test_a_look_up_may_be_a_post_with_a_body_of_its_own():
     assert inquiry.target(values(an_operation(), {"order": {}})) is None
 
 
+def test_a_look_up_at_the_address_of_payments_is_told_from_them_by_its_body():
+    text = changed('request: "GET /v1/payments/{reference}"', 'request: POST /v1/payments, body: {find: "{reference}"}')
+    told_apart = text.replace("match: POST /v1/payments\n", "match: POST /v1/payments\n    where: pay\n")
+    assert operation(load(told_apart), "pay").inquiries[0].method == "POST"
+    with pytest.raises(PolicyError, match="a call of 'pay'"):
+        load(told_apart.replace("where: pay", "where: find"))
+
+
 def test_a_get_has_no_body_and_a_post_has_one():
     text = "stamp: body:metadata.paywitness\n" + changed("answers:\n", LOOK_UP.replace("POST", "GET"))
     with pytest.raises(PolicyError, match=r"ask\[1\].request: found GET with 'body'"):

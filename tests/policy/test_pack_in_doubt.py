@@ -1,4 +1,4 @@
-"""Adyen, PayPal, Square, Checkout.com and Mollie in doubt: what an inquiry or an event proves, and what it does not."""
+"""Providers in doubt: what an inquiry or an event of theirs proves, and what it does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from proxy.core.body import Tree
 from proxy.core.classify import Asked, evaluate
 from proxy.core.evidence import Response
-from proxy.core.inquiry import read_inquiry, read_object
+from proxy.core.inquiry import filled_body, read_inquiry, read_object
 from proxy.core.notice import Finder, Notice, notices_in, object_and_rows
 from proxy.core.operation import Found
 from proxy.core.reading import Reading
@@ -82,6 +82,18 @@ def test_an_authorization_that_stands_does_not_deny_a_capture_of_it():
     shown = {"id": "A1", "amount": {"value": "99.00", "currency_code": "EUR"}}
     assert looked("paypal.capture", 1, {**shown, "status": "CREATED"}, {}, Asked(TEN))[0] is Found.FAILED
     assert looked("paypal.capture", 1, {**shown, "status": "CAPTURED"}, {}, Asked(TEN))[1] is Reading.SUCCEEDED
+
+
+def test_braintrees_orders_are_searched_from_when_they_were_sent_and_credits_not_at_all():
+    asked = {"transaction": {"order_id": "ORD-1", "amount": "10.99", "type": "sale"}}
+    sent = Values(an_operation(first_sent_at=1_800_000_000.0), {"merchant": "shop"}, asked)
+    _, search = policy("braintree.sale").inquiries
+    sought = {
+        "order_id": {"is": "ORD-1"},
+        "created_at": {"min": {"@type": "datetime", "#text": "2027-01-15T07:55:00Z"}},
+    }
+    assert filled_body(search.body, sent) == {"search": sought}
+    assert [inquiry.target(sent) for inquiry in policy("braintree.credit").inquiries] == [None]
 
 
 def test_squares_cancel_names_the_key():

@@ -8,10 +8,12 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from proxy.authority.files import AuthorityFiles
 from proxy.clock import SystemClock
 from proxy.core.identity import check_value
 from proxy.journal.sqlite import SqliteJournal
@@ -28,6 +30,42 @@ async def make_journal(path: Path, secret: str) -> None:
     journal = await SqliteJournal.open(path, clock=SystemClock())
     await journal.check_identity(check_value(secret.encode()))
     await journal.close()
+
+
+def vouch(installation: Installation, host: str, age_days: int = 0) -> AuthorityFiles:
+    files = AuthorityFiles(installation.home)
+    files.begin([host], datetime.now(UTC) - timedelta(days=age_days))
+    return files
+
+
+class TestAuthority:
+    async def test_without_one_there_is_nothing_to_look_at(self, installation: Installation) -> None:
+        finding = found(await installation.examined(), "authority")
+        assert (finding.fitness, finding.found[:5]) == (Fitness.OK, "none:")
+
+    async def test_one_that_covers_every_host_is_fit(self, installation: Installation) -> None:
+        vouch(installation, "api.acme.test")
+        report = await installation.examined()
+        assert [finding.fitness for finding in report.findings if "authority" in finding.subject] == [Fitness.OK] * 3
+
+    async def test_hosts_that_it_does_not_cover_are_named(self, installation: Installation) -> None:
+        vouch(installation, "api.globex.test")
+        finding = found(await installation.examined(), "authority")
+        assert (finding.fitness, finding.remedy) == (Fitness.WARNING, "`paywitness ca init`")
+        assert "api.acme.test" in finding.found
+
+    @pytest.mark.parametrize(("age_days", "fitness"), [(330, Fitness.OK), (340, Fitness.WARNING), (366, Fitness.UNFIT)])
+    async def test_its_end_is_told_a_month_before(
+        self, installation: Installation, age_days: int, fitness: Fitness
+    ) -> None:
+        vouch(installation, "api.acme.test", age_days)
+        assert found(await installation.examined(), "authority end").fitness is fitness
+
+    async def test_a_key_that_others_can_read_is_unfit(self, installation: Installation) -> None:
+        vouch(installation, "api.acme.test").key.chmod(0o644)
+        finding = found(await installation.examined(), "authority")
+        assert finding.fitness is Fitness.UNFIT
+        assert "chmod 600" in finding.found
 
 
 class TestPolicies:

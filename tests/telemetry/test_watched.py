@@ -1,0 +1,98 @@
+"""What dashboards and alerts stand on: counters that begin at zero, the queue, the loop's pulse, the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.clock import SystemClock
+from proxy.core.errors import JournalUnavailable
+from proxy.core.events import IncidentKind
+from proxy.core.operation import State
+from proxy.engine.recovery import Recovery
+from proxy.journal.memory import MemoryJournal
+from proxy.telemetry.pulse import Pulse
+from proxy.telemetry.queue import QueueRow, waiting
+from proxy.telemetry.records import IncidentOpened, PolicyReloaded
+from tests.telemetry.conftest import Told
+from tests.telemetry.test_metrics import counted
+from tests.telemetry.worth import operation
+
+ACME = {"provider": "acme", "operation": "authorization"}
+
+
+def reloaded() -> PolicyReloaded:
+    return PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)})
+
+
+def test_what_an_alert_waits_for_is_zero_before_it_first_happens(told: Told) -> None:
+    """A counter that is born as 1 has not risen, as far as Prometheus can see."""
+    told.tell(reloaded())
+    assert told.value("payment_duplicate_late_success_total", **ACME) == 0
+    assert told.value("payment_schedule_exhausted_total", **ACME) == 0
+    assert told.value("payment_operation_unknown_total", **ACME) == 0
+    for kind in IncidentKind:
+        assert told.value("payment_incidents_total", provider="acme", kind=kind) == 0
+    assert told.value("payment_incidents_total", provider="", kind=IncidentKind.JOURNAL_ROLLBACK) == 0
+    assert told.value("paywitness_journal_errors_total", call="claim") == 0
+
+
+def test_a_reload_does_not_set_counters_back(told: Told) -> None:
+    told.tell(reloaded())
+    told.tell(IncidentOpened(operation(), IncidentKind.SUCCESS_AFTER_FAILURE))
+    told.tell(reloaded())
+    assert told.value("payment_duplicate_late_success_total", **ACME) == 1
+
+
+def test_what_is_in_doubt_or_pending_waits_and_what_is_in_review_does_not() -> None:
+    doubts = [counted(state=State.UNKNOWN), counted(state=State.REQUIRES_REVIEW)]
+    pending = operation(State.PENDING)
+    rows = waiting(doubts, [pending], doubts[0].oldest_at + 60)
+    assert rows[0] == QueueRow(doubts[0].provider, doubts[0].operation, doubts[0].count, 60.0)
+    assert [(row.provider, row.operation, row.count) for row in rows[1:]] == [(pending.provider, pending.operation, 1)]
+
+
+class Enough(Exception):
+    """The clock has been asked to sleep as often as the test needs."""
+
+
+class FewSleeps(SystemClock):
+    """Ends whoever sleeps once too often. A second passes between two looks at it, besides what is slept."""
+
+    def __init__(self, sleeps: int) -> None:
+        self._sleeps = sleeps
+        self._mono = 0.0
+
+    def mono(self) -> float:
+        self._mono += 1.0
+        return self._mono
+
+    async def sleep(self, seconds: float) -> None:
+        if not self._sleeps:
+            raise Enough
+        self._sleeps -= 1
+        self._mono += seconds
+
+
+async def test_a_loop_that_is_held_up_is_late(told: Told) -> None:
+    with pytest.raises(Enough):
+        await Pulse(FewSleeps(2), told.metrics).keep_beating()
+    assert told.value("paywitness_loop_lag_seconds_count") == 2
+    assert told.value("paywitness_loop_lag_seconds_bucket", le="0.25") == 0
+    assert told.value("paywitness_loop_lag_seconds_sum") == 2
+
+
+async def test_a_journal_that_is_down_is_counted_where_nobody_pays(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = MemoryJournal(clock=SystemClock())
+
+    async def away() -> None:
+        raise JournalUnavailable("gone")
+
+    monkeypatch.setattr(journal, "doubt_counts", away)
+    with pytest.raises(Enough):
+        await Recovery(journal, FewSleeps(1), told.telemetry, 30.0).keep_looking()
+    assert told.value("paywitness_journal_errors_total", call="look") == 2
+    assert told.value("payment_operations_in_doubt", **ACME) is None
+
+
+def test_the_process_shows_its_memory(told: Told) -> None:
+    assert (told.value("process_resident_memory_bytes") or 0) > 1_000_000
