@@ -68,9 +68,10 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_do_what_it_says(ports: dict[str, str]) -> None:
-    commands = [command for command in commands_of(README) if runnable(command)]
-    assert len(commands) >= 8
+@pytest.mark.parametrize(("page", "at_least"), [("README.md", 8), ("docs/transparent.md", 5)])
+def test_the_commands_of_a_page_do_what_it_says(ports: dict[str, str], page: str, at_least: int) -> None:
+    commands = [command for command in commands_of((TOP / page).read_text()) if runnable(command)]
+    assert len(commands) >= at_least
     for command in commands:
         text = command.text.replace(".venv/bin/paywitness", f"{sys.executable} -m proxy")
         for number in ("8700", "8701", "8702", "8703"):

@@ -51,6 +51,10 @@ class Authority:
     def covers(self, host: str) -> bool:
         return any(host == name or host.endswith(f".{name}") for name in self.names)
 
+    def missing(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """Those of a policy's hosts, wildcards among them, that it may not vouch for."""
+        return tuple(sorted(host for host in hosts if not self.covers(host.removeprefix("*"))))
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:

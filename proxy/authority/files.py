@@ -80,10 +80,11 @@ class AuthorityFiles:
         self._write_bundle(authority, self.read_next())
         return authority
 
-    def share(self, path: Path) -> None:
-        """Keep a copy of the bundle there too, from now on, for everybody to read."""
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        _write(self._shared_at, f"{os.path.abspath(path)}\n".encode())
+    def publish(self, shared: Path | None = None) -> None:
+        """Write the bundle anew; from now on also to `shared`, for everybody to read."""
+        if shared is not None:
+            shared.absolute().parent.mkdir(parents=True, exist_ok=True)
+            _write(self._shared_at, f"{os.path.abspath(shared)}\n".encode())
         self._write_bundle(self.read(), self.read_next())
 
     def prepare(self, hosts: Iterable[str], now: datetime) -> Authority:
@@ -99,13 +100,17 @@ class AuthorityFiles:
 
     def take_over(self) -> Authority:
         """The next one signs. The one before stays in the bundle until the next change: its leaves live for a day."""
-        before, prepared = self.read(), self.read_next()
-        if prepared is None:
-            raise SettingsError("there is no next authority: prepare one first, with paywitness ca rotate")
-        self.next_key.replace(self.key)
+        before: Authority | None = None
+        if self.next_key.exists() or not self.next_certificate.exists():  # else it was broken off half-way, before
+            before, prepared = self.read(), self.read_next()
+            if prepared is None:
+                raise SettingsError("there is no next authority: prepare one first, with paywitness ca rotate")
+            self.next_key.replace(self.key)
         self.next_certificate.replace(self.certificate)
-        self._write_bundle(prepared, before)
-        return prepared
+        taken = self.read()
+        assert taken is not None
+        self._write_bundle(taken, before)
+        return taken
 
     def _write_bundle(self, *authorities: Authority | None) -> None:
         ours = [authority.pem for authority in authorities if authority is not None]

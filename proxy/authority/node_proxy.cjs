@@ -96,4 +96,14 @@ function install() {
 
 const byItself = Number(process.versions.node.split('.')[0]) >= 24
   || process.allowedNodeEnvironmentFlags.has('--use-env-proxy');
-if (!byItself && typeof fetch === 'function') install();
+if (!byItself && typeof fetch === 'function') {
+  const own = globalThis.fetch;
+  let installed = false; // with the first call: most processes make none, and undici takes time to load
+  globalThis.fetch = function fetch(...given) {
+    if (!installed) {
+      installed = true;
+      install();
+    }
+    return own(...given);
+  };
+}

@@ -14,7 +14,7 @@ def lines_for(proxy: str, no_proxy: str, bundle: Path, node_proxy: Path) -> list
         f"export HTTPS_PROXY={quote(proxy)} https_proxy={quote(proxy)}",
         f"export HTTP_PROXY={quote(proxy)} http_proxy={quote(proxy)}",
         f"export NO_PROXY={quote(no_proxy)} no_proxy={quote(no_proxy)}",
-        f"export SSL_CERT_FILE={whole}        # OpenSSL: urllib, httpx, aiohttp, Go, Ruby, PHP",
+        f"export SSL_CERT_FILE={whole}        # OpenSSL: urllib, httpx, aiohttp, Go, Ruby",
         f"export REQUESTS_CA_BUNDLE={whole}   # requests, and the SDKs upon it",
         f"export CURL_CA_BUNDLE={whole}",
         f"export NODE_EXTRA_CA_CERTS={whole}  # Node adds it to its own roots",

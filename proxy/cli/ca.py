@@ -85,14 +85,13 @@ def init(home: Path, policies: Path | None, bundle: Path | None) -> None:
     """
     files, hosts = AuthorityFiles(home), _hosts(policies)
     before = files.read()
-    if before is not None and all(before.covers(host.removeprefix("*")) for host in hosts):
+    if before is not None and not before.missing(hosts):
         click.echo(f"The authority covers every host of the policies: it was not changed.\n{_described(before)}")
     else:
         authority = files.begin(hosts, at(SystemClock().now()))
         what = "made" if before is None else "bound anew, with the same key"
         click.echo(f"The authority was {what}.\n{_described(authority)}")
-    if bundle is not None:
-        files.share(bundle)
+    files.publish(bundle)
     click.echo(f"Services trust it by {files.bundle_for_services}: see paywitness ca env.")
 
 
@@ -113,7 +112,7 @@ def show(home: Path, policies: Path | None, pem: bool) -> None:
         click.echo(
             f"next          {prepared.fingerprint}\n              (paywitness ca rotate --finish puts it in force)"
         )
-    missing = [host for host in _hosts(policies) if not authority.covers(host.removeprefix("*"))]
+    missing = authority.missing(_hosts(policies))
     if missing:
         click.echo(f"not covered   {', '.join(missing)}\n              (paywitness ca init binds it to them)")
 
@@ -149,10 +148,10 @@ def rotate(home: Path, policies: Path | None, finish: bool) -> None:
     takes it over with its next connection.
     """
     files = AuthorityFiles(home)
-    _existing(files)
     if finish:
         click.echo(f"The next authority is in force.\n{_described(files.take_over())}")
         return
+    _existing(files)
     prepared = files.prepare(_hosts(policies), at(SystemClock().now()))
     click.echo(f"Prepared, and in {files.bundle_for_services}. It signs nothing yet.\n{_described(prepared)}")
     click.echo("Let every service load the bundle, then: paywitness ca rotate --finish")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -22,6 +23,7 @@ from proxy.serving import serve
 from proxy.settings import OFF, Address, Settings, Unlisted, read_address, read_duration, read_listener, read_sink
 
 _FILE_BYTES_MAX = 64 * 1024
+_FILES = 8192
 _YEAR_S = 365 * 86400.0
 _SANDBOX_SECRET = "ACME_WEBHOOK_SECRET"  # as the policy of acme names it
 
@@ -240,12 +242,21 @@ def policies_here() -> Path:
 def _run(settings: Settings) -> None:
     if sys.platform != "linux":
         click.echo("Paywitness is made for Linux: resets and lease clocks are weaker elsewhere.", err=True)
+    _have_room_for_connections()
     try:
         import uvloop  # the `speed` extra; everything works without it
     except ImportError:
         asyncio.run(_serve(settings))
     else:
         uvloop.run(_serve(settings))
+
+
+def _have_room_for_connections() -> None:
+    """A thousand callers and as many connections to providers are more files than a process may have by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(settings: Settings) -> None:

@@ -16,8 +16,7 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import HttpRequestParser, HttpVersion10, RawRequestMessage
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
 
 from proxy.core.reply import Problem
 from proxy.edge.answers import CLOSES, reply_bytes
@@ -26,7 +25,7 @@ from proxy.edge.hall import Hall
 from proxy.edge.limits import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from proxy.edge.refused import Refused, malformed
 from proxy.edge.tunnel import Tunnel
-from proxy.edge.way import HTTPS_PORT, REVERSE, Way, host_and_port
+from proxy.edge.way import HTTP_PORT, HTTPS_PORT, REVERSE, Way, host_and_port
 from proxy.settings import Unlisted
 from proxy.tasks import TaskRefused, Tasks
 
@@ -170,7 +169,7 @@ class Doorstep(asyncio.Protocol):
         )
         try:
             messages, _, early = parser.feed_data(head)
-        except HttpProcessingError:
+        except Exception:  # noqa: BLE001 - the parser lets more than its own errors escape; none may be logged
             raise malformed("The request is not well-formed HTTP/1.1.") from None
         if not messages:
             return None
@@ -186,8 +185,13 @@ class Doorstep(asyncio.Protocol):
             refuse_unlisted(self._house, host, port)
             self._start(self._join(wire, host, port, greeting=_ESTABLISHED))
             return
+        if port == HTTP_PORT:  # some clients ask for a tunnel also where nothing is encrypted
+            wire.write(_ESTABLISHED)
+            self._first = b""
+            self._hand_over(Way(provider, host, port))
+            return
         if port != HTTPS_PORT:
-            raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"Of {host} only port {HTTPS_PORT} is served.")
+            raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"Of {host} ports {HTTPS_PORT} and {HTTP_PORT} are served.")
         context = context_for_host(self._house, host)
         wire.pause_reading()  # what comes next is for TLS
         wire.write(_ESTABLISHED)
@@ -301,9 +305,13 @@ def context_for_host(house: House, host: str) -> ssl.SSLContext:
 
 def _authority(message: RawRequestMessage) -> tuple[str, int]:
     """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises Refused."""
+    if message.version not in (HttpVersion10, HttpVersion11):
+        raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
     asked = host_and_port(message.path)
     if asked is None or asked[1] is None:
         raise malformed("CONNECT asks for host:port.")
+    if message.chunked or message.headers.get("Content-Length", "0") != "0":
+        raise malformed("CONNECT has no body, and one was announced.")
     hosts = message.headers.getall("Host", [])
     if not hosts and message.version == HttpVersion10:
         return asked[0], asked[1]

@@ -16,7 +16,7 @@ from proxy.core.reply import Problem, Reply
 from proxy.edge.carrier import Carrier
 from proxy.edge.refused import Refused, malformed
 from proxy.edge.target import OURS, Target, is_absolute, read_absolute, read_target
-from proxy.edge.way import Way, host_and_port
+from proxy.edge.way import HTTP_PORT, HTTPS_PORT, Way, host_and_port
 from proxy.edge.wishes import Head, read_head
 
 # What payment interfaces use. The parser knows dozens more, most of them from other protocols.
@@ -96,23 +96,29 @@ def read_request(message: RawRequestMessage, way: Way, provider_at: Callable[[st
     if method not in METHODS:
         raise malformed(f"{method} is not served; allowed are {', '.join(sorted(METHODS))}.")
     head = read_head(message.raw_headers, is_http11=is_http11)
-    raw, wanted = message.path, way.host
-    if is_absolute(raw):
-        authority, raw = read_absolute(raw)
-        if not _same_host(authority, head.host) or (wanted is not None and _host_of(authority) != wanted):
-            raise malformed("The address asks for one host, and Host, or the connection, for another.")
-        provider = _provider(_host_of(authority), provider_at)
-        if way.provider not in (None, provider):
-            raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"This port is {way.provider}'s alone.")
-        return _by_proxy(method, read_target(raw, provider), head)
-    if wanted is not None and _host_of(head.host.decode("latin-1")) != wanted:
-        raise malformed(f"This connection is to {wanted}, and Host names another.")
+    if is_absolute(message.path):
+        return _by_address(message.path, method, head, way, provider_at)
+    said = head.host.decode("latin-1")
+    if way.host is not None and (_host_of(said) != way.host or not _own_port(said, way.port)):
+        raise malformed(f"This connection is to {way.host}, and Host names another.")
     if way.redirected:
-        provider = _provider(_host_of(head.host.decode("latin-1")), provider_at)
-        return _by_proxy(method, read_target(raw, provider), head)
-    if wanted is not None:
-        return _by_proxy(method, read_target(raw, way.provider), head)
-    return Asked(method, read_target(raw, way.provider), head)
+        return _by_proxy(method, read_target(message.path, _provider(_host_of(said), provider_at)), head)
+    target = read_target(message.path, way.provider)
+    return Asked(method, target, head) if way.host is None else _by_proxy(method, target, head)
+
+
+def _by_address(raw: str, method: str, head: Head, way: Way, provider_at: Callable[[str], str | None]) -> Asked:
+    """An address in full. Host must say the same (RFC 9112 3.2.2 would overrule it; two readings are one too many)."""
+    authority, path = read_absolute(raw)
+    host = _host_of(authority)
+    if not _same_host(authority, head.host) or (way.host is not None and host != way.host):
+        raise malformed("The address asks for one host, and Host, or the connection, for another.")
+    if not _own_port(authority, HTTPS_PORT if raw[:5].lower() == "https" else HTTP_PORT):
+        raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"Only ports {HTTP_PORT} and {HTTPS_PORT} are served.")
+    provider = _provider(host, provider_at)
+    if way.provider not in (None, provider):
+        raise Refused(Problem.PROVIDER_NOT_ALLOWED, f"This port is {way.provider}'s alone.")
+    return _by_proxy(method, read_target(path, provider), head)
 
 
 def _by_proxy(method: str, target: Target, head: Head) -> Asked:
@@ -141,6 +147,12 @@ def _provider(host: str | None, provider_at: Callable[[str], str | None]) -> str
 def _host_of(authority: str) -> str | None:
     found = host_and_port(authority)
     return found[0] if found is not None else None
+
+
+def _own_port(authority: str, port: int) -> bool:
+    """Whether the port is the scheme's own, said or not."""
+    found = host_and_port(authority)
+    return found is not None and found[1] in (None, port)
 
 
 def _same_host(authority: str, host: bytes) -> bool:

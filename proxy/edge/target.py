@@ -53,13 +53,12 @@ def is_absolute(raw: str) -> bool:
 
 def read_absolute(raw: str) -> tuple[str, str]:
     """An address taken apart: its host and port as they came, and the rest as a path. Users in it are refused."""
-    authority, slash, rest = raw.partition("://")[2].partition("/")
-    if "?" in authority or "#" in authority:
-        authority, mark, asked = authority.partition("?")
-        slash, rest = "/", mark + asked
+    whole = raw.partition("://")[2]
+    end = min((place for place in map(whole.find, "/?#") if place >= 0), default=len(whole))
+    authority, rest = whole[:end], whole[end:]
     if "@" in authority or not authority:
         raise _refused("The address has a user in it, or no host.")
-    return authority, (slash or "/") + rest
+    return authority, rest if rest.startswith("/") else f"/{rest}"
 
 
 def _segment(text: str) -> str:

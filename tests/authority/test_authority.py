@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from proxy.authority.certificates import Authority, make_authority, make_leaf, names_of, read_authority
 from proxy.authority.files import AuthorityFiles
 from proxy.authority.leaves import Leaves
+from proxy.cli.ca import ca
 from proxy.core.errors import SettingsError
 
 NOW = datetime.now(UTC)
@@ -223,6 +226,63 @@ class TestFiles:
             shake(context, loaded, "api.acme.test")
         with pytest.raises(SettingsError, match="no next authority"):
             files.take_over()
+
+    def test_a_rotation_prepared_twice_keeps_those_who_have_loaded_it(self, files: AuthorityFiles) -> None:
+        files.begin(["api.acme.test"], NOW)
+        files.prepare(["api.acme.test"], NOW)
+        loaded = ssl.create_default_context(cafile=str(files.bundle))
+        files.prepare(["api.acme.test"], NOW)
+        context = leaves(files.take_over()).context_for("api.acme.test")
+        assert context is not None
+        shake(context, loaded, "api.acme.test")
+
+    def test_a_rotation_that_was_broken_off_is_finished(self, files: AuthorityFiles) -> None:
+        files.begin(["api.acme.test"], NOW)
+        prepared = files.prepare(["api.acme.test"], NOW)
+        files.next_key.replace(files.key)  # and then the power went
+        with pytest.raises(SettingsError, match="not of one pair"):
+            files.read()
+        assert files.take_over().fingerprint == prepared.fingerprint
+        in_force = files.read()
+        assert in_force is not None
+        assert in_force.fingerprint == prepared.fingerprint
+        assert files.read_next() is None
+
+    def test_the_command_names_what_services_may_read(self, files: AuthorityFiles, tmp_path: Path) -> None:
+        shared = tmp_path / "shared" / "bundle.pem"
+        policies = str(Path(__file__).resolve().parents[2] / "policies")
+        where = ["--home", str(files.home)]
+        for said in ("The authority was made.", "it was not changed."):
+            done = CliRunner().invoke(ca, ["init", *where, "--policies", policies, "--bundle", str(shared)])
+            assert (done.exit_code, said in done.output) == (0, True)
+        told = CliRunner().invoke(ca, ["env", *where]).output
+        assert f"export SSL_CERT_FILE={shared}" in told
+        assert f"--require={shared.parent}/node_proxy.cjs" in told
+        assert str(files.home) not in told
+
+    def test_a_shared_bundle_is_readable_and_kept_in_step(self, files: AuthorityFiles, tmp_path: Path) -> None:
+        before = os.umask(0o077)
+        try:
+            files.begin(["api.acme.test"], NOW)
+            shared = tmp_path / "shared" / "bundle.pem"
+            shared.parent.mkdir(mode=0o755)
+            files.publish(shared)
+            assert files.bundle_for_services == shared
+            steps: list[Callable[[], object]] = [
+                lambda: files.begin(["api.acme.test", "api.globex.test"], NOW),
+                lambda: files.prepare(["api.acme.test"], NOW),
+                files.take_over,
+                files.publish,
+            ]
+            for step in steps:
+                shared.unlink()
+                step()
+                assert shared.read_bytes() == files.bundle.read_bytes()
+                assert stat.S_IMODE(shared.stat().st_mode) == 0o644
+        finally:
+            os.umask(before)
+        assert shared.with_name("node_proxy.cjs").is_file()
+        assert {path.name for path in shared.parent.iterdir()} == {"bundle.pem", "node_proxy.cjs"}  # no key
 
     def test_the_bundle_trusts_what_the_system_trusts(self, files: AuthorityFiles) -> None:
         files.begin(["api.acme.test"], NOW)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy.authority.leaves import Leaves
+from proxy.clock import SystemClock
 from proxy.edge.connection import Connection
 from proxy.edge.doorstep import House
 from proxy.edge.limits import EdgeLimits
@@ -16,6 +18,7 @@ from proxy.edge.server import EdgeServer
 from proxy.settings import Unlisted
 from proxy.tasks import Tasks
 from tests.edge.carrier import FakeCarrier
+from tests.edge.proxying import AUTHORITY, Outside
 from tests.edge.talk import Caller
 
 # Short enough to be waited for, long enough for a busy machine.
@@ -78,6 +81,7 @@ class Edge:
 
 
 MakeEdge = Callable[..., Awaitable[Edge]]
+MakeProxy = Callable[..., Awaitable[Edge]]
 
 
 @pytest.fixture
@@ -110,3 +114,46 @@ async def edge(make_edge: MakeEdge) -> Edge:
 @pytest.fixture
 async def impatient(make_edge: MakeEdge) -> Edge:
     return await make_edge(PATIENCE)
+
+
+@pytest.fixture
+async def outside() -> AsyncIterator[Outside]:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+            writer.write(b"end")
+            writer.write_eof()
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    found = Outside()
+    found.port = server.sockets[0].getsockname()[1]
+    yield found
+    server.close()
+
+
+@pytest.fixture
+async def make_proxy(make_edge: MakeEdge, outside: Outside) -> AsyncIterator[MakeProxy]:
+    tasks = Tasks()
+
+    async def make(
+        unlisted: Unlisted = Unlisted.REFUSE, limits: EdgeLimits = EdgeLimits(), *, certified: bool = True
+    ) -> Edge:
+        leaves = Leaves(lambda: AUTHORITY if certified else None, SystemClock())
+        providers = {"api.acme.test": "acme", "api.globex.test": "globex"}
+        house = House(providers.get, leaves.context_for, outside, unlisted, tasks)
+        return await make_edge(limits, house=house)
+
+    yield make
+    await tasks.stop()
+
+
+@pytest.fixture
+async def proxy(make_proxy: MakeProxy) -> Edge:
+    return await make_proxy()

@@ -4,109 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from proxy.authority.certificates import make_authority
-from proxy.authority.leaves import Leaves
-from proxy.clock import SystemClock
-from proxy.edge.doorstep import House
-from proxy.edge.limits import EdgeLimits
 from proxy.settings import Unlisted
-from proxy.tasks import Tasks
-from tests.edge.conftest import PATIENCE, Edge, MakeEdge
-from tests.edge.talk import Answer, Caller, request, until
-
-AUTHORITY = make_authority(["api.acme.test", "api.globex.test"], datetime.now(UTC))
-TRUSTING = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
-MakeProxy = Callable[..., Awaitable[Edge]]
-
-
-class Outside:
-    """A place that no policy names: it says back what it hears."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
-        self.trouble: str | None = None
-        self.port = 0
-        self.left = 0
-
-    async def join(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None:
-        self.asked.append((host, port))
-        if self.trouble is None:
-            await asyncio.get_running_loop().create_connection(lambda: protocol, "127.0.0.1", self.port)
-        return self.trouble
-
-    def leave(self, protocol: asyncio.Protocol) -> None:
-        self.left += 1
-
-    def is_ours(self, peer: tuple[Any, ...]) -> bool:
-        return False
-
-
-@pytest.fixture
-async def outside() -> AsyncIterator[Outside]:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-            writer.write(b"end")
-            writer.write_eof()
-            await reader.read()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    found = Outside()
-    found.port = server.sockets[0].getsockname()[1]
-    yield found
-    server.close()
-
-
-@pytest.fixture
-async def make_proxy(make_edge: MakeEdge, outside: Outside) -> AsyncIterator[MakeProxy]:
-    tasks = Tasks()
-
-    async def make(
-        unlisted: Unlisted = Unlisted.REFUSE, limits: EdgeLimits = EdgeLimits(), *, certified: bool = True
-    ) -> Edge:
-        leaves = Leaves(lambda: AUTHORITY if certified else None, SystemClock())
-        providers = {"api.acme.test": "acme", "api.globex.test": "globex"}
-        house = House(providers.get, leaves.context_for, outside, unlisted, tasks)
-        return await make_edge(limits, house=house)
-
-    yield make
-    await tasks.stop()
-
-
-@pytest.fixture
-async def proxy(make_proxy: MakeProxy) -> Edge:
-    return await make_proxy()
-
-
-def connect(authority: str, *headers: str, host: str | None = None) -> bytes:
-    return "\r\n".join([f"CONNECT {authority} HTTP/1.1", f"Host: {host or authority}", *headers, "", ""]).encode()
-
-
-async def tunnelled(proxy: Edge, host: str = "api.acme.test") -> Caller:
-    """A caller that shook hands with whoever answers for the host."""
-    caller = await proxy.caller()
-    caller.send(connect(f"{host}:443"))
-    status_code, _, _ = await caller.head()
-    assert status_code == 200
-    await caller.writer.start_tls(TRUSTING, server_hostname=host)
-    return caller
-
-
-def charge(host: str, path: str = "/v1/charges", body: bytes = b"{}") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+from tests.edge.conftest import PATIENCE, Edge, MakeProxy
+from tests.edge.proxying import TRUSTING, Outside, charge, connect, tunnelled
+from tests.edge.talk import Answer, request, until
 
 
 async def test_an_address_of_a_policys_host_is_that_providers(proxy: Edge) -> None:
@@ -158,10 +62,7 @@ async def test_an_address_that_could_lead_elsewhere_is_refused(proxy: Edge, addr
 async def test_what_comes_by_a_proxy_setting_says_so_behind_all_that_the_caller_said(proxy: Edge, path: str) -> None:
     in_full, in_tls, plainly = await proxy.caller(), await tunnelled(proxy), await proxy.caller()
     await in_full.ask(charge("api.acme.test", f"http://api.acme.test{path}"))
-    head = charge("api.acme.test", path).replace(
-        b"\r\nHost", b"\r\nVia: 1.0 fred (paywitness), 1.1 paywitness.example\r\nHost"
-    )
-    await in_tls.ask(head)
+    await in_tls.ask(charge("api.acme.test", path, "Via: 1.0 fred (paywitness), 1.1 paywitness.example"))
     await plainly.ask(charge("127.0.0.1", f"/acme{path}"))
     calls = proxy.carrier.calls or [seen.call for seen in proxy.carrier.forwarded]
     via = [[value for name, value in call.headers if name == b"Via"] for call in calls]
@@ -179,10 +80,7 @@ async def test_what_is_only_observed_passes_as_it_came(proxy: Edge) -> None:
 @pytest.mark.parametrize("via", ["1.1 paywitness", "1.0 fred, 1.1 Paywitness (sidecar)", "HTTP/1.1 paywitness"])
 async def test_a_request_that_was_here_before_goes_no_further(proxy: Edge, via: str) -> None:
     caller = await proxy.caller()
-    head = charge("api.acme.test", "http://api.acme.test/v1/charges").replace(
-        b"\r\nHost", f"\r\nVia: {via}\r\nHost".encode()
-    )
-    answer = await caller.ask(head)
+    answer = await caller.ask(charge("api.acme.test", "http://api.acme.test/v1/charges", f"Via: {via}"))
     assert answer.problem == "path-not-allowed"
     assert "leads back" in answer.json["detail"]
     assert proxy.carrier.calls == []
@@ -253,6 +151,16 @@ async def test_what_leads_nowhere_is_refused_in_plain_words(
     assert await caller.is_closed()
     assert outside.asked == []
     await until(lambda: proxy.server.counters.connections_open == 0)
+
+
+async def test_a_tunnel_may_carry_plain_http_for_a_policys_host_alone(proxy: Edge) -> None:
+    caller = await proxy.caller()
+    caller.send(connect("api.acme.test:80"))
+    assert (await caller.head())[0] == 200
+    for host, status_code in (("api.acme.test", 200), ("api.acme.test:80", 200), ("api.globex.test", 400)):
+        assert (await caller.ask(charge(host))).status_code == status_code
+    assert [call.provider for call in proxy.carrier.calls] == ["acme", "acme"]
+    assert (await (await proxy.caller()).ask(connect("bank.test:80"))).problem == "provider-not-allowed"
 
 
 async def test_http_1_0_need_not_name_the_host_twice(proxy: Edge) -> None:
@@ -342,6 +250,20 @@ async def test_those_who_dawdle_at_the_door_are_sent_away(make_proxy: MakeProxy)
     for caller in (silent, halfway, unshaken):
         assert await caller.is_closed()
     await until(lambda: proxy.server.counters.connections_open == 0)
+
+
+async def test_connect_and_its_handshake_have_one_time_together(make_proxy: MakeProxy) -> None:
+    proxy = await make_proxy(limits=PATIENCE)
+    slow = await proxy.caller()
+    await asyncio.sleep(PATIENCE.head_s * 0.4)
+    silent = await proxy.caller()  # its time began later
+    await asyncio.sleep(PATIENCE.head_s * 0.4)
+    slow.send(connect("api.acme.test:443"))
+    assert (await slow.head())[0] == 200
+    ends = {asyncio.ensure_future(slow.is_closed()): "slow", asyncio.ensure_future(silent.is_closed()): "silent"}
+    done, rest = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    assert "slow" in {ends[end] for end in done}
+    await asyncio.gather(*rest)
 
 
 async def test_a_drain_finishes_what_is_under_way_within_tls(proxy: Edge) -> None:

@@ -153,6 +153,21 @@ async def test_an_idle_connection_is_closed_in_silence(impatient: Edge) -> None:
     assert impatient.refused == {"idle": 1}
 
 
+async def test_a_request_that_meets_the_end_of_its_connection_is_answered_or_never_begun(impatient: Edge) -> None:
+    async def ask_late(number: int) -> bool:
+        caller = await impatient.caller()
+        assert (await caller.ask(request())).status_code == 200
+        await asyncio.sleep(PATIENCE.keep_alive_s + number * 0.004)  # around the tick that ends it
+        try:
+            return (await caller.ask(request())).status_code == 200
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return False
+
+    answered = await asyncio.gather(*(ask_late(number) for number in range(-10, 40)))
+    assert len(impatient.carrier.calls) == len(answered) + sum(answered)
+    assert not all(answered)
+
+
 async def test_each_request_starts_the_idle_time_again(impatient: Edge) -> None:
     caller = await impatient.caller()
     for _ in range(6):
