@@ -1,4 +1,4 @@
-"""The callers of a world, and what each of them wants: one payment of one order, or its capture or refund.
+"""The callers of a world, and what each of them wants: one payment of one order, its capture, void or refund, a payout.
 
 They repeat under the same or a fresh key, hang up, hurry, change the payload, call twice at once. What they were told
 is kept: it is one half of what the checkers go by.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from proxy.core.call import Call, Priority, Wishes
+from proxy.core.call import Call, Headers, Priority, Wishes
 from proxy.core.operation import Outcome
 from proxy.core.reply import Problem, Reply
 from tests.simulation.history import History
@@ -20,9 +20,21 @@ from tests.simulation.provider import WISH_HEADER
 from tests.simulation.sidecars import Fleet
 from tests.simulation.swarm import Mix
 
-DECLINING = ("tok_stolen_card", "tok_insufficient_funds", "tok_fraudulent", "tok_failed_200_stolen_card")
-OPEN_ENDS = ("tok_processing", "tok_3ds")
+# What goes well, what is refused, and what ends later.
+_SOURCES = {
+    "charge": (
+        "tok_ok",
+        ("tok_stolen_card", "tok_insufficient_funds", "tok_fraudulent", "tok_failed_200_stolen_card"),
+        ("tok_processing", "tok_3ds"),
+    ),
+    "payout": ("dest_ok", ("dest_failed_account_closed", "dest_refused_account_closed"), ("dest_pending",)),
+}
 _DEFINITE = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.DECLINED})
+_HEADERS = ((b"Content-Type", b"application/json"), (b"Authorization", b"Bearer shop"))
+_WISH = WISH_HEADER.encode()
+_CHARGES = ("v1", "charges")
+_PATHS = {"refund": "refunds"}
+_PRIORITIES = (None, None, Priority.LOW, Priority.MEDIUM)
 _WAITS_LONGER_S = 3.0  # than the deadline that the sidecar keeps: then a caller's own client gives up
 
 
@@ -36,6 +48,7 @@ class Told:
     reply: Reply | None = None
     told_mono: float | None = None
     heard: bool = True
+    no_journal: bool = False  # its sidecar had none all the while: this call did nothing
 
     @property
     def definite(self) -> bool:
@@ -50,15 +63,20 @@ class Wish:
     """What a caller wants, whatever it does about it."""
 
     name: str
-    kind: str  # sale, authorization, capture, refund
+    kind: str  # sale, authorization, capture, void, refund, payout
     amount: int
     source: str
     key: str  # header, body, ours: where its key stands
     starts_s: float
     calls: int
     order: str = ""
-    charge: str = ""  # what a capture or refund is of
+    charge: str = ""  # what a capture, void or refund is of
     told: list[Told] = field(default_factory=list)
+
+    @property
+    def order_member(self) -> bytes:
+        """What an answer about its order holds."""
+        return f'"{self.order}"'.encode()
 
     @property
     def pays(self) -> bool:
@@ -72,18 +90,21 @@ def wishes_of(mix: Mix, dice: Random) -> list[Wish]:
     for number in range(1, mix.payments + 1):
         starts_s += dice.expovariate(mix.rate_per_s)
         draw = dice.random()
-        source = "tok_ok"
+        kind = "authorization" if dice.random() < mix.authorizations else "sale"
+        kind = "payout" if dice.random() < mix.payouts else kind
+        well, declining, open_ends = _SOURCES["payout" if kind == "payout" else "charge"]
+        source = well
         if draw < mix.declines:
-            source = dice.choice(DECLINING)
+            source = dice.choice(declining)
         elif draw < mix.declines + mix.open_ends:
-            source = dice.choice(OPEN_ENDS)
+            source = dice.choice(open_ends)
         wishes.append(
             Wish(
                 name=f"o{number}",
-                kind="authorization" if dice.random() < mix.authorizations else "sale",
+                kind=kind,
                 amount=dice.randrange(100, 100_000),
                 source=source,
-                key=dice.choice(("header", "header", "body", "ours")),
+                key=dice.choice(("header", "header", "body" if kind != "payout" else "header", "ours")),
                 starts_s=starts_s,
                 calls=dice.randint(1, mix.patience),
                 order=f"o{number}",
@@ -101,6 +122,7 @@ class Callers:
         self._dice = dice
         self._calls = 0
         self.wishes: list[Wish] = []
+        self.called_off: set[str] = set()  # charges that somebody wants voided
         self.on_told: Callable[[Wish, Told], None] = lambda wish, told: None
 
     async def customer(self, wish: Wish) -> None:
@@ -124,10 +146,12 @@ class Callers:
             return
         if self._dice.random() >= self._mix.follow_ups or paid.reply.status_code != 200:
             return
-        kind = "capture" if wish.kind == "authorization" else "refund"
+        kind = self._dice.choice(("capture", "void")) if wish.kind == "authorization" else "refund"
         charge = json.loads(paid.reply.body)["id"]
         name = f"{wish.name}{kind[0]}"
         amount = max(1, wish.amount // 2) if kind == "refund" else wish.amount
+        if kind == "void":
+            self.called_off.add(charge)
         await self.customer(Wish(name, kind, amount, "", "header", 0.0, wish.calls, wish.order, charge))
 
     async def call(self, wish: Wish, *, calmly: bool = False) -> Told:
@@ -155,7 +179,7 @@ class Callers:
             return told.heard and self._loop.now_mono < leaves_mono
 
         call = self._call(wish, key, amount, timeout_s)
-        self._history.say("caller", "calls", wish.name, f"{sidecar.life.name} {wish.kind} {amount} key {key}")
+        self._history.say("caller", "calls", wish.name, (sidecar.life.name, wish.kind, amount, "key", key))
         answer = sidecar.ask(call, still_there)
         waits_s = (timeout_s or mix.deadline_s) + _WAITS_LONGER_S
         giving_up = self._loop.after(waits_s, self._gives_up, wish, told, answer)
@@ -169,7 +193,8 @@ class Callers:
         if not still_there():
             told.heard = False
         told.reply = reply
-        self._history.say("caller", f"is told {reply.status_code}", wish.name, _words(reply))
+        told.no_journal = reply.problem is Problem.JOURNAL_UNAVAILABLE and sidecar.door.was_away(told.began_mono)
+        self._history.say("caller", "is told", wish.name, (reply.status_code, _Words(reply)))
         self.on_told(wish, told)
         return told
 
@@ -180,30 +205,46 @@ class Callers:
             answer.set_result(None)
 
     def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None) -> Call:
-        headers = [(b"Content-Type", b"application/json"), (b"Authorization", b"Bearer shop")]
-        headers.append((WISH_HEADER.encode(), wish.name.encode()))
-        wished = Wishes(timeout_s=timeout_s, priority=self._dice.choice((None, None, Priority.LOW, Priority.MEDIUM)))
+        priority = self._dice.choice(_PRIORITIES)
+        headers: Headers = (*_HEADERS, (_WISH, wish.name.encode()))
+        ours = None
         if wish.key == "header" or key != wish.name:
-            headers.append((b"Idempotency-Key", f"k-{key}".encode()))
+            headers = (*headers, (b"Idempotency-Key", f"k-{key}".encode()))
         elif wish.key == "ours":
-            wished = Wishes(key=f"p-{key}", timeout_s=timeout_s, priority=wished.priority)
-        path = "/v1/charges"
-        body: dict[str, object] = {"amount": amount}
+            ours = f"p-{key}"
+        wished = Wishes(key=ours, timeout_s=timeout_s, priority=priority)
         if wish.pays:
-            body |= {"currency": "EUR", "source": wish.source, "metadata": {"order_id": wish.name}}
-            if wish.kind == "authorization":
-                body["capture"] = False
-        else:
-            path = f"/v1/charges/{wish.charge}/{'capture' if wish.kind == 'capture' else 'refunds'}"
-        segments = tuple(path[1:].split("/"))
-        return Call("acme", "POST", path, "", segments, tuple(headers), json.dumps(body).encode(), wished)
+            capture = '"capture": false, ' if wish.kind == "authorization" else ""
+            body = (
+                f'{{"amount": {amount}, "currency": "EUR", {capture}"source": "{wish.source}", '
+                f'"metadata": {{"order_id": "{wish.name}"}}}}'
+            )
+            return Call("acme", "POST", "/v1/charges", "", _CHARGES, headers, body.encode(), wished)
+        path = f"/v1/charges/{wish.charge}/{_PATHS.get(wish.kind, wish.kind)}"
+        body = f'{{"amount": {amount}}}' if wish.kind != "void" else "{}"
+        if wish.kind == "payout":
+            path = "/v1/payouts"
+            body = (
+                f'{{"amount": {amount}, "currency": "EUR", "destination": "{wish.source}", '
+                f'"reference": "{wish.name}", "metadata": {{"order_id": "{wish.name}"}}}}'
+            )
+        return Call("acme", "POST", path, "", tuple(path[1:].split("/")), headers, body.encode(), wished)
 
     async def insist(self, wish: Wish) -> None:
         """When all is well again: whoever was not told a definite answer asks once more, under its first key."""
         await self.call(wish, calmly=True)
 
 
-def _words(reply: Reply) -> str:
-    problem = f" {reply.problem}" if reply.problem is not None else ""
-    replayed = " replayed" if reply.replayed else ""
-    return f"{reply.outcome}{problem}{replayed} {reply.operation_id or ''}"
+class _Words:
+    """A reply in a few words, when somebody reads them."""
+
+    __slots__ = ("_reply",)
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def __str__(self) -> str:
+        reply = self._reply
+        problem = f" {reply.problem}" if reply.problem is not None else ""
+        replayed = " replayed" if reply.replayed else ""
+        return f"{reply.outcome}{problem}{replayed} {reply.operation_id or ''}"

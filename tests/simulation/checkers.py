@@ -7,10 +7,13 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from proxy.core.contract import Kind as OperationKind
+from proxy.core.lifecycle import IncidentKind
 from proxy.core.operation import HistoryEntry, Operation, Outcome, State
 from proxy.core.reply import Problem, Reply
-from proxy.sandbox.charge import Charge
+from proxy.sandbox.charge import Charge, Status
 from proxy.sandbox.ledger import PAYING, Entry, Kind
+from proxy.sandbox.payout import Payout, PayoutStatus
 from proxy.upstream.target import WireRequest
 from tests.simulation.callers import Told, Wish
 from tests.simulation.history import History
@@ -22,6 +25,8 @@ from tests.simulation.swarm import Mix
 
 WINDOW_S = 10.0  # of the retry budget
 FLOOR = 10
+SETTLED_S = 60.0  # nothing is worked on for so long
+_OPEN_AT_PROVIDER = frozenset({Status.PROCESSING, Status.REQUIRES_ACTION, PayoutStatus.PENDING})
 _NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT})
 # By these a call says that it did nothing, whatever another one did.
 _DID_NOTHING = frozenset(
@@ -44,17 +49,21 @@ class Checkers:
         self._mix = mix
         self._history = history
         self._firsts: dict[str, _First] = {}
+        self._lasts: dict[str, float] = {}  # when it was last sent, by stamp
         self._told_events: dict[str, list[int]] = defaultdict(list)  # versions by operation, as they first came
         self._seen_events: set[str] = set()
         self.ledger = JudgedLedger(self.line_written)
         self.providers: tuple[SimProvider, ...] = ()
+        self.called_off: set[str] = set()  # charges that somebody wants voided
 
     # -- as it happens
 
     def line_written(self, entry: Entry) -> None:
         """At most one effect of an order, of its capture, of its refund."""
         order = entry.order or "?"
-        self._history.say("ledger", entry.kind, order, f"{entry.amount} {entry.id} key {entry.key}")
+        self._history.say("ledger", entry.kind, order, (entry.amount, entry.id, "key", entry.key))
+        if entry.kind is Kind.VOID and len([one for one in self._of(entry.charge) if one.kind is Kind.VOID]) > 1:
+            self._history.violated("one effect", order, f"{entry.charge} is voided twice")
         if entry.kind in {Kind.VOID, Kind.REVERSAL}:
             return
         count = len(self._standing(order, entry.kind))
@@ -65,6 +74,7 @@ class Checkers:
         """Every attempt sends the bytes of the first, under its key, and none beyond the key's window."""
         if sent.request.method != "POST" or sent.stamp is None:
             return
+        self._lasts[sent.stamp] = sent.at_mono
         first = self._firsts.get(sent.stamp)
         if first is None:
             self._firsts[sent.stamp] = _First(sent.at_mono, sent.key, sent.request)
@@ -92,6 +102,8 @@ class Checkers:
             self._history.violated("succeeded is one effect", wish.order, f"{len(effects)} effects of {wish.name}")
         elif reply.problem is None and effects[0].amount != told.amount:
             self._history.violated("the right amount", wish.order, f"{effects[0].amount} for {told.amount}")
+        if reply.problem is None and b'"order_id"' in reply.body and wish.order_member not in reply.body:
+            self._history.violated("nobody else's answer", wish.order, reply.body.decode("utf-8", "replace"))
 
     def event(self, request: WireRequest) -> None:
         """An event reached its sink. What is new of one operation comes in its order."""
@@ -136,11 +148,20 @@ class Checkers:
             if stuck:
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}: {stuck}")
             # After a rollback a person is called where two things went on at once: that is its promise.
-            expected = operation.stamp in confused or bool(self._mix.failovers)
+            expected = operation.stamp in confused or bool(self._mix.failovers) or self._is_false_alarm(operation)
             if operation.incident is not None and not expected:
                 self._history.violated("no contradiction", about, f"{operation.id}: {operation.incident}")
-            if operation.kind.pays:
+            if operation.kind.pays or operation.kind is OperationKind.PAYOUT:
                 self._compare(operation, by_stamp[operation.stamp], about)
+
+    def _is_false_alarm(self, operation: Operation) -> bool:
+        """Incidents over what contradicts nothing, which docs/proof.md tells of: a person is called in vain."""
+        if operation.incident is IncidentKind.FAILURE_AFTER_SUCCESS:  # a late event of an execution that was declined
+            statuses = {made.status for made in self._made_by(operation.stamp)}
+            return self._mix.contract == "reexecuted" and Status.FAILED in statuses and len(statuses) > 1
+        # A lost answer, told from the spool after others had found out what became of it.
+        away = self._mix.journal_stalls + self._mix.cut_offs + self._mix.pauses
+        return operation.incident is IncidentKind.DOUBT_AFTER_FAILURE and bool(away)
 
     def nobody_left_lying(self, operations: list[Operation], now: float) -> None:
         """After a quiet time, and before anybody asks again: what a dead holder left was taken up."""
@@ -156,6 +177,20 @@ class Checkers:
         others = [other for other in sharing if other.id != operation.id and other.state is not State.FAILED]
         if operation.state is State.FAILED and effects and not others:
             self._history.violated("doubt not guessed away", about, f"{operation.id} failed and had its effect")
+
+    def truth_about(self, operation: Operation, now: float) -> bool | None:
+        """Whether an operation is paid, by the books; None while a request may arrive or be worked on, or where it is
+        not told by its stamp."""
+        first = self._firsts.get(operation.stamp)
+        if first is None or not (operation.kind.pays or operation.kind is OperationKind.PAYOUT):
+            return None
+        made = self._made_by(operation.stamp)
+        if any(one.status in _OPEN_AT_PROVIDER for one in made):
+            return None
+        if self._effects_of_stamp(operation.stamp):
+            return True
+        settled = now - EPOCH_AT - self._lasts[operation.stamp] > SETTLED_S
+        return False if settled else None
 
     def _why_stuck(self, operation: Operation, history: tuple[HistoryEntry, ...]) -> str:
         state, asks = operation.state, self._mix.asks
@@ -213,30 +248,40 @@ class Checkers:
     # -- what is so
 
     def _effects(self, wish: Wish) -> list[Entry]:
-        if wish.pays:
-            return self._standing(wish.order, Kind.CHARGE)
-        return self._standing(wish.order, Kind.CAPTURE if wish.kind == "capture" else Kind.REFUND)
+        if wish.kind == "void":
+            return [entry for entry in self._of(wish.charge) if entry.kind is Kind.VOID]
+        return self._standing(wish.order, Kind.CHARGE if wish.pays else Kind(wish.kind))
 
     def _standing(self, order: str, kind: Kind) -> list[Entry]:
-        """The effects of an order that were not taken back."""
-        entries = self.ledger.find(order=order)
-        voided = {entry.charge for entry in entries if entry.kind is Kind.VOID}
-        kinds = PAYING if kind in PAYING else {kind}
+        """The effects of an order that the provider did not take back by itself."""
+        entries = self.ledger.named("order", order)
+        voided = [entry.charge for entry in entries if self._is_taken_back(entry)]
+        kinds = PAYING if kind in PAYING else (kind,)
         return [entry for entry in entries if entry.kind in kinds and entry.charge not in voided]
 
-    def _charges_of(self, stamp: str) -> list[Charge]:
+    def _of(self, charge: str) -> list[Entry]:
+        return self.ledger.named("charge", charge)
+
+    def _is_taken_back(self, entry: Entry) -> bool:
+        return entry.kind is Kind.VOID and entry.charge not in self.called_off
+
+    def _made_by(self, stamp: str) -> list[Charge | Payout]:
         label = ("metadata.paywitness", stamp)
-        return [charge for provider in self.providers for charge in provider.bank._charges._by_label.get(label, [])]
+        made: list[Charge | Payout] = []
+        for provider in self.providers:
+            made += provider.bank._charges._by_label.get(label, ())
+            made += provider.bank.payouts._payouts._by_label.get(label, ())
+        return made
 
     def _executed_at(self, stamp: str) -> float | None:
-        return next((charge.created_at for charge in self._charges_of(stamp)), None)
+        return next((made.created_at for made in self._made_by(stamp)), None)
 
     def _effects_of_stamp(self, stamp: str) -> list[Entry]:
         found = []
-        for charge in self._charges_of(stamp):
-            entries = self.ledger.find(charge=charge.id)
-            if not any(entry.kind is Kind.VOID for entry in entries):
-                found += [entry for entry in entries if entry.kind in PAYING]
+        for made in self._made_by(stamp):
+            entries = self._of(made.id)
+            if not any(self._is_taken_back(entry) for entry in entries):
+                found += [entry for entry in entries if entry.kind in PAYING or entry.kind is Kind.PAYOUT]
         return found
 
 
@@ -249,4 +294,6 @@ def _may_have_paid(told: Told) -> bool:
     reply = told.reply
     if reply is None:
         return True
+    if told.no_journal:
+        return False
     return reply.problem not in _DID_NOTHING and reply.outcome not in _NOES

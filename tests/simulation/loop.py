@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -37,9 +37,9 @@ class Life:
         self.awake = True  # of a dead one False as well: one look tells whether it may run
         self.context = contextvars.Context()
         self.context.run(LIFE.set, self)
-        self._held: list[asyncio.Handle] = []
+        self._held: list[Handle] = []
 
-    def hold(self, handle: asyncio.Handle) -> None:
+    def hold(self, handle: Handle) -> None:
         if self.alive:
             self._held.append(handle)
 
@@ -57,17 +57,42 @@ class Life:
             self._held = []
 
 
-class SimLoop(asyncio.BaseEventLoop):
-    """asyncio's own loop over virtual time."""
+class Handle:
+    """What is to be run once. asyncio's own does more for debugging than for running."""
 
-    _ready: deque[asyncio.Handle]
+    __slots__ = ("args", "callback", "context", "gone", "loop", "waits")
+
+    def __init__(
+        self, loop: SimLoop, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> None:
+        self.loop = loop
+        self.callback = callback
+        self.args = args
+        self.context = context  # None: the world's
+        self.gone = False
+        self.waits = False  # for its time
+
+    def cancel(self) -> None:
+        if not self.gone:
+            self.gone = True
+            if self.waits:
+                self.loop.one_cancelled()
+
+    def cancelled(self) -> bool:
+        return self.gone
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """asyncio's own loop over virtual time. What tasks and futures ask of it is written anew: it needs neither threads
+    nor sockets nor debugging, and half of a world's time would go there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_mono = 1_000.0
         self.faults: list[str] = []  # what came out of callbacks and forgotten tasks: a fault of ours
         self.set_exception_handler(self._note_fault)
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._due: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
         self._number = 0
         self._cancelled = 0
 
@@ -76,80 +101,108 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def start(self, coroutine: Coroutine[Any, Any, Result], life: Life | None = None) -> asyncio.Task[Result]:
         """A task of the world, or of a process."""
-        return self.create_task(coroutine, context=life.context if life is not None else WORLD)
+        context = life.context if life is not None else WORLD
+        return asyncio.Task(coroutine, loop=self, name="simulated", context=context)
 
-    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Something that the world does later, whatever becomes of whoever asked for it."""
-        return self.call_later(delay_s, callback, *args, context=WORLD)
+        handle = Handle(self, callback, args, None)
+        handle.waits = True
+        self._number += 1  # of two at the same time the earlier asked for is the first
+        heappush(self._timers, (self.now_mono + delay_s, self._number, handle))
+        return handle
 
     def shift_timers(self, life: Life, by_s: float) -> None:
         """A machine that was suspended: its monotonic time stood still, and so did its timers."""
         for place, (when, number, timer) in enumerate(self._timers):
-            if timer._context.get(LIFE) is life:  # type: ignore[attr-defined]
+            if timer.context is not None and timer.context.get(LIFE) is life:
                 self._timers[place] = (when + by_s, number, timer)
-        heapq.heapify(self._timers)
+        heapify(self._timers)
 
-    def run_first(self, handles: list[asyncio.Handle]) -> None:
-        self._ready.extend(handles)
+    def run_first(self, handles: list[Handle]) -> None:
+        self._due.extend(handles)
 
     def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
         raise AssertionError("a thread in the simulation: its time is not ours")
 
-    # What asyncio calls. Its own versions check for debugging and other threads, which takes half of their time.
+    # What asyncio calls.
+
+    def create_task(  # type: ignore[override]
+        self,
+        coroutine: Coroutine[Any, Any, Result],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Result]:
+        return asyncio.Task(coroutine, loop=self, name=name or "unnamed", context=context)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+    ) -> Handle:
+        handle = Handle(self, callback, args, context if context is not None else contextvars.copy_context())
+        self._due.append(handle)
         return handle
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self.now_mono + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._number += 1  # of two at the same time the earlier asked for is the first
-        heapq.heappush(self._timers, (when, self._number, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]
-        return timer
+    ) -> Handle:
+        handle = Handle(self, callback, args, context if context is not None else contextvars.copy_context())
+        handle.waits = True
+        self._number += 1
+        heappush(self._timers, (when, self._number, handle))
+        return handle
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        if not ready:
-            while timers and timers[0][2]._cancelled:
-                heapq.heappop(timers)
-                self._cancelled -= 1
-            if not timers:
-                raise Deadlock(self._who_waits())
-            self.now_mono = max(self.now_mono, timers[0][0])
-        now = self.now_mono
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]
-            if timer._cancelled:
-                self._cancelled -= 1
-            else:
-                ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            life = handle._context.get(LIFE)  # type: ignore[attr-defined]
+        """asyncio calls it for ever; here one call plays on until the loop is stopped."""
+        due, timers = self._due, self._timers
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not due:
+                while timers and timers[0][2].gone:
+                    heappop(timers)
+                    self._cancelled -= 1
+                if not timers:
+                    raise Deadlock(self._who_waits())
+                if timers[0][0] > self.now_mono:
+                    self.now_mono = timers[0][0]
+            now = self.now_mono
+            while timers and timers[0][0] <= now:
+                handle = heappop(timers)[2]
+                handle.waits = False
+                if handle.gone:
+                    self._cancelled -= 1
+                else:
+                    due.append(handle)
+            for _ in range(len(due)):
+                handle = due.popleft()
+                if not handle.gone:
+                    self._run_one(handle)
+
+    def _run_one(self, handle: Handle) -> None:
+        context = handle.context
+        try:
+            if context is None:
+                handle.callback(*handle.args)
+                return
+            life = context.get(LIFE)
             if life is None or life.awake:
-                handle._run()
+                context.run(handle.callback, *handle.args)
             else:
                 life.hold(handle)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # as asyncio does
+            self.call_exception_handler({"message": f"in {handle.callback!r}", "exception": error})
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+    def one_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled > _CANCELLED_MAX and self._cancelled * 2 > len(self._timers):
-            self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]
-            heapq.heapify(self._timers)
+            self._timers[:] = [entry for entry in self._timers if not entry[2].gone]
+            heapify(self._timers)
             self._cancelled = 0
 
     def _write_to_self(self) -> None:

@@ -14,17 +14,19 @@ from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
+from proxy.core.call import Headers
 from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from proxy.sandbox.answer import Answer, reason_phrase
 from proxy.upstream.client import always
 from proxy.upstream.harvest import OnLate
 from proxy.upstream.target import Origin, StreamRequest, Timeouts, WireRequest
-from tests.simulation.history import History
+from tests.simulation.history import Detail, History
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.provider import WISH_HEADER, SimProvider
 from tests.simulation.swarm import PROVIDER, UNSENT, Mix
 
 HARVESTS_MAX = 64
+CUT_OFF_S = 45.0  # longer than a lease
 _HEAD_BYTES = 220  # about what a request's head has
 _STAMP = re.compile(rb'"paywitness":\s*"([^"]+)"')
 _WISH = WISH_HEADER.encode().lower()
@@ -45,7 +47,7 @@ _BROKEN = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Sent:
     """One request whose first byte has left."""
 
@@ -58,7 +60,7 @@ class Sent:
     request: WireRequest
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Plan:
     """What will become of one exchange."""
 
@@ -83,6 +85,7 @@ class Network:
         self.history = history
         self.providers = providers  # by their hosts
         self.calm = False
+        self.exchanges = self.faults = 0
         self.confused: set[str] = set()  # stamps of what was given somebody else's answer
         self.on_sent: Callable[[Sent], None] = lambda sent: None
         self.sink: Callable[[WireRequest], int] | None = None
@@ -99,6 +102,8 @@ class Network:
         dice = self._dice
         usual_s = 0.005 + 0.05 * dice.random()
         fault = self._fault(host)
+        self.exchanges += 1
+        self.faults += fault is not None
         if fault is None:
             opens = dice.random() < self._mix.new_connections
             return Plan(None, dice.uniform(0.0, self._mix.connects_s) if opens else 0.0, usual_s, 0.0, usual_s)
@@ -117,8 +122,8 @@ class Network:
                 return replace(plan, delivered_s=dice.uniform(0.2, 0.98))
             case "slow":
                 return replace(plan, answers_s=dice.uniform(0.2, 0.95))
-            case "late_answer":
-                return replace(plan, answers_s=dice.uniform(0.9, 24.0))
+            case "late_answer" | "late_refusal":
+                return replace(plan, answers_s=dice.uniform(0.9, 24.0 if fault == "late_answer" else 8.0))
             case "late_commit" if writes:
                 # Up to the end of `settle`, so that what a search shows a moment later matters.
                 return replace(plan, commits_s=dice.choice((dice.uniform(0.3, 25.0), dice.uniform(36.0, 38.5))))
@@ -177,7 +182,10 @@ class Network:
                 self.loop.after(plan.answers_s, self._comes_back, plan, sent, exchange, answer)
 
         fault = plan.fault if plan.fault in PROVIDER else None
-        self.providers[sent.host].arrive(sent.request, fault, plan.commits_s, respond)
+        if plan.fault == "late_refusal":
+            fault = self._dice.choice(("rate_limited", "declined_once"))
+        troubled = plan.fault is not None
+        self.providers[sent.host].arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled)
 
     def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: Answer) -> None:
         fault = plan.fault
@@ -203,9 +211,17 @@ class Network:
 
 
 def _response(answer: Answer) -> Response:
-    headers = tuple((name.encode(), value.encode()) for name, value in answer.headers)
-    kind = (b"Content-Type", answer.content_type.encode())
-    return Response(answer.status_code, reason_phrase(answer.status_code).encode(), (kind, *headers), answer.body)
+    headers: Headers = ((b"Content-Type", answer.content_type.encode()),)
+    if answer.headers:
+        headers += tuple((name.encode(), value.encode()) for name, value in answer.headers)
+    return Response(answer.status_code, reason_phrase(answer.status_code).encode(), headers, answer.body)
+
+
+def _header(request: WireRequest, wanted: bytes) -> str | None:
+    for name, value in request.headers:
+        if name.lower() == wanted:
+            return value.decode()
+    return None
 
 
 class Exchange:
@@ -278,6 +294,9 @@ class SimUpstream:
         self.life = life
         self.listens_s = harvest_s
         self.listening = 0
+        self.cut_off_next = False
+        self.on_cut_off: Callable[[float], None] = lambda lasts_s: None
+        self._cut_off_until_mono = 0.0
 
     async def send(
         self,
@@ -293,14 +312,19 @@ class SimUpstream:
         if origin.host.startswith("events."):
             return await self._to_sink(request)
         plan = network.plan(origin.host, request)
-        about = next((value.decode() for name, value in request.headers if name.lower() == _WISH), "")
+        about = _header(request, _WISH) or ""
         if plan.connects_s > 0:
             waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
             await asyncio.sleep(min(waits_s, timeouts.connect_s))
-        if plan.fault in UNSENT:
-            phase, fault = _UNSENT[plan.fault]
-            network.history.say(self.life.name, "could not connect", about, plan.fault)
-            return Evidence(phase, 0, fault, None, plan.fault, self.loop.now_mono - began_mono)
+        if self.cut_off_next and request.method == "POST":
+            self.cut_off_next = False
+            self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
+            self.on_cut_off(CUT_OFF_S)
+        unsent = plan.fault if self.loop.now_mono >= self._cut_off_until_mono else "connect_timeout"
+        if unsent in UNSENT:
+            phase, fault = _UNSENT[unsent]
+            network.history.say(self.life.name, "could not connect", about, unsent)
+            return Evidence(phase, 0, fault, None, unsent, self.loop.now_mono - began_mono)
         if not may_send():
             network.history.say(self.life.name, "may not send", about)
             detail = "the right to send had run out"
@@ -320,7 +344,7 @@ class SimUpstream:
         finally:
             if timer is not None:
                 timer.cancel()
-        network.history.say(self.life.name, "sees", about, f"{evidence.phase.word} {evidence.fault or evidence.detail}")
+        network.history.say(self.life.name, "sees", about, (evidence.phase.word, evidence.fault or evidence.detail))
         return evidence
 
     async def _to_sink(self, request: WireRequest) -> Evidence:
@@ -345,13 +369,13 @@ class SimUpstream:
         key = None
         stamp = None
         if request.method == "POST":
-            key = next((value.decode() for name, value in request.headers if name.lower() == b"idempotency-key"), None)
+            key = _header(request, b"idempotency-key")
             found = _STAMP.search(request.body)
             stamp = found.group(1).decode() if found else None
         return Sent(self.loop.now_mono, self.life.name, host, about, stamp, key, request)
 
-    def _told(self, sent: Sent, plan: Plan) -> str:
-        what = f"fault: {plan.fault}" if plan.fault else ""
+    def _told(self, sent: Sent, plan: Plan) -> Detail:
+        what = ("fault:", plan.fault) if plan.fault else ()
         if sent.request.method != "POST":
-            return f"{sent.request.target.decode()[:60]} {what}"
-        return f"key {sent.key} stamp {sent.stamp} {what}"
+            return (sent.request.target.decode()[:60], *what)
+        return ("key", sent.key, "stamp", sent.stamp, *what)

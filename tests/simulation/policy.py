@@ -55,6 +55,21 @@ _ASK_REFUND = """
 _ASK_CAPTURE = """
     ask: [{{request: "GET /v1/charges/{{path:charge}}", answer: captured_charge_asked}}]
 """
+_ASK_VOID = """
+    ask: [{{request: "GET /v1/charges/{{path:charge}}", answer: voided_charge_asked}}]
+"""
+_ASK_PAYOUT = """
+    ask:
+      - {{needs: reference, request: "GET /v1/payouts/{{reference}}", answer: payout}}
+      - request: GET /v1/payouts
+        query: {{paywitness: "{{operation_id}}"}}
+        at: data
+        more: has_more
+        answer: payout
+        lag: {lag_ms}ms
+        misses: 3
+    as_response: "@"
+"""
 _TEXT = """
 provider: {provider}
 merchant: shop
@@ -101,6 +116,24 @@ operations:
     amount: {{at: amount, unit: minor, absent: full}}
     answer: captured_charge
 {ask_capture}
+  void:
+    kind: void
+    match: "POST /v1/charges/{{charge}}/void"
+    target: path:charge
+    stamp: none
+    webhook: none
+    answer: voided_charge
+{ask_void}
+  payout:
+    kind: payout
+    match: POST /v1/payouts
+    target: body:reference
+    amount: {{at: amount, unit: minor}}
+    currency: currency
+    fits: {{amount: amount, unit: minor, currency: currency, stamp: metadata.paywitness}}
+    reference: id
+    answer: payout
+{ask_payout}
   refund:
     kind: refund
     match: "POST /v1/charges/{{charge}}/refunds"
@@ -123,8 +156,20 @@ answers:
   captured_charge_asked:
     - {{when: "status == 'succeeded' && captured", as: succeeded}}
     - {{when: "status == 'authorized'", as: absent}}
+    - {{when: "status == 'voided'", as: failed}}
+  voided_charge:
+    - {{when: "status == 'voided'", as: succeeded}}
+  voided_charge_asked:
+    - {{when: "status == 'voided'", as: succeeded}}
+    - {{when: "status == 'authorized'", as: absent}}
+    - {{when: "status == 'succeeded'", as: failed}}
   refund:
     - {{when: "status == 'succeeded'", as: succeeded}}
+  payout:
+    - {{when: "status == 'paid'", as: succeeded}}
+    - {{when: "status == 'pending'", as: pending}}
+    - {{when: "status == 'failed'", as: failed}}
+    - {{when: "status == 'reversed'", as: reversed}}
 classify:
   - {{status: 409, when: "error.code == 'idempotency_key_in_use'", as: idempotency_in_flight}}
   - {{when: "error.type == 'idempotency_error'", as: idempotency_conflict}}
@@ -152,7 +197,7 @@ retry:
 budget: {{window: 10s, provider: {{floor: 10, ratio: 5%, ceiling: 100%}}, per_intent: 3}}
 {webhook}
 resolve:
-  schedule: [500ms, 1s, 2s, 4s, 8s, 15s, 30s, 60s, 2m, 10m]
+  schedule: [{schedule}]
   resend_for: {resend_for_s}s
   settle: 40s
   action_expires: 60s
@@ -188,10 +233,13 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> s
         ask_charge=_ASK_CHARGE.format(**lag) if mix.asks else "",
         ask_refund=_ASK_REFUND.format(**lag) if mix.asks else "",
         ask_capture=_ASK_CAPTURE.format(**lag) if mix.asks else "",
+        ask_void=_ASK_VOID.format(**lag) if mix.asks else "",
+        ask_payout=_ASK_PAYOUT.format(**lag) if mix.asks else "",
         attempts=mix.attempts + (1 if edited else 0),
         backoff="equal" if edited else "full",
         webhook=_WEBHOOK if mix.webhooks and not elsewhere else "",
         resend_for_s=mix.resend_for_s,
+        schedule=mix.schedule,
     )
 
 

@@ -16,6 +16,7 @@ from proxy.sandbox.charge import Charge, Status
 from proxy.sandbox.contract import Contract, KeyBook, kept
 from proxy.sandbox.dialects.routes import find_route
 from proxy.sandbox.ledger import Entry, Ledger
+from proxy.sandbox.payout import Payout, PayoutStatus
 from proxy.sandbox.refusals import Refused
 from proxy.sandbox.request import Request
 from proxy.sandbox.webhooks.event import FINAL, event_about, older_event
@@ -44,6 +45,10 @@ class JudgedLedger(Ledger):
         self._look(entry)
         return entry
 
+    def named(self, name: str, value: str) -> list[Entry]:
+        """As `find`, by one name."""
+        return self._by[name].get(value, [])
+
 
 class SimProvider:
     """One route of the provider. Routes share no keys and find nothing of each other's."""
@@ -66,8 +71,11 @@ class SimProvider:
 
     # -- what arrives
 
-    def arrive(self, wire: WireRequest, fault: str | None, commits_after_s: float, respond: Respond) -> None:
-        """One arrival of a request. `respond` is called once, unless the work is never done."""
+    def arrive(
+        self, wire: WireRequest, fault: str | None, commits_after_s: float, respond: Respond, *, troubled: bool = True
+    ) -> None:
+        """One arrival of a request. `respond` is called once, unless the work is never done. `troubled`: it does not go
+        well, so that what is told of it matters."""
         request = _request_of(wire)
         about = request.headers.get(WISH_HEADER.lower(), "")
         instead = self._refusal(fault)
@@ -75,13 +83,13 @@ class SimProvider:
         if instead is None and key is not None:
             instead = self._keys.claim(key, request.fingerprint)
         if instead is not None:
-            self._history.say("provider", f"answers {instead.status_code}", about, _brief(request, instead))
+            self._history.say("provider", "answers", about, (instead.status_code, _brief(request, instead)))
             respond(instead)
         elif commits_after_s > 0 and request.writes:
             self._history.say("provider", "works on it", about, f"for {commits_after_s:.3f} s")
-            self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond)
+            self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond, troubled)
         else:
-            self._execute(request, key, fault, about, respond)
+            self._execute(request, key, fault, about, respond, troubled)
 
     def _refusal(self, fault: str | None) -> Answer | None:
         """What is said before any work."""
@@ -95,13 +103,17 @@ class SimProvider:
                 return error_answer(401, "authentication_error", "No such API key.", code="api_key_invalid")
         return None
 
-    def _execute(self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond) -> None:
+    def _execute(
+        self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond, troubled: bool
+    ) -> None:
         committed: Answer | None = None
         effects_before = len(self.ledger)
         if fault != "error_500_before" or not request.writes:
             found = find_route(request.method, request.segments)
             assert found is not None, request.target
             route, names = found
+            if fault == "declined_once":  # the issuer says no, this time
+                request = _with_body(request, bytes(request.body).replace(b'"tok_ok"', b'"tok_insufficient_funds"'))
             committed = route.act(self.bank, request, names)
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
@@ -109,20 +121,22 @@ class SimProvider:
             self._keys.settle(key, kept(self._contract, committed, answer))
         if request.writes:
             effects = len(self.ledger) - effects_before
-            self._history.say("provider", f"answers {answer.status_code}", about, f"effects: {effects}")
+            self._history.say("provider", "answers", about, (answer.status_code, "effects:", effects))
         else:
-            self._history.say("provider", f"answers {answer.status_code}", about, _brief(request, answer))
-        self._tell_changes(request)
+            self._history.say("provider", "answers", about, (answer.status_code, _brief(request, answer)))
+        self._tell_changes(request, troubled=troubled)
         respond(answer)
 
     # -- what it tells unasked
 
-    def _tell_changes(self, request: Request) -> None:
+    def _tell_changes(self, request: Request, *, troubled: bool) -> None:
         for change in self.bank.changes.take():
             thing = change.thing
             if isinstance(thing, Charge) and thing.status in {Status.PROCESSING, Status.REQUIRES_ACTION}:
                 self._loop.after(self._dice.uniform(1, 25), self._settle, thing, request)
-            if self.deliver is None:
+            if isinstance(thing, Payout) and thing.status is PayoutStatus.PENDING:
+                self._loop.after(self._dice.uniform(1, 25), self._settle_payout, thing, request)
+            if self.deliver is None or (not troubled and self._dice.random() >= self._mix.tells):
                 continue
             mode = "normal" if self.calm else self._dice.choice(self._mix.webhook_modes)
             if mode == "never":
@@ -167,7 +181,14 @@ class SimProvider:
         except Refused:
             return
         self._history.say("provider", f"settles as {status}", charge.terms.order or "", charge.id)
-        self._tell_changes(request)
+        self._tell_changes(request, troubled=True)
+
+    def _settle_payout(self, payout: Payout, request: Request) -> None:
+        """The receiving bank's later word."""
+        status = PayoutStatus.PAID if self._dice.random() < 0.7 else PayoutStatus.FAILED
+        self.bank.payouts.settle(payout, status)
+        self._history.say("provider", f"settles as {status}", payout.terms.order or "", payout.id)
+        self._tell_changes(request, troubled=True)
 
 
 def _request_of(wire: WireRequest) -> Request:
@@ -176,6 +197,13 @@ def _request_of(wire: WireRequest) -> Request:
     request.body += wire.body
     request.complete = True
     return request
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    other = Request(request.method, request.target, request.headers, True)
+    other.body += body
+    other.complete = True
+    return other
 
 
 def _brief(request: Request, answer: Answer) -> str:

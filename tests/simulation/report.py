@@ -3,7 +3,7 @@ befell everybody meanwhile, and the smallest world in which it still happens."""
 
 from __future__ import annotations
 
-from tests.simulation.swarm import Mix, mix_of
+from tests.simulation.swarm import Mix
 from tests.simulation.world import Outcome, play
 
 _LINES_MAX = 120
@@ -13,29 +13,26 @@ def describe(outcome: Outcome) -> str:
     """The report of a seed that broke a promise."""
     least = shortest(outcome)
     first = least.violations[0]
-    timeline = least.history.lines(first.about)
-    if len(timeline) > _LINES_MAX:
-        about = [line for line in timeline if f" {first.about} " in line] if first.about else timeline[-_LINES_MAX:]
-        timeline = about[-_LINES_MAX:]
+    seed, payments = outcome.mix.seed, outcome.of_payments
     lines = [
-        f"seed {outcome.seed} breaks a promise with {outcome.payments} payments:",
+        f"seed {seed} breaks a promise with {outcome.mix.payments} payments:",
         *(f"  {violation}" for violation in outcome.violations[:5]),
-        f"shortest: --seeds {outcome.seed} --payments {least.payments}",
+        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}",
         *(f"  {violation}" for violation in least.violations[:3]),
-        f"the world: {_told(mix_of(outcome.seed, least.payments))}",
+        f"the world: {_told(least.mix)}",
         f"the life of {first.about or 'that world'}:",
-        *(f"  {line}" for line in timeline),
+        *(f"  {line}" for line in least.history.life_of(first, _LINES_MAX)),
     ]
     return "\n".join(lines)
 
 
 def shortest(outcome: Outcome) -> Outcome:
-    """The fewest payments with which the seed still breaks a promise, by halving. The first payments of a seed are the
-    same however many there are; what the network does to them is not, so this finds a short world, not the shortest."""
+    """The fewest first payments with which the seed still breaks a promise, by halving. A beginning goes as it goes in
+    the whole world, up to its last payment; what follows is quiet, so one that is longer may break none."""
     works, least = 0, outcome
-    while least.payments - works > 1:
-        middle = (works + least.payments) // 2
-        tried = play(outcome.seed, middle)
+    while least.mix.payments - works > 1:
+        middle = (works + least.mix.payments) // 2
+        tried = play(outcome.mix.seed, outcome.of_payments, middle)
         if tried.ok:
             works = middle
         else:

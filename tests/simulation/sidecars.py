@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, cast
 
-from proxy import wiring
 from proxy.chance import Chance, SeededChance
 from proxy.clock import Clock
 from proxy.core.budget import Origin, RetryAsk
@@ -36,6 +34,7 @@ from proxy.limits.opening import Limits
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.records import Record
 from proxy.telemetry.telemetry import Telemetry
+from proxy.upstream.client import UpstreamClient
 from proxy.vault import RingKey, Vault
 from proxy.wiring import Bounds, Ground, assemble, webhooks_for
 from tests.simulation.failover import LOST_S, ForgetfulJournal
@@ -101,17 +100,6 @@ class SimSpool:
 
     async def done(self, name: str) -> None:
         self._pieces.pop(name, None)
-
-
-@contextmanager
-def _with_upstream(make: Callable[..., SimUpstream]) -> Iterator[None]:
-    """`assemble` makes its client itself: here it makes ours."""
-    real = vars(wiring)["UpstreamClient"]
-    vars(wiring)["UpstreamClient"] = make
-    try:
-        yield
-    finally:
-        vars(wiring)["UpstreamClient"] = real
 
 
 class JudgedBudgets(LocalBudgets):
@@ -212,7 +200,8 @@ class Fleet:
         sidecar.hang_up()
         if self.only_holder:
             self.journal = self.journal.reopened(self.store_clock)  # as a file that only one process can hold
-        self.loop.after(self.dice.uniform(0.1, 20.0), self.start, slot)
+        longest_s = self.dice.choice((20.0, 20.0, 60.0))  # a lease may be over before it is back
+        self.loop.after(self.dice.uniform(0.1, longest_s), self.start, slot)
 
     def pause(self, slot: int) -> None:
         sidecar = self.sidecars[slot]
@@ -241,12 +230,17 @@ class Fleet:
             self.history.say(sidecar.life.name, "clock is set", "", f"{sidecar.clock.ahead_s:+.0f} s")
 
     def stall(self, slot: int) -> None:
-        """The journal does not answer this sidecar."""
+        """The journal does not answer this sidecar, or refuses it at once."""
         sidecar = self.sidecars[slot]
         if sidecar is not None:
-            lasts_s = self.dice.choice((1.0, 5.0, 15.0, 45.0))  # the longest outlasts a lease
-            self.history.say(sidecar.life.name, "journal stalls", "", f"{lasts_s} s")
-            sidecar.door.stalled_until_mono = self.loop.now_mono + lasts_s
+            lasts_s = self.dice.choice((1.0, 5.0, 45.0))  # the longest outlasts a lease
+            sidecar.lose_journal(lasts_s, refuses=self.dice.random() < 0.5)
+
+    def cut_off(self, slot: int) -> None:
+        """A sidecar's network goes while it connects: what it is about to send is not sent, and it can tell nobody."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            sidecar.upstream.cut_off_next = True
 
     def fail_over(self, slot: int) -> None:
         """Of the store, whoever asks."""
@@ -302,26 +296,37 @@ class Sidecar:
         bounds = Bounds(lease_s=LEASE_S, harvest_s=mix.harvest_s)
         self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
 
-        def upstream(**given: Any) -> SimUpstream:
-            return SimUpstream(fleet.network, self.life, given["harvest_s"])
+        self.upstream = SimUpstream(fleet.network, self.life, mix.harvest_s)
+        self.upstream.on_cut_off = lambda lasts_s: self.lose_journal(lasts_s, refuses=True)
 
-        with _with_upstream(upstream):
-            self.parts = assemble(self.ground, bounds, fleet.book, self.spool, self._limits)
+        def upstream(ground: Ground, bounds: Bounds) -> UpstreamClient:
+            return cast(UpstreamClient, self.upstream)
+
+        self.parts = assemble(self.ground, bounds, fleet.book, self.spool, self._limits, upstream)
         self.webhooks = webhooks_for(self.ground, self.parts)
         self.listens = False
         self._callers: dict[asyncio.Future[Reply | None], None] = {}
-        self._running: list[asyncio.Task[Any]] = []
+        self._running: dict[asyncio.Task[Any], None] = {}
 
     def _limits(self, book: Book, clock: Clock, chance: Chance) -> Limits:
         budgets = JudgedBudgets(clock, chance, self.fleet)
         return Limits(LocalCircuits(book, clock, chance), budgets, Admission(clock, chance))
 
+    def lose_journal(self, lasts_s: float, *, refuses: bool) -> None:
+        what = "journal is down" if refuses else "journal stalls"
+        self.fleet.history.say(self.life.name, what, "", f"{lasts_s} s")
+        self.door.refuses = refuses
+        if self.fleet.loop.now_mono >= self.door.stalled_until_mono:
+            self.door.stalled_since_mono = self.fleet.loop.now_mono
+        self.door.stalled_until_mono = max(self.door.stalled_until_mono, self.fleet.loop.now_mono + lasts_s)
+
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = self.fleet.loop.start(coroutine, self.life)
+        self._running[task] = None
         task.add_done_callback(self._ended)
-        self._running.append(task)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._running[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             where = traceback.extract_tb(error.__traceback__)[-1]
             detail = f"{type(error).__name__}: {error} at {where.filename.rpartition('/')[2]}:{where.lineno}"

@@ -18,7 +18,7 @@ from typing import Any
 from proxy.core.errors import JournalUnavailable
 from proxy.core.operation import Operation, State
 from proxy.journal import steps
-from proxy.journal.base import KeptNotice, Listing, OutcomeRow
+from proxy.journal.base import DoubtCount, KeptNotice, Listing, OutcomeRow
 from proxy.journal.memory import MemoryJournal
 from proxy.journal.memory_shelves import Shelves
 from proxy.journal.steps import WallClock
@@ -45,17 +45,18 @@ class IndexedShelves(Shelves):
         self.by_name: dict[tuple[str, str], dict[str, None]] = {}
 
     def write(self, step: steps.Step) -> None:
-        Shelves.write(self, step)
         operation = step.operation
+        before = self.operations.get(operation.id)
+        Shelves.write(self, step)
         self.index(operation)
         if step.entry.told is not None:
             self.telling.append(self.seq)
         if operation.state is State.REQUIRES_REVIEW:
             self.in_review[operation.id] = None
-        else:
+        elif before is not None and before.state is State.REQUIRES_REVIEW:
             self.in_review.pop(operation.id, None)
-        for name in self._names(operation):
-            self.by_name.setdefault(name, {})[operation.id] = None
+        if before is None or before.reference != operation.reference:  # the other names stay
+            self._name(operation)
 
     def index_all(self) -> None:
         """After a rollback: everything anew."""
@@ -63,8 +64,7 @@ class IndexedShelves(Shelves):
             self.index(operation)
             if operation.state is State.REQUIRES_REVIEW:
                 self.in_review[operation.id] = None
-            for name in self._names(operation):
-                self.by_name.setdefault(name, {})[operation.id] = None
+            self._name(operation)
         self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.told is not None]
         for notice in self.notices.values():
             self.events.add((notice.provider, notice.account, notice.event_id))
@@ -79,17 +79,22 @@ class IndexedShelves(Shelves):
         if operation.lease is not None:
             heapq.heappush(self.held, (operation.lease.until_at, number, operation.id))
 
-    def _names(self, operation: Operation) -> Iterator[tuple[str, str]]:
-        yield "stamp", operation.id
-        yield "key", operation.client_key
-        if operation.stamp:
-            yield "stamp", operation.stamp
+    def _name(self, operation: Operation) -> None:
+        names = [("stamp", operation.id), ("key", operation.client_key)]
+        if operation.stamp and operation.stamp != operation.id:
+            names.append(("stamp", operation.stamp))
         if operation.provider_key:
-            yield "key", operation.provider_key
+            names.append(("key", operation.provider_key))
         if operation.reference:
-            yield "reference", operation.reference
+            names.append(("reference", operation.reference))
         if operation.guard is not None:
-            yield "guard", operation.guard.value
+            names.append(("guard", operation.guard.value))
+        for name in names:
+            known = self.by_name.get(name)
+            if known is None:
+                self.by_name[name] = {operation.id: None}
+            else:
+                known[operation.id] = None
 
 
 class IndexedJournal(MemoryJournal):
@@ -180,6 +185,9 @@ class IndexedJournal(MemoryJournal):
             if by_key and steps.is_listed(operation, listing):
                 yield operation
 
+    async def doubt_counts(self) -> tuple[DoubtCount, ...]:
+        return ()  # gauges, which nobody reads here
+
     async def keep_notice(self, notice: KeptNotice) -> bool:
         shelves = self.shelves
         event = (notice.provider, notice.account, notice.event_id)
@@ -239,20 +247,28 @@ class JournalDoor:
         self._mix = mix
         self._dice = dice
         self._history = history
-        self.stalled_until_mono = 0.0
+        self.stalled_since_mono = self.stalled_until_mono = 0.0
+        self.refuses = False  # while it is stalled, at once
         self.calm = False
         self._slow = mix.journal_latency > 0
         self._faults = mix.journal_lost_replies + mix.journal_refusals + mix.journal_late_writes
+        self._plain = not self._slow and not self._faults
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
 
-        async def call(*args: Any, **values: Any) -> Any:
-            return await self._call(name, args, values)
+        def call(*args: Any, **values: Any) -> Coroutine[Any, Any, Any]:
+            if self._plain and self._life.alive and self._loop.now_mono >= self.stalled_until_mono:
+                return getattr(self._journal(), name)(*args, **values)
+            return self._call(name, args, values)
 
         self.__dict__[name] = call
         return call
+
+    def was_away(self, since_mono: float) -> bool:
+        """Whether nothing came through from then until now."""
+        return self.stalled_since_mono <= since_mono and self._loop.now_mono < self.stalled_until_mono
 
     def rolled_back_s(self) -> float | None:
         return self._journal().rolled_back_s()
@@ -267,13 +283,14 @@ class JournalDoor:
     async def _call(self, name: str, args: tuple[Any, ...], values: dict[str, Any]) -> Any:
         if not self._life.alive:
             raise JournalUnavailable("its process is dead")  # from the last words of what is swept up after the world
-        fault = self._fault() if not self.calm else None
+        fault = self._fault()
         if fault is None and not self._slow:
             return await getattr(self._journal(), name)(*args, **values)
         reply = self._loop.create_future()
         latency_s = self._mix.journal_latency * self._dice.random()
         if fault == "stall":
-            self._loop.after(2.0, _unavailable, reply, "no reply in time")
+            waits_s = 2.0 if not self.refuses else 0.001
+            self._loop.after(waits_s, _unavailable, reply, "no reply in time")
             return await reply
         if fault is not None:
             self._history.say(self._life.name, f"journal: {fault}", "", name)
@@ -291,7 +308,7 @@ class JournalDoor:
     def _fault(self) -> str | None:
         if self._loop.now_mono < self.stalled_until_mono:
             return "stall"
-        if not self._faults:
+        if self.calm or not self._faults:
             return None
         draw = self._dice.random()
         for name, rate in (

@@ -1,5 +1,10 @@
 """The swarm: each seed picks its own mix. Which faults there are and how often, which contract, how many sidecars, how
-much load, how patient everybody is. Many seeds with few faults each find more than one seed with all of them."""
+much load, how patient everybody is. Many seeds with few faults each find more than one seed with all of them.
+
+A seed is mild, rough or wild. In a mild world most payments go well, as they do, and a fault meets whatever it meets
+alone; in a wild one every third exchange goes wrong. How many go wrong is a matter of the world, not of its size: a
+short one is so much rougher.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,26 @@ from random import Random
 # What may happen to one exchange. The network draws one of them, or none.
 UNSENT = ("dns_failure", "refused", "connect_timeout", "tls_failure", "closed_at_once")
 LOST = ("reset_while_writing", "black_hole", "answer_lost", "reset_before_answer", "truncated", "garbage", "oversized")
-ODD = ("delayed", "late_answer", "slow", "foreign", "empty_200", "gateway_502", "gateway_504", "duplicated")
-PROVIDER = ("error_500_before", "error_500_after", "overloaded", "rate_limited", "late_commit", "unauthorized")
+ODD = (
+    *("delayed", "late_answer", "late_refusal", "slow", "foreign", "empty_200", "gateway_502", "gateway_504"),
+    "duplicated",
+)
+PROVIDER = (
+    *("error_500_before", "error_500_after", "overloaded", "rate_limited", "late_commit", "unauthorized"),
+    "declined_once",
+)
 FAULTS = (*UNSENT, *LOST, *ODD, *PROVIDER)
 
 # A second arrival of the same bytes is executed again by a provider that keeps no key: no sidecar could prevent that.
 NEEDS_KEYS = frozenset({"duplicated"})
 OUTAGES = ("refused", "black_hole", "answer_lost", "error_500_before", "overloaded", "slow", "rate_limited")
+BROWNOUTS = (0.3, 0.7, 1.0)  # 1.0: a whole outage
 WEBHOOKS = ("normal", "early", "late", "twice", "out_of_order", "never")
+ROUGH = {0.06: 70, 0.2: 25, 1.0: 5}  # how much of the full rates, and of how many seeds in a hundred
+USUAL_PAYMENTS = 1_000
+# Waits between looks. The dense one asks often while nothing can be concluded yet, the sparse one as policies do.
+DENSE = "500ms, 1s, 2s, 4s, 8s, 15s, 30s, 60s, 2m, 10m"
+SPARSE = "1s, 10s, 25s, 35s, 45s, 60s, 90s, 2m, 10m"
 
 
 def stream(seed: int, name: str) -> Random:
@@ -48,13 +65,16 @@ class Mix:
     deadline_s: int = 6
     resend_for_s: int = 20
     harvest_s: float = 5.0
+    schedule: str = DENSE
     sidecars: int = 1
     rate_per_s: float = 20.0
+    weather_s: float = 0.0  # so long may something befall them; 0: while payments come
     new_connections: float = 0.1  # share of what is sent over a connection that is opened for it
     connects_s: float = 0.02  # at most
     faults: dict[str, float] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
     webhook_modes: tuple[str, ...] = ("normal",)
+    tells: float = 1.0  # share of what is told by webhooks of that which went well; of the rest all
     limits: bool = True
     # callers
     hangs_up: float = 0.0
@@ -66,26 +86,25 @@ class Mix:
     declines: float = 0.0
     open_ends: float = 0.0  # processing and 3DS
     authorizations: float = 0.0
-    follow_ups: float = 0.0  # captures and refunds
+    follow_ups: float = 0.0  # captures, voids and refunds
+    payouts: float = 0.0
     patience: int = 3
     # sidecars and their store
     crashes: int = 0
     pauses: int = 0
     suspends: bool = False
     clock_jumps: int = 0
+    operators: int = 0  # so often somebody takes a look at what is open, and does something about it
     reloads: int = 0
     journal_latency: float = 0.0
     journal_lost_replies: float = 0.0
     journal_refusals: float = 0.0
     journal_late_writes: float = 0.0
     journal_stalls: int = 0
+    cut_offs: int = 0
     failovers: int = 0
     spool: bool = True
     events: bool = True
-
-    @property
-    def load_s(self) -> float:
-        return max(5.0, self.payments / self.rate_per_s)
 
     @property
     def dedupes(self) -> bool:
@@ -101,26 +120,29 @@ def mix_of(seed: int, payments: int) -> Mix:
     window_s = dice.choice((86_400, 86_400, 30, 60) if asks else (30, 60))
     webhooks = dice.random() < (0.5 if asks else 0.8)
     modes = tuple(sorted(dice.sample(WEBHOOKS, dice.choice((1, 2, 3, 6)))))
-    rate_per_s = dice.choice((10.0, 20.0, 40.0))
-    load_s = max(5.0, payments / rate_per_s)
+    load_s = dice.choice((5.0, 10.0, 20.0))
+    rough = dice.choices(tuple(ROUGH), tuple(ROUGH.values()))[0]
+    rough = min(1.0, rough * max(1.0, USUAL_PAYMENTS / payments))
 
     def sometimes(often: float, highest: float) -> float:
-        return dice.uniform(0.01, highest) if dice.random() < often else 0.0
+        return dice.uniform(0.01, highest) * max(rough, 0.1) if dice.random() < often else 0.0
 
     faults: dict[str, float] = {}
     for name in FAULTS:
-        rate = dice.choice((0.004, 0.02, 0.06)) if dice.random() < 0.4 else 0.0
+        rate = dice.choice((0.004, 0.02, 0.06)) * rough if dice.random() < 0.4 else 0.0
         if rate and (name not in NEEDS_KEYS or contract in {"replayed", "reexecuted"}):
             faults[name] = rate
     outages = tuple(
-        Outage(dice.uniform(0, load_s), dice.uniform(1, 12), dice.choice(OUTAGES), dice.choice((0.3, 0.7, 1.0)))
-        for _ in range(dice.choice((0, 0, 1, 2)))
+        Outage(
+            dice.uniform(0, load_s), dice.uniform(0.3, 0.3 + load_s / 4), dice.choice(OUTAGES), dice.choice(BROWNOUTS)
+        )
+        for _ in range(dice.choice((0, 1, 2) if rough > 0.1 else (0, 0, 0, 1)))
     )
     # A store that forgets is a storm of its own: a holder that dies in the same second takes what it knew with it, and
     # under a fresh key nobody can know that the order is being paid.
     forgets = contract in {"replayed", "reexecuted"} and dice.random() < 0.2
     stormy = not forgets and dice.random() < 0.6  # what befalls sidecars and their store
-    journal = not forgets and dice.random() < 0.4
+    journal = not forgets and dice.random() < 0.5
     return Mix(
         seed=seed,
         payments=payments,
@@ -132,15 +154,18 @@ def mix_of(seed: int, payments: int) -> Mix:
         lag_s=dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0)),
         attempts=dice.choice((1, 2, 3, 3, 5)),
         deadline_s=dice.choice((3, 6, 15)),
-        resend_for_s=min(dice.choice((0, 5, 20, 45)), int(window_s * 0.8)),
-        harvest_s=dice.choice((0.0, 0.0, 5.0, 20.0)),
-        sidecars=dice.choice((1, 1, 2, 3)),
-        rate_per_s=rate_per_s,
+        resend_for_s=min(dice.choice((0, 45, 45, 45) if asks else (0, 0, 45, 45)), int(window_s * 0.8)),
+        harvest_s=dice.choice((0.0, 0.0, 5.0, 20.0) if "late_commit" in faults else (0.0, 5.0, 20.0, 20.0)),
+        schedule=dice.choice((DENSE, SPARSE, SPARSE)),
+        sidecars=dice.choice((1, 1, 2, 3) if not journal else (2, 3, 3)),
+        rate_per_s=payments / load_s,
+        weather_s=load_s + 2.0,
         new_connections=dice.choice((0.1, 0.5)),
         connects_s=dice.choice((0.02, 0.4)),
         faults=faults,
         outages=outages,
         webhook_modes=modes if asks or "never" in modes else (*modes, "never"),
+        tells=dice.choice((0.02, 0.1, 1.0) if rough > 0.1 else (0.02, 0.02, 0.1)),
         limits=dice.random() < 0.6,
         hangs_up=sometimes(0.5, 0.2),
         hurries=sometimes(0.4, 0.2),
@@ -151,19 +176,22 @@ def mix_of(seed: int, payments: int) -> Mix:
         declines=sometimes(0.6, 0.2),
         open_ends=sometimes(0.4, 0.1),
         authorizations=sometimes(0.3, 0.3),
-        follow_ups=sometimes(0.4, 0.2),
+        follow_ups=sometimes(0.4, 0.3),
+        payouts=sometimes(0.3, 0.2),
         patience=dice.choice((1, 2, 3, 5)),
         crashes=dice.choice((0, 1, 2, 4)) if stormy else 0,
         pauses=dice.choice((0, 1, 2)) if stormy else 0,
         suspends=dice.random() < 0.6,
-        clock_jumps=dice.choice((0, 0, 0, 2)) if stormy else 0,
+        clock_jumps=dice.choice((0, 2)) if stormy else 0,
+        operators=dice.choice((0, 0, 5, 20)),
         reloads=dice.choice((0, 0, 1, 3)),
         journal_latency=dice.choice((0.0, 0.0, 0.002)),
-        journal_lost_replies=dice.choice((0.0, 0.005, 0.03)) if journal else 0.0,
-        journal_refusals=dice.choice((0.0, 0.005, 0.03)) if journal else 0.0,
-        journal_late_writes=dice.choice((0.0, 0.005)) if journal else 0.0,
+        journal_lost_replies=dice.choice((0.0, 0.005, 0.03)) * rough if journal else 0.0,
+        journal_refusals=dice.choice((0.0, 0.005, 0.03)) * rough if journal else 0.0,
+        journal_late_writes=dice.choice((0.0, 0.005)) * rough if journal else 0.0,
         journal_stalls=dice.choice((0, 1, 2)) if journal else 0,
+        cut_offs=dice.choice((0, 1, 1, 2)) if journal else 0,
         failovers=dice.choice((1, 2)) if forgets else 0,
-        spool=dice.random() < 0.8,
-        events=dice.random() < 0.4,
+        spool=dice.random() < 0.9,
+        events=dice.random() < 0.2,
     )

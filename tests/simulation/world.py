@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.core.call import Headers
 from proxy.core.cloudevent import event_id
@@ -17,6 +17,7 @@ from tests.simulation.checkers import Checkers
 from tests.simulation.history import History, Violation
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network, Sent
+from tests.simulation.operators import Operators
 from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
@@ -32,9 +33,11 @@ _SHORT_WINDOW_S = 600
 class Outcome:
     """What one seed came to."""
 
-    seed: int
-    payments: int
+    mix: Mix
+    of_payments: int  # of the whole world, where only its beginning was played
     calls: int
+    sends: int
+    faults: int  # exchanges that the network or the provider spoilt
     lasted_s: float
     violations: tuple[Violation, ...]
     history: History
@@ -58,8 +61,9 @@ class _Deaths(logging.Handler):
 
 
 class World:
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, mix: Mix, of_payments: int | None = None) -> None:
         self.mix = mix
+        self._of_payments = of_payments or mix.payments
         self.loop = loop = SimLoop()
         self.history = History(self.loop)
         self.checkers = Checkers(self.loop, mix, self.history)
@@ -75,10 +79,13 @@ class World:
         self.fleet = Fleet(self.loop, mix, self.history, self.network, self.book, stream(mix.seed, "fleet"))
         self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"))
         self.callers.on_told = self.checkers.told
+        self.checkers.called_off = self.callers.called_off
+        self.operators = Operators(self._truth, self.history, stream(mix.seed, "operators"))
         self._sink_dice = stream(mix.seed, "sink")
         if mix.webhooks:
             self.provider.deliver = self._deliver
         self._left = 0
+        self._last_sent_mono = 0.0
         self._all_done: asyncio.Future[None] = self.loop.create_future()
 
     def play(self) -> Outcome:
@@ -97,8 +104,9 @@ class World:
         for fault in self.loop.faults:
             self.history.violated("no fault of ours", "", fault)
         calls = sum(len(wish.told) for wish in self.callers.wishes)
-        violations = tuple(self.history.violations)
-        return Outcome(self.mix.seed, self.mix.payments, calls, self.history.at_s, violations, self.history)
+        network, history = self.network, self.history
+        counts = (calls, network.exchanges, network.faults)
+        return Outcome(self.mix, self._of_payments, *counts, history.at_s, tuple(history.violations), history)
 
     async def _run(self) -> None:
         for slot in range(self.mix.sidecars):
@@ -115,13 +123,16 @@ class World:
             self.history.violated("everybody is answered", "", f"{self._left} callers still try after {LOAD_MAX_S} s")
         self._calm()
         await self._quiet()
+        if self.mix.operators:
+            await self._resumed()
+            await self._quiet()
         self.checkers.nobody_left_lying(list(self.fleet.journal.shelves.operations.values()), self.provider.now())
-        if self.mix.window_s < _SHORT_WINDOW_S:
-            await asyncio.sleep(self.mix.window_s)  # whoever asks now asks for what the provider has forgotten
+        if self.mix.window_s < _SHORT_WINDOW_S:  # whoever asks now asks for what the provider has forgotten
+            await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
         await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
         await self._quiet()
-        await asyncio.sleep(20.0)  # a deliverer's lease, and what still waits for the sink
+        await asyncio.sleep(20.0 if self.mix.events else 1.0)  # a deliverer's lease, and what still waits for the sink
         self._judge()
 
     def _comes(self, wish: Wish) -> None:
@@ -139,18 +150,30 @@ class World:
 
     def _weather(self) -> None:
         mix, dice, fleet = self.mix, stream(self.mix.seed, "weather"), self.fleet
+        lasts_s = mix.weather_s or mix.payments / mix.rate_per_s + 5.0
         edited = book_for(mix, edited=True) if mix.reloads else self.book
         events: list[tuple[int, Callable[[int], None]]] = [
             (mix.crashes, fleet.kill),
             (mix.pauses, fleet.pause),
             (mix.clock_jumps, fleet.jump),
             (mix.journal_stalls, fleet.stall),
+            (mix.cut_offs, fleet.cut_off),
             (mix.failovers, fleet.fail_over),
+            (mix.operators, self._operator_looks),
             (mix.reloads, lambda slot: fleet.reload(slot, edited)),
         ]
         for count, event in events:
             for _ in range(count):
-                self.loop.after(dice.uniform(0.5, mix.load_s + 5.0), event, dice.randrange(mix.sidecars))
+                self.loop.after(dice.uniform(0.5, lasts_s), event, dice.randrange(mix.sidecars))
+
+    def _operator_looks(self, slot: int) -> None:
+        sidecar = self.fleet.sidecars[slot]
+        if sidecar is not None and sidecar.listens:
+            sidecar.run(self.operators.look(sidecar))
+
+    def _truth(self, operation: Operation) -> bool | None:
+        """What a person finds in the provider's books: whether it is paid, once that cannot change any more."""
+        return self.checkers.truth_about(operation, self.provider.now())
 
     def _calm(self) -> None:
         self.history.say("world", "is calm from here on")
@@ -165,17 +188,24 @@ class World:
             if self.fleet.all_awake and not any(self._is_open(operation) for operation in operations):
                 return
 
+    async def _resumed(self) -> None:
+        """What was parked is taken up again, by whoever has a journal."""
+        for sidecar in self.fleet.up():
+            sidecar.run(self.operators.resume_all(sidecar))
+            await asyncio.sleep(1.0)
+
     def _is_open(self, operation: Operation) -> bool:
+        if operation.lease is not None:
+            return True
         if operation.state.ended or operation.state is State.REQUIRES_REVIEW:
             return False
-        if operation.state is State.UNKNOWN and not self.mix.asks and operation.lease is None:
-            return False
-        return operation.lease is not None or operation.due_at is not None
+        return operation.due_at is not None and (self.mix.asks or operation.state is not State.UNKNOWN)
 
     # -- joints
 
     def _sent(self, sent: Sent) -> None:
         if sent.request.method == "POST":
+            self._last_sent_mono = sent.at_mono
             self.fleet.spending.sends += 1
             self.fleet.spending.sends_of[sent.about] += 1
             self._check_lease(sent)
@@ -243,11 +273,18 @@ class World:
         self.loop.close()
 
 
-def play(seed: int, payments: int) -> Outcome:
-    """One seed. What it made is swept up at its end and not meanwhile: worlds are small, and die young."""
-    gc.collect()
-    gc.disable()
+def play(seed: int, payments: int, first: int | None = None) -> Outcome:
+    """One seed; or only its `first` payments, as the whole world begins. What it made is swept up at its end and not
+    meanwhile: worlds are small, and die young."""
+    mix = mix_of(seed, payments)
+    if first is not None:
+        mix = replace(mix, payments=min(first, payments))
+    collects = gc.isenabled()
+    if collects:
+        gc.collect()
+        gc.disable()
     try:
-        return World(mix_of(seed, payments)).play()
+        return World(mix, payments).play()
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
