@@ -159,9 +159,7 @@ async def serve(
         for line in greet(bound, book, recovered):
             say(line)
         await life.stop.wait()
-        await _stand_by(settings.drain_delay_s, clock, say)
-        say("Draining: no new calls; those under way finish or are recorded as doubt.")
-        await drain(engine, edge, settings.grace_s, clock)
+        await _leave(settings, engine, edge, clock, say)
 
 
 async def _listen(
@@ -223,11 +221,14 @@ def _house(settings: Settings, clock: Clock, engine: Engine) -> House:
     return House(engine.provider_at, leaves.context_for, Outside(), settings.unlisted, Tasks())
 
 
-async def _stand_by(delay_s: float, clock: Clock, say: Say) -> None:
-    """Go on serving while /readyz says no: whoever sends calls here must see it before the listener closes."""
-    if delay_s:
-        say(f"Leaving: not ready any more; calls are still taken for {delay_s:g} s.")
-        await clock.sleep(delay_s)
+async def _leave(settings: Settings, engine: Engine, edge: EdgeServer, clock: Clock, say: Say) -> None:
+    """First go on serving while /readyz says no: whoever sends calls here must see it before the listener closes."""
+    if settings.drain_delay_s:
+        say(f"Leaving: not ready any more; calls are still taken for {settings.drain_delay_s:g} s.")
+        edge.ask_to_leave()
+        await clock.sleep(settings.drain_delay_s)
+    say("Draining: no new calls; those under way finish or are recorded as doubt.")
+    await drain(engine, edge, settings.grace_s, clock)
 
 
 async def drain(engine: Engine, edge: EdgeServer, grace_s: float, clock: Clock) -> None:

@@ -88,6 +88,11 @@ class EdgeServer:
             connection.look_at_the_clock(now)
         self._sweep_timer = loop.call_later(self._hall.limits.tick_s, self._sweep, loop)
 
+    def ask_to_leave(self) -> None:
+        """From now on each answer says `Connection: close`: callers with kept connections find another sidecar by
+        themselves. New ones are still let in."""
+        self._hall.draining = True
+
     async def drain(self, grace_s: float) -> int:
         """Take no more connections, let what is being served finish, then cut the rest. Returns how many were cut.
 

@@ -153,3 +153,14 @@ async def test_close_leaves_nothing_running(make_edge: MakeEdge) -> None:
     await until(lambda: asyncio.all_tasks() <= before)
     assert edge.server.counters.connections_open == 0
     await edge.server.close()  # twice is harmless
+
+
+async def test_whoever_is_asked_to_leave_is_served_and_told_to_go(edge: Edge) -> None:
+    kept = await edge.caller()
+    assert (await kept.ask(request())).header("Connection") is None
+    edge.server.ask_to_leave()
+    new = await edge.caller()
+    for caller in (kept, new):
+        answer = await caller.ask(request())
+        assert (answer.status_code, answer.header("Connection")) == (200, "close")
+        assert await caller.is_closed()
