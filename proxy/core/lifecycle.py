@@ -253,16 +253,16 @@ def event_of_answer(
     if operation.state in {State.SENDING, State.BACKOFF} and not under_way:
         return Event.TOLD_BEFORE
     if reading in _NOES:
-        return _event_of_a_no(operation, reading, contract, others)
+        stored = contract.errors_under_key is ErrorsUnderKey.REPLAYED and classification.stored
+        return _event_of_a_no(operation, reading, others, stored=stored)
     if operation.doubt and not others:
         return Event.ACTION_STANDS if _action_was_asked(operation) else Event.DOUBT_CLEARED
     return Event.NO_EFFECT_SEEN
 
 
-def _event_of_a_no(operation: Operation, reading: Reading, contract: ProviderContract, others: frozenset[int]) -> Event:
-    """What a decline, or a customer who must act, settles. Of itself alone, or of all where every answer is stored."""
-    # Where every executed answer is stored, this one is the answer of the first execution: it settles them all.
-    stored = contract.errors_under_key is ErrorsUnderKey.REPLAYED
+def _event_of_a_no(operation: Operation, reading: Reading, others: frozenset[int], *, stored: bool) -> Event:
+    """What a decline, or a customer who must act, settles: itself alone, or all. Where it is stored, as every executed
+    answer is, it is the answer of the first execution, and of whatever arrives later."""
     action = reading is Reading.REQUIRES_ACTION
     action_stands = not action and bool(operation.doubt) and _action_was_asked(operation)
     if others and (not stored or action_stands):

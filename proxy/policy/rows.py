@@ -119,7 +119,7 @@ def _check_row(section: Section, row: Row) -> None:
 
 
 def _check_effect(section: Section, row: Row) -> None:
-    if row.reading is not None and not row.stored and (row.effect or DEFAULT_EFFECTS[row.reading]) is Effect.DONE:
+    if not row.stored and any((row.effect or DEFAULT_EFFECTS[reading]) is Effect.DONE for reading in row.readings):
         section.add("stored", "found 'false' for what was done, allowed: true, or leave it out; a success is kept")
     if row.reading is Reading.SUCCEEDED and row.effect not in {None, Effect.DONE}:
         section.add("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")

@@ -176,6 +176,15 @@ def test_what_the_answer_to_a_re_send_settles(
             assert after.state is State.UNKNOWN
 
 
+@pytest.mark.parametrize("answer", [DECLINED, ACTION], ids=lambda answer: answer.reading)
+def test_a_no_that_the_provider_does_not_keep_settles_only_itself_whatever_it_keeps_of_others(
+    answer: Classification,
+) -> None:
+    after = told(resent(), 2, replace(answer, stored=False), STORES_ALL)
+    assert (after.state, after.doubt) == (State.UNKNOWN, FIRST)  # the first may still arrive, and would be executed
+    assert told(SENDING, 1, replace(answer, stored=False)).doubt == frozenset()
+
+
 @pytest.mark.parametrize("reading", sorted(REFUSALS))
 def test_a_refused_re_send_never_settles_or_speaks_for_the_first(reading: Reading) -> None:
     for effect, errors in product((Effect.NONE, Effect.POSSIBLE), ErrorsUnderKey):

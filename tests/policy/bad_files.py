@@ -253,6 +253,11 @@ CASES: tuple[tuple[str, str, str], ...] = (
         "as: succeeded, stored: false}",
     ),
     (
+        "a success of a table that is not kept under the key",
+        "{status: 402, code: error.code, table: declines}",
+        "{status: 402, code: error.code, table: declines, otherwise: pending, stored: false}",
+    ),
+    (
         "an inquiry's own credential",
         'request: "GET /v1/payments/{reference}"',
         'request: "GET /v1/payments/{reference}", headers: {Authorization: Bearer x}',
