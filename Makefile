@@ -4,15 +4,15 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
-CODE   := $(wildcard proxy tests bench)
+CODE   := $(wildcard proxy tests bench deploy)
 # Many tests wait for processes and clocks: more workers than cores, and none that has run out of work waits for another.
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 / 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench simulate clean
+.PHONY: help setup run demo quick test check format bench compare simulate chaos duplicates fuzz dashboards pictures clean
 
 help: ## Print this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.dev ## Install everything for developing into .venv
 
@@ -25,7 +25,7 @@ demo: .venv/.runtime ## A hundred payments through a broken provider, with and w
 quick: .venv/.dev .need-redis ## The quick tests: two to three minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
-test: check .need-redis ## Everything: the checks and all tests
+test: check .need-redis .need-deploy .need-outbound .need-prometheus ## Everything: the checks and all tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: .venv/.dev ## Lint, format and types; changes nothing
@@ -40,11 +40,39 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 bench: .venv/.dev .want-peers ## What a call costs through us, beside a bare pass-through and nginx + Lua
 	@exec $(BIN)/python -m bench
 
+MINUTES ?= 30
+compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=30] [QUICK=1]
+	@exec $(BIN)/python -m bench.compare $(if $(QUICK),--quick,--minutes $(MINUTES))
+
 SEEDS     ?= 1-20
 PAYMENTS  ?= 1000
 PROCESSES ?= 1
 simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2]
 	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES)
+
+JOURNAL     ?= both
+CONTRACT    ?= replayed
+KILLS       ?= 0
+REDIS_KILLS ?= 0
+RATE        ?= 20
+SEED        ?= 1
+chaos: .venv/.dev .need-redis ## Real processes killed, paused and starved: make chaos [SECONDS=300 JOURNAL=redis KILLS=300]
+	@exec $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) --journal $(JOURNAL) --contract $(CONTRACT) \
+		--kills $(KILLS) --redis-kills $(REDIS_KILLS) --rate $(RATE) --seed $(SEED) --only "$(MISHAPS)"
+
+duplicates: .venv/.dev .need-redis ## A hundred calls at once under each of a thousand keys: make duplicates [KEYS=1000 EACH=100]
+	@exec $(BIN)/python -m tests.chaos.duplicates --keys $(or $(KEYS),1000) --each $(or $(EACH),100) \
+		--journal $(if $(filter both,$(JOURNAL)),redis,$(JOURNAL))
+
+fuzz: .venv/.dev ## Policies, webhooks, framing, answers, bodies, rows: make fuzz [SECONDS=60 TARGET=request]
+	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --only "$(TARGET)"
+
+dashboards: .venv/.dev ## Write the Grafana dashboards and the PrometheusRule anew, after an edit in deploy/
+	$(BIN)/python -m deploy.grafana
+	$(BIN)/python -m deploy.kubernetes
+
+pictures: .venv/.dev .need-redis .need-prometheus ## Draw docs/pictures anew, from a provider's bad day of one minute
+	$(BIN)/python -m tests.deploy.pictures
 
 clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -94,6 +122,55 @@ clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness s
 	else \
 		echo "The tests start a redis-server of their own. Install it first, for example:"; \
 		echo "  sudo apt-get install redis-server"; \
+		exit 1; \
+	fi
+
+# The tests restart sidecars behind HAProxy, and have systemd look at its unit.
+.PHONY: .need-deploy
+.need-deploy:
+	@if { command -v haproxy || test -x /usr/sbin/haproxy; } >/dev/null && command -v systemd-analyze >/dev/null; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing haproxy and systemd from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends haproxy systemd >/dev/null; \
+	else \
+		echo "The tests start a haproxy of their own and ask systemd-analyze. Install them first, for example:"; \
+		echo "  sudo apt-get install haproxy systemd"; \
+		exit 1; \
+	fi
+
+# Clients that the tests bring to us by HTTPS_PROXY, and what makes network namespaces and redirects in them.
+OUTBOUND := nodejs curl nftables iptables iproute2
+.PHONY: .need-outbound
+.need-outbound:
+	@if command -v node >/dev/null && command -v curl >/dev/null && PATH="$$PATH:/usr/sbin:/sbin" && \
+		command -v nft >/dev/null && command -v iptables >/dev/null && command -v ip >/dev/null; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $(OUTBOUND) from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(OUTBOUND) >/dev/null; \
+	else \
+		echo "The tests start these, and redirect connections in network namespaces of their own, as root. Install them:"; \
+		echo "  sudo apt-get install $(OUTBOUND)"; \
+		exit 1; \
+	fi
+
+# The tests check the alerts by promtool, and have a Prometheus and an Alertmanager of their own watch two sidecars.
+WATCHERS := prometheus prometheus-alertmanager
+.PHONY: .need-prometheus
+.need-prometheus:
+	@if command -v prometheus >/dev/null && command -v promtool >/dev/null && \
+		command -v prometheus-alertmanager >/dev/null; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $(WATCHERS) from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(WATCHERS) >/dev/null; \
+	else \
+		echo "The tests start these on ports of their own. Install them first, for example:"; \
+		echo "  sudo apt-get install $(WATCHERS)"; \
 		exit 1; \
 	fi
 

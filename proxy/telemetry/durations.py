@@ -11,21 +11,26 @@ from itertools import accumulate
 
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
 
 
 class Duration:
     """One series."""
 
-    __slots__ = ("_bounds_s", "counts", "sum_s")
+    __slots__ = ("_bounds_s", "counts", "exemplars", "sum_s")
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self._bounds_s = bounds_s
         self.counts = [0] * (len(bounds_s) + 1)  # the last one is what is longer than all bounds
         self.sum_s = 0.0
+        self.exemplars: dict[int, Exemplar] = {}  # by bucket: the last of a trace that fell into it
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self._bounds_s, seconds)] += 1
+    def observe(self, seconds: float, trace_id: str | None = None) -> None:
+        bucket = bisect_left(self._bounds_s, seconds)
+        self.counts[bucket] += 1
         self.sum_s += seconds
+        if trace_id is not None:
+            self.exemplars[bucket] = Exemplar({"trace_id": trace_id}, seconds)
 
 
 class Durations(Collector):
@@ -54,5 +59,9 @@ class Durations(Collector):
         family = HistogramMetricFamily(self._name, self._meaning, labels=self._labels)
         for labels, series in tuple(self._series.items()):
             reached = accumulate(tuple(series.counts))
-            family.add_metric(labels, list(zip(self._bounds_shown, reached, strict=True)), series.sum_s)
+            shown: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+            for bucket, (bound, count) in enumerate(zip(self._bounds_shown, reached, strict=True)):
+                exemplar = series.exemplars.get(bucket)
+                shown.append((bound, count) if exemplar is None else (bound, count, exemplar))
+            family.add_metric(labels, shown, series.sum_s)
         yield family

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from proxy.clock import SystemClock
 from proxy.core.errors import JournalUnavailable
 from proxy.core.events import IncidentKind
-from proxy.core.operation import State
+from proxy.core.operation import Outcome, State
 from proxy.engine.recovery import Recovery
 from proxy.journal.memory import MemoryJournal
 from proxy.telemetry.pulse import Pulse
 from proxy.telemetry.queue import QueueRow, waiting
-from proxy.telemetry.records import IncidentOpened, PolicyReloaded
+from proxy.telemetry.records import CallAnswered, IncidentOpened, PolicyReloaded
 from tests.telemetry.conftest import Told
 from tests.telemetry.test_metrics import counted
 from tests.telemetry.worth import operation
@@ -96,3 +98,18 @@ async def test_a_journal_that_is_down_is_counted_where_nobody_pays(told: Told, m
 
 def test_the_process_shows_its_memory(told: Told) -> None:
     assert (told.value("process_resident_memory_bytes") or 0) > 1_000_000
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_a_call_of_a_trace_is_an_exemplar_of_its_bucket_in_open_metrics_alone(told: Told) -> None:
+    told.tell(reloaded())
+    told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.2))
+    told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.2, trace_id=TRACE))
+    shown = openmetrics.generate_latest(told.metrics.registry).decode()
+    (line,) = [line for line in shown.splitlines() if TRACE in line]
+    assert line.startswith("payment_call_duration_seconds_bucket{")
+    assert 'le="0.25"' in line
+    assert line.endswith(f'2.0 # {{trace_id="{TRACE}"}} 0.2')
+    assert TRACE not in generate_latest(told.metrics.registry).decode()

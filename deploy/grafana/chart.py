@@ -1,0 +1,95 @@
+"""What a dashboard is made of: charts as values, and the few ways in which a query may sum things up.
+
+Counters are summed over sidecars. Fleet gauges are read from the shared journal and reported alike by every sidecar, so
+they go through `fleet`: the largest of equal numbers, never their sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+INSTANCE = 'instance=~"$instance"'
+PROVIDER = f'provider=~"$provider", {INSTANCE}'
+OPERATION = f'provider=~"$provider", operation=~"$operation", {INSTANCE}'
+_WINDOW = "$__rate_interval"
+
+
+class Kind(StrEnum):
+    LINES = "lines"
+    NUMBER = "number"
+    STATES = "states"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    expr: str
+    legend: str
+    exemplars: bool = False  # beside the line, calls by their trace
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One panel. `when_red` says what to do, and `red` from where on it is; `red_below` turns that round."""
+
+    title: str
+    shows: str
+    when_red: str
+    queries: tuple[Query, ...]
+    red: float | None = None
+    red_below: bool = False
+    unit: str = "short"
+    kind: Kind = Kind.LINES
+    width: int = 8
+    stacked: bool = False
+    states: tuple[tuple[str, str], ...] = ()  # of a chart of states: text and colour by number
+
+    @property
+    def description(self) -> str:
+        return f"{self.shows}\n\n**When red:** {self.when_red}"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    name: str  # of its file, and in its address
+    title: str
+    shows: str
+    sections: tuple[Section, ...]
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        return tuple(chart for section in self.sections for chart in section.charts)
+
+
+def per_second(metric: str, by: str, where: str) -> str:
+    """A counter's rate, summed over sidecars."""
+    return f"sum by ({by}) (rate({metric}{{{where}}}[{_WINDOW}]))"
+
+
+def risen(metric: str, by: str, where: str, window: str = _WINDOW) -> str:
+    """How much a counter rose, summed over sidecars: for what is rare."""
+    return f"sum by ({by}) (increase({metric}{{{where}}}[{window}]))"
+
+
+def share(part: str, whole: str) -> str:
+    return f"{part} / {whole}"
+
+
+def quantile(of: float, metric: str, by: str, where: str) -> str:
+    rates = per_second(f"{metric}_bucket", f"{by}, le" if by else "le", where)
+    return f"histogram_quantile({of}, {rates})"
+
+
+def fleet(metric: str, by: str, where: str) -> str:
+    """A fleet gauge: every sidecar reports the same, so the largest of them is the number."""
+    return f"max by ({by}) ({metric}{{{where}}})"
+
+
+def total(gauges: str, by: str = "") -> str:
+    return f"sum by ({by}) ({gauges})" if by else f"sum({gauges})"

@@ -1,0 +1,155 @@
+"""A board as Grafana's own JSON, by Grafana's own types: a misspelt field does not pass."""
+
+from __future__ import annotations
+
+import json
+
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.builders.stat import Panel as NumberPanel
+from grafana_foundation_sdk.builders.statetimeline import Panel as StatesPanel
+from grafana_foundation_sdk.builders.timeseries import Panel as LinesPanel
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+
+from deploy.grafana.chart import Board, Chart, Kind, Section
+
+_TAG = "paywitness"
+_SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_HEIGHT = {Kind.NUMBER: 4, Kind.LINES: 8, Kind.STATES: 6}
+_VARIABLES = {
+    "provider": "label_values(payment_operation_unknown_total, provider)",
+    "operation": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, operation)',
+    "instance": "label_values(paywitness_build_info, instance)",
+}
+
+
+def drawn(board: Board) -> str:
+    """The file that Grafana imports."""
+    made = (
+        builders.Dashboard(board.title)
+        .uid(f"paywitness-{board.name}")
+        .description(board.shows)
+        .tags([_TAG])
+        .time("now-3h", "now")
+        .refresh("30s")
+        .timezone("browser")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(
+            builders.DashboardLink("Paywitness")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([_TAG])
+            .as_dropdown(True)
+            .include_vars(True)
+            .keep_time(True)
+        )
+        .with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    )
+    for name, query in _VARIABLES.items():
+        made = made.with_variable(_variable(name, query))
+    number = 0
+    for section in board.sections:
+        number += 1
+        made = made.with_row(builders.Row(section.title).id(number))
+        for chart in _in_whole_lines(section):
+            number += 1
+            made = made.with_panel(_panel(chart).id(number))
+    return json.dumps(made.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+
+
+def _in_whole_lines(section: Section) -> tuple[Chart, ...]:
+    """A section whose lines are not filled would be drawn over by the next."""
+    filled = 0
+    for chart in section.charts:
+        filled = chart.width if filled + chart.width > 24 else filled + chart.width
+        if filled == 24:
+            filled = 0
+    assert filled == 0, f"the charts of {section.title!r} do not fill their last line"
+    return section.charts
+
+
+def _variable(name: str, query: str) -> builders.QueryVariable:
+    return (
+        builders.QueryVariable(name)
+        .label(name.capitalize())
+        .datasource(_SOURCE)
+        .query(query)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(models.VariableOption(selected=True, text="All", value="$__all"))
+    )
+
+
+def _panel(chart: Chart) -> NumberPanel | LinesPanel | StatesPanel:
+    panel: NumberPanel | LinesPanel | StatesPanel
+    if chart.kind is Kind.NUMBER:
+        panel = _number()
+    elif chart.kind is Kind.STATES:
+        panel = _states(chart)
+    else:
+        panel = _lines(chart)
+    panel = (
+        panel.title(chart.title)
+        .description(chart.description)
+        .datasource(_SOURCE)
+        .unit(chart.unit)
+        .thresholds(_thresholds(chart))
+        .span(chart.width)
+        .height(_HEIGHT[chart.kind])
+    )
+    for place, query in enumerate(chart.queries):
+        target = Dataquery().expr(query.expr).ref_id(chr(ord("A") + place)).datasource(_SOURCE)
+        panel = panel.with_target(target.legend_format(query.legend).exemplar(query.exemplars))
+    return panel
+
+
+def _number() -> NumberPanel:
+    """The last value, its background in its colour: read from across the room."""
+    return (
+        NumberPanel()
+        .color_mode(common.BigValueColorMode.BACKGROUND)
+        .graph_mode(common.BigValueGraphMode.AREA)
+        .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
+    )
+
+
+def _lines(chart: Chart) -> LinesPanel:
+    panel = (
+        LinesPanel()
+        .line_width(1)
+        .fill_opacity(30 if chart.stacked else 5)
+        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+        .legend(
+            common_builders.VizLegendOptions()
+            .show_legend(True)
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+        )
+    )
+    if chart.stacked:
+        panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
+    if chart.red is not None:
+        dashed = common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds_style(dashed)
+    return panel
+
+
+def _states(chart: Chart) -> StatesPanel:
+    texts = {
+        str(number): models.ValueMappingResult(text=text, color=colour, index=number)
+        for number, (text, colour) in enumerate(chart.states)
+    }
+    return StatesPanel().mappings([models.ValueMap(options=texts)]).merge_values(True)
+
+
+def _thresholds(chart: Chart) -> builders.ThresholdsConfig:
+    below, above = ("red", "green") if chart.red_below else ("green", "red")
+    steps = [models.Threshold(value=None, color=below if chart.red is not None else "green")]
+    if chart.red is not None:
+        steps.append(models.Threshold(value=chart.red, color=above))
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)

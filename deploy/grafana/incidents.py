@@ -1,0 +1,108 @@
+"""Fallback and incidents: other routes taken, and evidence that contradicts itself."""
+
+from __future__ import annotations
+
+from deploy.grafana.chart import INSTANCE, OPERATION, PROVIDER, Board, Chart, Query, Section, per_second, risen, share
+
+_ROUTE = "from_provider, to_provider"
+_FROM = f'from_provider=~"$provider", {INSTANCE}'
+# Their calls are counted under `provider`.
+_RATE = f"rate(payment_fallback_total{{{_FROM}}}[$__rate_interval])"
+_AS_PROVIDER = f'label_replace({_RATE}, "provider", "$1", "from_provider", "(.*)")'
+
+_FALLBACK = Section(
+    "Fallback",
+    (
+        Chart(
+            "Fallbacks, by route",
+            "Operations that ended provably without effect and were started again at another provider.",
+            "The first route is refusing or not reached: *Provider health*. Nobody is charged twice by it.",
+            (Query(per_second("payment_fallback_total", _ROUTE, _FROM), "{{from_provider}} to {{to_provider}}"),),
+            unit="ops",
+        ),
+        Chart(
+            "Fallbacks, by reason",
+            "Why the first route was left.",
+            "`circuit_open`: it is down. `rate_limited`: its limit. `network_connect_failure`: the way there.",
+            (
+                Query(
+                    per_second("payment_fallback_total", "from_provider, reason", _FROM), "{{from_provider}} {{reason}}"
+                ),
+            ),
+            unit="ops",
+            stacked=True,
+        ),
+        Chart(
+            "Share of calls that fell back",
+            "Of the calls to the first route.",
+            "Runbook fallback-spike. Can the second route bear it, and does it cost more?",
+            (
+                Query(
+                    share(
+                        f"sum by (provider) ({_AS_PROVIDER})",
+                        per_second("payment_call_duration_seconds_count", "provider", PROVIDER),
+                    ),
+                    "{{provider}}",
+                ),
+            ),
+            red=0.05,
+            unit="percentunit",
+        ),
+    ),
+)
+
+_INCIDENTS = Section(
+    "Incidents",
+    (
+        Chart(
+            "Incidents, by kind",
+            "Evidence that contradicts what was final; and `journal_rollback`, the journal's store went back.",
+            "Every one: `paywitness ops list --incidents`. It proposes the void or refund; then `close-incident`.",
+            (Query(risen("payment_incidents_total", "provider, kind", PROVIDER), "{{provider}} {{kind}}"),),
+            red=0.5,
+            width=12,
+        ),
+        Chart(
+            "Late or duplicate success",
+            "A success after a failure was told, or a second success of one purchase.",
+            "Somebody may have paid twice, or for what was cancelled. Runbook late-or-duplicate-success, now.",
+            (
+                Query(
+                    risen("payment_duplicate_late_success_total", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
+                ),
+            ),
+            red=0.5,
+            width=12,
+        ),
+    ),
+)
+
+_TELLING = Section(
+    "Telling others",
+    (
+        Chart(
+            "Events that wait for the sink",
+            "Ends, doubts, resolutions and incidents that your own systems have not taken yet.",
+            "The sink does not take them. Nothing is lost: they wait in the journal. Look at the sink.",
+            (Query(f"max(paywitness_outbox_pending{{{INSTANCE}}})", "waiting"),),
+            red=1000,
+            width=12,
+        ),
+        Chart(
+            "Deliveries",
+            "Events that the sink took, and deliveries that failed.",
+            "`failed` that keeps rising: the sink's address, its certificate or its answers; the log says which.",
+            (Query(per_second("paywitness_outbox_deliveries_total", "result", INSTANCE), "{{result}}"),),
+            unit="ops",
+            width=12,
+        ),
+    ),
+)
+
+INCIDENTS = Board(
+    "incidents",
+    "Paywitness / Fallback and incidents",
+    "Which routes were left, and where does evidence contradict itself?",
+    (_FALLBACK, _INCIDENTS, _TELLING),
+)

@@ -1,0 +1,150 @@
+"""Unknown outcomes: how doubt comes, ages, and by what it ends."""
+
+from __future__ import annotations
+
+from deploy.grafana.chart import (
+    OPERATION,
+    PROVIDER,
+    Board,
+    Chart,
+    Query,
+    Section,
+    fleet,
+    per_second,
+    quantile,
+    risen,
+)
+
+_AGING = Section(
+    "Aging",
+    (
+        Chart(
+            "Oldest doubt",
+            "Age of the oldest operation in doubt, by provider.",
+            "Runbook unknown-age. It should fall back to 0 by itself; one that only grows needs a person.",
+            (Query(fleet("payment_operation_unknown_age_seconds", "provider", PROVIDER), "{{provider}}"),),
+            red=1800,
+            unit="s",
+        ),
+        Chart(
+            "In doubt",
+            "How many, by provider and operation.",
+            "Runbook unknown-count. `paywitness ops list --doubt --provider NAME` names them.",
+            (
+                Query(
+                    fleet("payment_operations_in_doubt", "provider, operation", OPERATION), "{{provider}} {{operation}}"
+                ),
+            ),
+            red=20,
+        ),
+        Chart(
+            "Money in doubt",
+            "The money behind them, in major units. Unknown amounts are not in it.",
+            "Tell finance the number, and that it may have moved. None of it may be paid again.",
+            (Query(fleet("payment_money_in_doubt", "provider, currency", PROVIDER), "{{provider}} {{currency}}"),),
+            red=10_000,
+        ),
+    ),
+)
+
+_ENDING = Section(
+    "How it ends",
+    (
+        Chart(
+            "Came into doubt",
+            "Operations that came into doubt.",
+            "The provider or the network loses answers. Nothing needs to be done "
+            "for one; a rising rate deserves a call.",
+            (
+                Query(
+                    risen("payment_operation_unknown_total", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
+                ),
+            ),
+            red=10,
+        ),
+        Chart(
+            "Resolved, by evidence",
+            "Doubts that ended, by the kind of evidence that ended them. Time is never among them.",
+            "A kind that falls to zero while doubts open is broken. A growing share of `operator`: people do the "
+            "resolver's work.",
+            (Query(risen("payment_resolutions_total", "evidence", PROVIDER), "{{evidence}}"),),
+            stacked=True,
+        ),
+        Chart(
+            "Resolved, by outcome",
+            "What it turned out to be.",
+            "Mostly `failed`: the requests never arrived; look at the way to the provider.",
+            (Query(risen("payment_resolutions_total", "provider, outcome", PROVIDER), "{{provider}} {{outcome}}"),),
+            stacked=True,
+        ),
+        Chart(
+            "How long doubt lasts",
+            "From the first send to the end of the doubt: median, and 95 of 100.",
+            "Evidence comes later than it did: re-sends are refused, webhooks or inquiries fail.",
+            (
+                Query(quantile(0.5, "payment_doubt_duration_seconds", "provider", PROVIDER), "{{provider}} median"),
+                Query(quantile(0.95, "payment_doubt_duration_seconds", "provider", PROVIDER), "{{provider}} 95%"),
+            ),
+            red=1800,
+            unit="s",
+        ),
+        Chart(
+            "Inquiries",
+            "What came of asking the provider.",
+            "Mostly `failed`: our credentials are refused, or it is down; the log line "
+            "`inquiry_finished` has the status code.",
+            (
+                Query(
+                    per_second("payment_status_inquiry_total", "provider, outcome", PROVIDER),
+                    "{{provider}} {{outcome}}",
+                ),
+            ),
+            unit="ops",
+            stacked=True,
+        ),
+        Chart(
+            "Webhooks",
+            "Deliveries and what each came to.",
+            "`bad_signature`: the secret changed. Nothing `accepted` while "
+            "payments flow: the provider cannot reach us.",
+            (Query(per_second("payment_webhooks_total", "provider, result", PROVIDER), "{{provider}} {{result}}"),),
+            unit="ops",
+        ),
+    ),
+)
+
+_PEOPLE = Section(
+    "For a person",
+    (
+        Chart(
+            "In review",
+            "Operations that only a person or new evidence can end, by the rule that sent them there.",
+            "`paywitness ops list --review`; look each up at the provider, then "
+            "`paywitness ops resolve` with what you saw.",
+            (Query(fleet("payment_review_open", "provider, reason", PROVIDER), "{{provider}} {{reason}}"),),
+            red=1,
+            width=12,
+        ),
+        Chart(
+            "Schedules that ran out",
+            "Doubts that outlasted every look of their schedule.",
+            "Evidence does not come by itself. Do inquiries fail, do webhooks arrive? Runbook schedule-exhausted.",
+            (
+                Query(
+                    risen("payment_schedule_exhausted_total", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
+                ),
+            ),
+            red=0.5,
+            width=12,
+        ),
+    ),
+)
+
+UNKNOWN = Board(
+    "unknown",
+    "Paywitness / Unknown outcomes",
+    "How does doubt come, age, and end?",
+    (_AGING, _ENDING, _PEOPLE),
+)

@@ -1,0 +1,107 @@
+"""Seen for real: two sidecars through a provider's bad day, a Prometheus that scrapes them, an Alertmanager that tells
+it on. The alert about old doubt wakes somebody, and every panel has data that moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.grafana.boards import BOARDS
+from tests.deploy.bad_day import TRACE, BadDay, bad_day
+from tests.deploy.rules import RULES, rules_in
+from tests.deploy.watching import OLD_S, Pager, Prometheus, listening, watching
+from tests.e2e.sidecar import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+WITHIN_S = 150.0  # it takes about half a minute on an idle machine
+QUERIES = {
+    f"{board.name}: {chart.title}: {query.expr}": query.expr
+    for board in BOARDS
+    for chart in board.charts
+    for query in chart.queries
+}
+RECORDED = {rule["record"]: rule["record"] for rule in rules_in(RULES)}
+
+
+@dataclass
+class Seen:
+    pager: Pager
+    prometheus: Prometheus
+    day: BadDay
+    since: float
+
+    def still(self, expressions: dict[str, str]) -> list[str]:
+        """Those of which no series has ever had two values."""
+        now = time.time()
+        return [
+            name
+            for name, expression in expressions.items()
+            if not any(moves(series) for series in self.prometheus.course(expression, self.since, now))
+        ]
+
+
+def moves(series: dict) -> bool:
+    return len({value for _, value in series["values"] if value != "NaN"}) > 1
+
+
+@contextmanager
+def a_bad_day_seen(home: Path) -> Iterator[Seen]:
+    pager, since = Pager(), time.time()
+    with listening(pager), bad_day(home, f"{pager.url}/events") as day:
+        targets = [f"127.0.0.1:{sidecar.admin_port}" for sidecar in day.sidecars]
+        with watching(home / "watching", targets, pager) as prometheus:
+            day.begin()
+            wait_until(lambda: prometheus.query("paywitness_build_info"), "the first scrape")
+            with day.going_on():
+                yield Seen(pager, prometheus, day, since)
+
+
+def test_on_a_bad_day_somebody_is_woken_and_every_panel_moves(tmp_path: Path) -> None:
+    """One test, for one such day costs half a minute."""
+    with a_bad_day_seen(tmp_path) as seen:
+        assert_an_old_doubt_wakes_somebody(seen)
+        assert_every_panel_and_every_recording_rule_has_data_that_moves(seen)
+        assert_a_scrape_needs_no_journal(seen)
+        assert seen.prometheus.traces("payment_call_duration_seconds_bucket", seen.since, time.time()) == {TRACE}
+
+
+def assert_an_old_doubt_wakes_somebody(seen: Seen) -> None:
+    wait_until(lambda: seen.pager.woken_by("PaywitnessUnknownAge"), "the alert", WITHIN_S)
+    alert = seen.pager.woken_by("PaywitnessUnknownAge")[0]
+    assert alert["labels"]["provider"] == "acme"
+    assert alert["labels"]["severity"] == "critical"
+    assert alert["annotations"]["runbook_url"] == "docs/runbooks/unknown-age.md"
+    assert alert["annotations"]["summary"].startswith("acme: an operation has been in doubt for ")
+    oldest = 'max_over_time(provider:payment_operation_unknown_age_seconds:max{provider="acme"}[5m])'
+    (age,) = seen.prometheus.query(oldest)
+    assert float(age["value"][1]) > OLD_S
+
+
+def assert_every_panel_and_every_recording_rule_has_data_that_moves(seen: Seen) -> None:
+    missing = {**QUERIES, **RECORDED}
+
+    def nothing_is_missing() -> bool:
+        seen.day.check()
+        for name in set(missing) - set(seen.still(missing)):
+            del missing[name]
+        return not missing
+
+    try:
+        wait_until(nothing_is_missing, "data that moves", WITHIN_S)
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *missing])) from error
+
+
+def assert_a_scrape_needs_no_journal(seen: Seen) -> None:
+    """Its gauges are shown from what was last counted, so its cost cannot grow with what is journalled."""
+    wait_until(lambda: seen.day.scraped_while_frozen, "a scrape while the journal stood still", WITHIN_S)
+    scraped = seen.day.scraped_while_frozen
+    assert scraped is not None
+    assert scraped.status_code == 200
+    assert b'payment_operations_in_doubt{operation="sale",provider="acme"}' in scraped.body

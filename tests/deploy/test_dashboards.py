@@ -1,0 +1,106 @@
+"""The dashboards: what is committed is what is generated, and every panel asks for what exists, in the right way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.grafana.boards import BOARDS
+from deploy.grafana.chart import Board, Chart, Kind
+from deploy.grafana.drawing import drawn
+from tests.deploy.rules import TOP
+
+METRICS = (TOP / "docs" / "metrics.md").read_text("utf-8")
+FOLDER = TOP / "deploy" / "grafana"
+# Grafana's names of units; another word is shown as it stands, behind the number.
+UNITS = {"short", "s", "ops", "reqps", "percentunit", "bytes"}
+DURATIONS_SUFFIX = re.compile("_(bucket|count|sum)$")
+CHARTS = [pytest.param(chart, id=f"{board.name}: {chart.title}") for board in BOARDS for chart in board.charts]
+
+
+def documented() -> dict[str, str]:
+    """Metric -> what the page says of it."""
+    sections = (section.partition("\n") for section in METRICS.split("\n### ")[1:])
+    return {name: text for name, _, text in sections}
+
+
+def named_in(expression: str) -> set[str]:
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    names = re.findall(r"\b(?:payment|paywitness|process)_\w+", bare)
+    return {DURATIONS_SUFFIX.sub("", name) for name in names}
+
+
+def panels_of(board: Board) -> Iterator[dict]:
+    return (panel for panel in json.loads(drawn(board))["panels"] if panel["type"] != "row")
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_what_is_committed_is_what_is_generated(board: Board) -> None:
+    committed = (FOLDER / f"{board.name}.json").read_text("utf-8")
+    assert committed == drawn(board), "run: make dashboards"
+
+
+def test_there_are_the_six_and_no_others() -> None:
+    assert [board.title.removeprefix("Paywitness / ") for board in BOARDS] == [
+        "Overview",
+        "Provider health",
+        "Retries and budgets",
+        "Unknown outcomes",
+        "Fallback and incidents",
+        "The proxy itself",
+    ]
+    assert {file.stem for file in FOLDER.glob("*.json")} == {board.name for board in BOARDS}
+
+
+def test_every_metric_is_on_a_dashboard() -> None:
+    asked = {
+        name for board in BOARDS for chart in board.charts for query in chart.queries for name in named_in(query.expr)
+    }
+    not_worth_a_panel = {"process_virtual_memory_bytes"}  # nothing follows from it
+    assert asked == set(documented()) - not_worth_a_panel
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_a_dashboard_can_be_narrowed_by_provider_operation_and_instance(board: Board) -> None:
+    variables = {each["name"]: each for each in json.loads(drawn(board))["templating"]["list"]}
+    assert list(variables) == ["datasource", "provider", "operation", "instance"]
+    assert all(variables[name]["includeAll"] for name in ("provider", "operation", "instance"))
+    panels = list(panels_of(board))
+    assert Counter(panel["id"] for panel in panels).most_common(1)[0][1] == 1
+    assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {"${datasource}"}
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_no_panel_lies_over_another(board: Board) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(drawn(board))["panels"]:
+        at = {"x": 0, "y": 0, **panel["gridPos"]}
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_a_panel_says_what_it_shows_and_what_to_do_when_it_is_red(chart: Chart) -> None:
+    assert len(chart.shows) > 10
+    assert len(chart.when_red) > 10
+    assert chart.unit in UNITS
+    assert (chart.kind is Kind.STATES) == bool(chart.states)
+    for query in chart.queries:
+        assert "vector(" not in query.expr, "nothing is made up where there is no data"
+        assert query.legend
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_a_panel_asks_by_the_variables_and_takes_fleet_gauges_by_max(chart: Chart) -> None:
+    for query in chart.queries:
+        asked = [text for text in re.findall(r"\{([^}]*)\}", query.expr) if "alertname" not in text]
+        assert all('instance=~"$instance"' in text for text in asked)
+        for name in named_in(query.expr):
+            if "Gauge (from the journal)" in documented()[name] or name == "payment_retry_budget_remaining":
+                assert re.search(rf"max(?: by \([\w, ]+\))? \(?{name}\b|max\({name}\b", query.expr), query.expr
