@@ -181,7 +181,7 @@ async def test_of_a_doubt_that_is_repeated_for_hours_a_bounded_number_of_attempt
     for _ in range(4):
         await world.charge()
     (remembered,) = world.engine.observing.lately._by_key.values()
-    assert (remembered.attempts, remembered.doubt) == (2, {1, 2})
+    assert (remembered.attempts, remembered.doubt) == (2, frozenset({1, 2}))
     assert (
         decisions(world)["sale", "temporary_provider_error", "retry_same_operation", "in_doubt_same_key_is_safe"] == 4
     )
