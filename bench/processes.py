@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.load import Job, Result
 
-_START_S = 20.0
+_START_S = 60.0
 _END_S = 10.0
 _LOOK_S = 0.02
 _IDENTITY = "PAYWITNESS_IDENTITY_SECRET"

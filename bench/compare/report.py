@@ -1,0 +1,282 @@
+"""Figures to docs/comparison.md and its pictures. Pure: texts in, texts out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.compare.callers import JOB_PAUSE_S, JOB_RUNS
+from bench.compare.figures import BUCKET_S, OPENS_WITHIN_S, WELL, Figures
+from bench.compare.lanes import HOW_A_PLAIN_CLIENT_WAITS, LANES, Client, Lane, configuration_of
+from bench.compare.pictures import bars, lines
+from bench.compare.scenarios import CALL_S, LOST, SCENARIOS, SEED, TRY_S, Pace, Scenario
+from bench.compare.verdicts import LANE_NAMED, Table, aims, wins_of_peers
+
+PICTURED = ("paywitness_1", "paywitness_4", "envoy_careful", "envoy_budget", "nginx", "naive")
+LATE_S_MAX = 0.2
+_SCENARIO_NAMED = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the comparison, with all that its figures stand on."""
+
+    table: Table
+    pace: Pace
+    command: str
+    took_minutes: float
+    conditions: Sequence[str]
+    versions: Mapping[str, str]
+    not_measured: Mapping[str, str]  # lane -> why
+
+
+def page(run: Run) -> str:
+    parts = [_opening(run), _verdict(run), _wins(run), *_scenarios(run), _callers(run), _configurations(run), _TRUST]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+# -- the page's parts -------------------------------------------------------------------------------------------------
+
+
+def _opening(run: Run) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    said = [
+        "# The comparison",
+        "",
+        "The same faults and the same load, through Paywitness and through what else there is. The sandbox's ledger is "
+        "the judge of all. This page is written by the command, its verdicts too; do not edit it.",
+        "",
+        "```text",
+        "make compare                about half an hour; MINUTES=60 for a closer look",
+        "make compare QUICK=1        two to three minutes: a first look, with few orders, not for a claim",
+        "```",
+        "",
+        f"This run: `{run.command}`, {run.took_minutes:.0f} minutes, seed {SEED}. {versions}.",
+        "",
+        "```text",
+        *run.conditions,
+        *_lateness(run.table),
+        "```",
+    ]
+    if run.not_measured:
+        said += ["", "Not measured:", ""]
+        said += [f"- {title}: {why.strip().splitlines()[-1]}" for title, why in run.not_measured.items()]
+    return "\n".join(said)
+
+
+def _lateness(table: Table) -> Iterator[str]:
+    late_s = max((figures.placed_late_s for lanes in table.values() for figures in lanes.values()), default=0.0)
+    yield f"orders were placed up to {1000 * late_s:.0f} ms late (p99 of the worst lane)"
+    if late_s > LATE_S_MAX:
+        yield "WARNING: this machine was too busy. Its own delays look like a provider's: trust no figure of this run."
+
+
+def _verdict(run: Run) -> str:
+    rows = [f"| {aim.text} | {aim.measured} | {aim.verdict} |" for aim in aims(run.table)]
+    return "\n".join(
+        [
+            "## What Paywitness aims at, and what it reached",
+            "",
+            "The worst of its lanes counts.",
+            "",
+            "| aim | measured | |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "![Double charges and lost payments by lane](pictures/comparison-wrong.svg)",
+            "",
+            "![Goodput under random failures by lane](pictures/comparison-goodput.svg)",
+        ]
+    )
+
+
+def _wins(run: Run) -> str:
+    wins = list(wins_of_peers(run.table))
+    said = [
+        "## Where a peer is better",
+        "",
+        "By one measure in one scenario, than the better of Paywitness' lanes; the best peer is named. The last column "
+        "says what it paid for it there: waits are of what was paid, and who sends little amplifies little.",
+        "",
+    ]
+    if not wins:
+        return "\n".join([*said, "Nowhere in this run."])
+    said += [
+        "| scenario | by | peer | it | Paywitness | its goodput, double charges, lost |",
+        "|---|---|---|---|---|---|",
+    ]
+    for win in wins:
+        title = _SCENARIO_NAMED[win.scenario].title
+        paid = f"{_share(win.goodput)}, {win.doubles}, {win.lost}"
+        said.append(f"| {title} | {win.measure} | {win.lane.title} | {win.theirs} | {win.ours} | {paid} |")
+    return "\n".join(said)
+
+
+def _scenarios(run: Run) -> Iterator[str]:
+    pictured = {"hard_outage", "thundering_recovery"}
+    yield _READING
+    for name, lanes in run.table.items():
+        scenario = _SCENARIO_NAMED[name]
+        said = [f"### {scenario.title}", "", f"{scenario.what}{_when(scenario, run.pace)}", "", *_rows(scenario, lanes)]
+        if name in pictured:
+            said += ["", f"![Requests a second at the provider](pictures/comparison-{name}.svg)"]
+        yield "\n".join(said)
+
+
+def _when(scenario: Scenario, pace: Pace) -> str:
+    if not scenario.has_edges:
+        return f" {pace.load_s:.0f} s."
+    return f" From {pace.lead_s:.0f} s to {pace.trouble_over_s:.0f} s of {pace.load_s:.0f} s."
+
+
+def _rows(scenario: Scenario, lanes: Mapping[str, Figures]) -> Iterator[str]:
+    heads = ["lane", "orders", "double charges", "lost", "known unpaid", "goodput", "amplification"]
+    outage = scenario.name == "hard_outage"
+    heads += [f"first {OPENS_WITHIN_S:.0f} s of it", "rest of it"] if outage else []
+    heads += ["recovery"] if scenario.has_edges else []
+    heads += ["others' goodput", "others' p99"] if scenario.pods else []
+    heads += ["p50", "p99", "left unknown", "resolved rightly"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" + "|---:" * (len(heads) - 1) + "|"
+    for name, figures in lanes.items():
+        lane = LANE_NAMED[name]
+        title = f"**{_title(lane, scenario)}**" if lane.is_ours else lane.title
+        counts = (figures.orders, figures.doubles, figures.lost, figures.known_unpaid)
+        cells = [title, *map(str, counts), _share(figures.goodput), _ratio(figures.amplification)]
+        cells += [_ratio(figures.amplification_early), _ratio(figures.amplification_late)] if outage else []
+        cells += [_seconds(figures.recovery_s)] if scenario.has_edges else []
+        cells += [_share(figures.others_goodput), _millis(figures.others_p99_s)] if scenario.pods else []
+        cells += [_millis(figures.p50_s), _millis(figures.p99_s), str(figures.unknown), _resolved(figures)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _title(lane: Lane, scenario: Scenario) -> str:
+    return f"Paywitness, {scenario.pods} sidecars" if scenario.pods else lane.title
+
+
+def _resolved(figures: Figures) -> str:
+    if not figures.unknown:
+        return ""
+    wrong = f", {figures.resolved_wrongly} wrongly" if figures.resolved_wrongly else ""
+    return f"{figures.resolved_rightly}{wrong}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}%"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else "never" if math.isinf(value) else f"{value:.1f} s"
+
+
+def _millis(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{1000 * value:.0f} ms"
+
+
+_READING = f"""\
+## The scenarios
+
+- **double charges**: orders that the ledger has charged twice or more.
+- **lost**: orders that are charged and whose shop does not know it when the run ends, also where somebody is still
+  finding out; or that it has as paid and are not.
+- **known unpaid**: orders that are not charged and whose shop knows it: it may try again whenever it likes.
+- **goodput**: orders charged once whose job was told so. What was found out later is not in it.
+- **amplification**: requests at the provider, inquiries too, for each run of a job.
+- **recovery**: from the end of the trouble until {WELL:.0%} of the orders of every following {BUCKET_S:g} s are paid at
+  their first run; never: not in this run.
+- **p50, p99**: from placing an order to being told "paid", where it was.
+- **left unknown**: orders whose job ended without knowing. **resolved rightly**: of these, by the end of the run
+  somebody had found out, and the ledger agrees. Only Paywitness has such a somebody; a shop may write one for itself.
+"""
+
+
+def _callers(run: Run) -> str:
+    pace = run.pace
+    return f"""\
+## The callers
+
+- {pace.orders_per_s:g} orders a second are placed, each at its time, whatever became of the others; each is one payment
+  of its own. {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own.
+- A job pays an order in up to {JOB_RUNS} runs. It runs again, {JOB_PAUSE_S:g} s later, whenever it was not told "paid"
+  or "declined": so do queues, and people. This is the same in every lane.
+- Everybody waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run: less than a shop would, so that a run
+  fits into minutes. Behind a proxy the client makes {HOW_A_PLAIN_CLIENT_WAITS}; Envoy with nothing set has its own
+  timeouts, and mitmproxy none.
+- Keys are the lane's habit (below). SDKs mint a fresh one for every call; an application that hands over the order's
+  number instead is safer, at a provider that dedupes. This one does, and stores every executed answer under the key, a
+  500 too (contract `replayed`, as Stripe's).
+- A job is as careful as it can be: what it cannot know it calls unknown, never failed. It knows that nothing was done
+  when it could not connect, and when the provider (503 overloaded, 429) or the proxy says so (Envoy where it tried
+  once; Paywitness by its outcome).
+- When the load is over, doubt has up to {pace.settle_s:g} s to be resolved; then the ledgers are read.
+
+Lost responses are made of: {", ".join(f"`{name}` {share:.0%}" for name, share in LOST.items())}."""
+
+
+def _configurations(run: Run) -> str:
+    said = [
+        "## Every lane's configuration",
+        "",
+        "All of it, so that it can be disputed. Where one of ten is bad, every proxy has ten sidecars.",
+    ]
+    for lane in LANES:
+        client = "" if lane.client is Client.ONE_TRY else f" Client: {lane.client}."
+        said += ["", f"**{lane.title}**. Keys: {lane.keys}.{client}", "", "```text"]
+        said += [configuration_of(lane).rstrip(), "```"]
+    return "\n".join(said)
+
+
+_TRUST = """\
+## How far to trust it
+
+- The provider is ours. It fails as the scenarios say and is honest otherwise; real ones are worse in ways of their own.
+  `bench/compare/scenarios.py` is short: change it and run again.
+- The peers do what they were made for. None of them was made to know what became of a payment; a shop may build that
+  around them: keys per order, a journal, reconciliation. Such a shop is not measured here.
+- Waits include the machine: callers, provider, proxies and Redis share it. Compare them within a scenario only.
+- A share of a few hundred orders has an error of a point or two; counts of double charges and lost payments need none:
+  where there should be zero, one is too many.
+- Paywitness runs with the shipped policy of the sandbox, its limits included; only its upstream and timeouts are set.
+- Where a peer with a key per order has no double charges, that is the provider's doing, which dedupes. A provider that
+  does not is not measured here.
+"""
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def pictures(run: Run) -> dict[str, str]:
+    """File name -> SVG. The same names in every run, for the page links to them."""
+    titles = {lane.name: lane.title for lane in LANES}
+    wrong = []
+    for lane in LANES:
+        figures = [lanes[lane.name] for lanes in run.table.values() if lane.name in lanes]
+        if figures:
+            counts = (sum(one.doubles for one in figures), sum(one.lost for one in figures))
+            wrong.append((lane.title, counts, lane.is_ours))
+    goodput = [
+        (titles[name], tuple(round(100 * value, 1) for value in values), LANE_NAMED[name].is_ours)
+        for name in titles
+        if len(values := _goodputs(run.table, name)) == 2
+    ]
+    drawn = {
+        "comparison-wrong.svg": bars("Orders gone wrong, all scenarios", wrong, ("double charges", "lost payments")),
+        "comparison-goodput.svg": bars("Goodput, % of orders", goodput, ("25% random failures", "50%")),
+    }
+    trouble = (run.pace.lead_s, run.pace.trouble_over_s)
+    for name in ("hard_outage", "thundering_recovery"):
+        lanes = run.table.get(name, {})
+        rates = {titles[lane]: lanes[lane].requests_per_s for lane in PICTURED if lane in lanes}
+        title = f"{_SCENARIO_NAMED[name].title}: requests a second at the provider"
+        drawn[f"comparison-{name}.svg"] = lines(title, rates, trouble)
+    return drawn
+
+
+def _goodputs(table: Table, lane: str) -> list[float]:
+    both = [table.get(name, {}) for name in ("random_25", "random_50")]
+    return [lanes[lane].goodput for lanes in both if lane in lanes]

