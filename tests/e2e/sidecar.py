@@ -242,8 +242,10 @@ class Sidecar:
             before = f"&before={page['next']}"
 
     def metric(self, name: str, **labels: str) -> float:
-        """One sample of /metrics; 0 where it was never counted."""
-        for line in ask(f"{self.admin_url}/metrics").body.decode().splitlines():
-            if line.startswith(f"{name}{{") and all(f'{label}="{value}"' in line for label, value in labels.items()):
-                return float(line.rpartition(" ")[2])
-        return 0.0
+        """What /metrics says, all samples with these labels together; 0 where it was never counted."""
+        found = [
+            float(line.rpartition(" ")[2])
+            for line in ask(f"{self.admin_url}/metrics").body.decode().splitlines()
+            if line.startswith(f"{name}{{") and all(f'{label}="{value}"' in line for label, value in labels.items())
+        ]
+        return sum(found)
