@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import classifying
+from bench import classifying, intercepted
 from bench.engine_alone import measure_engine
 from bench.figures import compare
 from bench.machine import look_at
@@ -58,6 +58,14 @@ def main(quick: bool, rounds: int | None, only_memory: bool, wants_json: bool) -
     for line in memory_lines(memory) if memory is not None else [f"Memory in Redis: not measured: {why_not}"]:
         click.echo(line)
     click.echo(classifying.line(classifying.largest()))
+    if not only_memory:
+        _print_intercepted()
+
+
+def _print_intercepted() -> None:
+    click.echo("")
+    for line in intercepted.lines(intercepted.measure(TOP, _say)):
+        click.echo(line)
 
 
 def _memory(plan: Plan) -> tuple[Memory | None, str]:

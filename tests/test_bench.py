@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import classifying, nginx
+from bench import classifying, intercepted, nginx
 from bench.capture import CLIENT_KEY, KEY, OPERATION_ID, Captured, template_of, words_in
 from bench.engine_alone import drive, engine_of
 from bench.figures import DIRECT, NGINX, PASS_THROUGH, PAYWITNESS, PAYWITNESS_REDIS, Cell, compare
@@ -165,3 +165,15 @@ async def test_the_engine_alone_makes_whole_payments() -> None:
     for operation in operations:
         assert all((operation.key, operation.provider, operation.operation, operation.account, operation.client_key))
         assert all((operation.fingerprint, operation.credential, operation.revision, operation.upstream))
+
+
+def test_what_looking_into_tls_costs_is_told_beside_reverse_mode_and_what_was_not_measured() -> None:
+    measured = intercepted.Measured(
+        cpu_us={intercepted.REVERSE: [100.0, 200.0, 400.0], intercepted.INTERCEPTED: [150.0, 300.0, 500.0]},
+        p50_ms={intercepted.REVERSE: [1.0, 2.0, 3.0], intercepted.INTERCEPTED: [1.5, 2.25, 3.75]},
+        not_measured="mitmproxy cannot be installed",
+    )
+    _, reverse, looked_into, missing = intercepted.lines(measured)
+    assert "200 us of CPU a call (x 1.00), p50 alone 2.00 ms (+0.00 ms)" in reverse
+    assert "300 us of CPU a call (x 1.50), p50 alone 2.25 ms (+0.50 ms)" in looked_into
+    assert missing.strip() == f"{intercepted.MITMPROXY}: not measured: mitmproxy cannot be installed"
