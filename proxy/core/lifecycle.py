@@ -191,8 +191,15 @@ def _moved(operation: Operation, event: Event, attempt: int | None) -> dict[str,
         "seen": operation.seen & doubt,
         "attempts": operation.attempts + (1 if starts else 0),
         "attempt_under_way": starts or (operation.attempt_under_way and not ends),
-        "incident": operation.incident or move.incident,
+        "incident": operation.incident or (None if _heard_by_another(operation, event) else move.incident),
     }
+
+
+def _heard_by_another(operation: Operation, event: Event) -> bool:
+    """Whether the answer that one listener lost is the one that ended it: there was one attempt, and it was told no. A
+    late answer can be recorded before its own timeout is."""
+    denied = operation.effect is Effect.NONE and operation.reading in DENIALS
+    return event is Event.ANSWER_LOST and operation.state is State.FAILED and operation.attempts == 1 and denied
 
 
 def _check_attempt(operation: Operation, event: Event, attempt: int | None) -> None:

@@ -63,6 +63,8 @@ def met_by(event: Event, state: State) -> tuple[Operation, int | None]:
         return replace(before, doubt=frozenset()), None
     if event is Event.TOLD_BEFORE:
         return replace(before, attempts=2), 1
+    if event is Event.ANSWER_LOST and state is State.FAILED:
+        return replace(before, attempts=2), 2  # of the only one there is, it would be no news
     if event in {Event.NO_EFFECT_SEEN, Event.DENIAL_SEEN_IN_DOUBT, Event.ACTION_SEEN_IN_DOUBT} and state.in_doubt:
         return replace(before, attempts=2, doubt=frozenset({1, 2})), 2
     return before, max(1, before.attempts) if event in OF_AN_ATTEMPT else None
@@ -329,3 +331,17 @@ def test_an_operation_of_which_an_attempt_paid_is_never_told_failed(
                 reached.add(key)
                 waiting.append(key)
     assert any(key[0] is State.SUCCEEDED for key in reached)
+
+
+def test_a_timeout_recorded_after_its_own_late_answer_is_no_contradiction() -> None:
+    """The one attempt was told no; that another listener had given it up says nothing against it."""
+    denied = replace(
+        operation(), state=State.FAILED, attempts=1, reading=Reading.ISSUER_HARD_DECLINE, effect=Effect.NONE
+    )
+    assert advance(denied, Event.ANSWER_LOST, 1).incident is None
+    for doubtful in (
+        replace(denied, attempts=2),
+        replace(denied, reading=Reading.ABSENT),
+        replace(denied, effect=Effect.POSSIBLE),
+    ):
+        assert advance(doubtful, Event.ANSWER_LOST, 1).incident is IncidentKind.DOUBT_AFTER_FAILURE
