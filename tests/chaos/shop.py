@@ -39,11 +39,6 @@ FAULTS = (
     *("reset_before_read", "slow(slow_s=0.5)", "slow(slow_s=1.5)", "truncated_body", "truncated_head"),
     *("unauthorized", "wrong_amount", "wrong_length", "drop_after_commit", "drop_after_commit", "reset_after_commit"),
 )
-# What a repeat under the same key settles at once; the others wait until nothing can still arrive.
-SOON_KNOWN = tuple(fault for fault in FAULTS if fault.partition("(")[0] not in {
-    *("error_500_before_commit", "error_500_after_commit", "black_hole", "late_commit", "hang_before_commit"),
-    *("wrong_amount", "foreign_response", "hang_after_commit", "late_response"),
-})  # fmt: skip
 SOURCES = (*("tok_ok",) * 12, "tok_stolen_card", "tok_insufficient_funds")
 WEBHOOKS = ("", "", "normal", "early", "late(delay_s=1)", "twice", "ten_times", "never")
 REFUSED_WEBHOOKS = ("forged", "old_timestamp")
