@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import stripe
 from tests.e2e.sidecar import TOP
 from tests.sdks import (
     test_adyen,
+    test_braintree,
     test_checkout,
     test_gocardless,
     test_mollie,
@@ -26,6 +28,7 @@ from tests.sdks import (
     test_stripe,
 )
 from tests.sdks.adyen_double import AdyenDouble
+from tests.sdks.braintree_double import BraintreeDouble
 from tests.sdks.checkout_double import CheckoutDouble
 from tests.sdks.conftest import House
 from tests.sdks.double import Double, Fault
@@ -36,6 +39,10 @@ from tests.sdks.razorpay_double import RazorpayDouble
 from tests.sdks.scenarios import Told
 from tests.sdks.square_double import SquareDouble
 from tests.sdks.stripe_double import StripeDouble
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import braintree
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +57,7 @@ SDKS: dict[str, tuple[type[Double], str, Pay]] = {
     "paypal": (PaypalDouble, "https://api-m.paypal.com", test_paypal.pay),
     "gocardless": (GocardlessDouble, "https://api.gocardless.com", test_gocardless.pay),
     "razorpay": (RazorpayDouble, "https://api.razorpay.com", test_razorpay.pay),
+    "braintree": (BraintreeDouble, "https://api.braintreegateway.com", test_braintree.pay),
 }
 
 
@@ -83,6 +91,7 @@ def _told_of_a_proxy(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch)
     assert Path(bundle).is_file()
     monkeypatch.setattr(stripe, "ca_bundle_path", bundle)
     _razorpay_trusts(bundle, monkeypatch)
+    _braintree_trusts(bundle, monkeypatch)
 
 
 def _razorpay_trusts(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +104,21 @@ def _razorpay_trusts(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return client
 
     monkeypatch.setattr(test_razorpay, "client", trusting)
+
+
+def _braintree_trusts(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Environment.Production.ssl_certificate = bundle`, in whatever gateway the tests make."""
+    production = braintree.Environment.Production
+    monkeypatch.setattr(production, "ssl_certificate", bundle)
+    keys = {"merchant_id": "shop", "public_key": "public", "private_key": "private"}
+
+    def trusting(url: str) -> braintree.BraintreeGateway:
+        assert url == f"https://{production.server}"
+        return braintree.BraintreeGateway(
+            braintree.Configuration(production, **keys, timeout=20, wrap_http_exceptions=True)
+        )
+
+    monkeypatch.setattr(test_braintree, "gateway_at", trusting)
 
 
 @pytest.mark.parametrize("fault", [None, Fault.LOST], ids=["success", "lost_response"])
