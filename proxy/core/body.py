@@ -145,8 +145,12 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
+def _refuse_constant(name: str) -> float:
+    raise BodyError(f"{name} is no number in JSON")  # Python reads it; another reader may stop there, or read null
+
+
 # Made once: making one takes as long as reading a body.
-_READER = json.JSONDecoder(object_pairs_hook=_object_without_duplicates)
+_READER = json.JSONDecoder(object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
 _SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
 
 

@@ -106,6 +106,8 @@ def test_an_empty_body_is_an_empty_tree(encoding: Encoding, body: bytes) -> None
         '{"a": 1}'.encode("utf-32-le"),
         b'{"a": "\xe9"}',
         b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": NaN}',
+        b'{"a": [-Infinity]}',
         b"secret-4111111111111111",
     ],
 )
