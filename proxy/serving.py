@@ -23,6 +23,7 @@ from proxy.core.identity import check_value
 from proxy.edge.doorstep import House
 from proxy.edge.ports import Ports
 from proxy.edge.server import EdgeServer
+from proxy.edge.traced import TracedCarrier
 from proxy.edge.webhooks import WebhookServer
 from proxy.engine.engine import Engine
 from proxy.engine.intents import Intents
@@ -52,6 +53,7 @@ from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.pulse import Pulse
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.tracing import open_tracing
 from proxy.upstream.outside import Outside
 from proxy.wiring import Bounds, Ground, Parts, assemble, webhooks_for
 
@@ -103,11 +105,11 @@ async def serve(
     """The whole sidecar, until SIGTERM or SIGINT (or `stop`); then it drains within delay and grace time."""
     clock, chance, life = SystemClock(), SystemChance(), Life(stop or asyncio.Event())
     install(sys.stderr, logging.getLevelName(settings.log_level.upper()))
-    telemetry = Telemetry(Metrics(version("paywitness"), clock.now), Logs(logging.getLogger("paywitness")))
     book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
     open_limits = limits_at(settings.limits)
     events_key = events_secret(settings, environment)
     async with AsyncExitStack() as stack:
+        telemetry = _telemetry(stack, environment, clock)
         journal, shared = await open_journal(settings, clock)
         stack.push_async_callback(journal.close)
         vault = vault_for(settings, environment, chance)
@@ -162,6 +164,14 @@ async def serve(
         await _leave(settings, engine, edge, clock, say)
 
 
+def _telemetry(stack: AsyncExitStack, environment: Mapping[str, str], clock: Clock) -> Telemetry:
+    release = version("paywitness")
+    tracing = open_tracing(environment, release, clock.now)
+    if tracing is not None:
+        stack.push_async_callback(tracing.close)
+    return Telemetry(Metrics(release, clock.now), Logs(logging.getLogger("paywitness")), tracing)
+
+
 async def _listen(
     stack: AsyncExitStack,
     settings: Settings,
@@ -207,7 +217,7 @@ async def _listen(
         stack.push_async_callback(listener.close)
         where = settings.webhooks
         told = Address(*await listener.start(where.host, where.port, reuse_port=settings.reuse_port))
-    edge = EdgeServer(engine)
+    edge = EdgeServer(engine if telemetry.tracing is None else TracedCarrier(engine, telemetry.tracing))
     stack.push_async_callback(edge.close)
     where, house = settings.listen, _house(settings, ground.clock, engine)
     stack.push_async_callback(house.tasks.stop)

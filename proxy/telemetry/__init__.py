@@ -9,6 +9,7 @@
     limits      the gauges about circuits, retry budgets and admission, asked when somebody scrapes
     logs        which record is a line, at which level, with which fields
     lines       how a line is written: JSON, or for a person at a terminal; the last place that redacts
+    tracing     whether spans are made too, and for whom; spans: how records become them (an extra)
 
 No record carries a payload, a header value or a key. Telling never raises: a payment does not fail for want of a line.
 """

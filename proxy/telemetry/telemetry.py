@@ -1,10 +1,9 @@
-"""Telemetry: the one door. A record told here feeds the metrics and the log, so the two cannot disagree."""
+"""Telemetry: the one door. A record told here feeds the metrics and the log, so the two cannot disagree; and the spans,
+where traces are asked for."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 from proxy.telemetry.logs import Logs
 from proxy.telemetry.metrics import Metrics
@@ -31,10 +30,9 @@ from proxy.telemetry.records import (
     RetryRefused,
     ScheduleRanOut,
 )
+from proxy.telemetry.tracing import Listeners, Tracing
 
 _log = logging.getLogger("paywitness.telemetry")
-
-_Listener = Callable[[Any], None]
 
 
 def _not_counted(record: Record) -> None:
@@ -44,10 +42,11 @@ def _not_counted(record: Record) -> None:
 class Telemetry:
     """Tells records on. Holds nothing of its own."""
 
-    def __init__(self, metrics: Metrics, logs: Logs) -> None:
+    def __init__(self, metrics: Metrics, logs: Logs, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
         self.logs = logs
-        self._listeners: dict[type[Any], tuple[_Listener, _Listener]] = {
+        self.tracing = tracing
+        listeners: Listeners = {
             AttemptFinished: (metrics.attempt_finished, logs.attempt_finished),
             CallAnswered: (metrics.call_answered, logs.call_answered),
             CallRefused: (metrics.call_refused, logs.call_refused),
@@ -69,6 +68,7 @@ class Telemetry:
             JournalCalled: (metrics.journal_called, logs.journal_called),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }
+        self._listeners = listeners if tracing is None else tracing.joined(listeners)
 
     def tell(self, record: Record) -> None:
         """Count it and write it down. Never raises: the money has moved, and its answer must not be lost for a line."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +13,7 @@ import yaml
 
 from proxy.journal.redis import RedisJournal
 from proxy.policy.book import load_directory
-from tests.deploy.shipped import DEPLOY, GRACE_S, parse, told, unknown_variables
+from tests.deploy.shipped import DEPLOY, GRACE_S, TOP, parse, told, unknown_variables
 from tests.journal.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -39,8 +41,8 @@ def test_it_is_as_the_specification_wants_it() -> None:
     assert told("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")) == ""
 
 
-def test_all_six_are_there_and_none_by_an_unnamed_version() -> None:
-    assert set(SERVICES) == {"proxy", "sandbox", "redis", "prometheus", "alertmanager", "grafana"}
+def test_all_seven_are_there_and_none_by_an_unnamed_version() -> None:
+    assert set(SERVICES) == {"proxy", "sandbox", "redis", "prometheus", "alertmanager", "grafana", "jaeger"}
     ours = {"paywitness:latest"}  # built here
     assert all(":" in service["image"] and "latest" not in service["image"] for service in SERVICES.values()
                if service["image"] not in ours)  # fmt: skip
@@ -100,6 +102,23 @@ def test_prometheus_takes_its_configuration_and_finds_the_rules_and_the_proxy(tm
     (target,) = ours["static_configs"][0]["targets"]
     name, _, port = target.partition(":")
     assert SERVICES[name]["environment"]["PAYWITNESS_ADMIN"].endswith(f":{port}")
+
+
+def test_an_exemplar_is_kept_and_leads_to_its_trace() -> None:
+    """From the proxy, which is built with spans and told where they go, to the page that Grafana links to."""
+    assert SERVICES["prometheus"]["image"].startswith("prom/prometheus:v2.")  # a later one may need no such word
+    assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
+    extras = SERVICES["proxy"]["build"]["args"]["EXTRAS"].split(",")
+    assert set(extras) <= set(tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert "otel" in extras
+    assert re.search(r"(?m)^ARG EXTRAS=speed$", (DEPLOY / "Dockerfile").read_text())
+    collector = urlsplit(SERVICES["proxy"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    assert collector.hostname in SERVICES
+    (source,) = yaml.safe_load((PARTS / "grafana" / "datasources.yaml").read_text())["datasources"]
+    (link,) = source["jsonData"]["exemplarTraceIdDestinations"]
+    assert link["name"] == "trace_id"  # as our exemplars call it
+    assert urlsplit(link["url"]).port in listened(str(collector.hostname))
+    assert link["url"].endswith("/$${__value.raw}")
 
 
 def test_alertmanager_takes_its_configuration() -> None:

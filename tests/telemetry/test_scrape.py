@@ -1,0 +1,115 @@
+"""What a scrape shows costs by what is open, never by what is journalled: counted in rows and keys, not in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from proxy.clock import SystemClock
+from proxy.engine.recovery import Recovery
+from proxy.journal.base import Journal
+from proxy.journal.redis import RedisJournal
+from proxy.journal.sqlite import SqliteJournal
+from proxy.telemetry.logs import Logs
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.telemetry import Telemetry
+from tests.journal.redis_server import RedisServer
+from tests.journal.sample import doubting, owned, succeeding
+
+OPEN, ENDED = 20, 2_000
+Counting = Callable[[Callable[[], Awaitable[object]]], Awaitable[int]]
+Counted = tuple[Journal, Counting]
+
+
+async def pay(journal: Journal, first: int, count: int) -> None:
+    async def one(number: int) -> None:
+        await journal.record(succeeding(await owned(journal, f"paid-{number}")))
+
+    await asyncio.gather(*(one(number) for number in range(first, first + count)))
+
+
+async def sqlite(folder: Path) -> AsyncIterator[Counted]:
+    """Counts steps of SQLite's machine: some ten for each row that it visits."""
+    journal = await SqliteJournal.open(folder / "journal.db", clock=SystemClock())
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async def counting(look: Callable[[], Awaitable[object]]) -> int:
+        before = steps
+        for connection in (journal._reader._connection, journal._writer._connection):
+            connection.set_progress_handler(step, 1)
+        await look()
+        for connection in (journal._reader._connection, journal._writer._connection):
+            connection.set_progress_handler(None, 0)
+        return steps - before
+
+    yield journal, counting
+    await journal.close()
+
+
+async def redis(folder: Path) -> AsyncIterator[Counted]:
+    """Counts the keys that Redis looks up, and the bytes that it answers with."""
+    server = RedisServer(folder)
+    server.start()
+    journal = await RedisJournal.open(server.url, call_timeout_s=10)
+
+    def counted() -> int:
+        told = server.info("stats")
+        return sum(int(told[name]) for name in ("keyspace_hits", "keyspace_misses", "total_net_output_bytes"))
+
+    async def counting(look: Callable[[], Awaitable[object]]) -> int:
+        first, before = counted(), counted()
+        await look()
+        return counted() - before - (before - first)  # less what the counting itself costs
+
+    yield journal, counting
+    await journal.close()
+    server.stop()
+
+
+@pytest.fixture(params=[sqlite, redis])
+async def counted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Counted]:
+    async for found in request.param(tmp_path):
+        yield found
+
+
+async def test_what_a_scrape_shows_reads_no_more_of_a_larger_journal(counted: Counted) -> None:
+    journal, counting = counted
+    clock = SystemClock()
+    metrics = Metrics("1", clock.now)
+    recovery = Recovery(journal, clock, Telemetry(metrics, Logs(logging.getLogger("paywitness.test"))), 30.0)
+    for number in range(OPEN):
+        await journal.record(doubting(await owned(journal, f"open-{number}")))
+    await pay(journal, 0, OPEN)
+    await recovery._show()
+    few = await counting(recovery._show)
+    await pay(journal, OPEN, ENDED)
+    many = await counting(recovery._show)
+    assert few > OPEN
+    assert many < few * 1.2  # ended ones come in by the thousand; not one of them is read
+    assert metrics.registry.get_sample_value(
+        "payment_operations_in_doubt", {"provider": "acme", "operation": "authorization"}
+    ) == float(OPEN)
+
+
+async def test_a_scrape_itself_asks_no_journal(counted: Counted) -> None:
+    journal, counting = counted
+    clock = SystemClock()
+    metrics = Metrics("1", clock.now)
+    await Recovery(journal, clock, Telemetry(metrics, Logs(logging.getLogger("paywitness.test"))), 30.0)._show()
+    await pay(journal, 0, OPEN)
+
+    async def scrape() -> None:
+        metrics.look()
+        assert b"payment_operations_in_doubt" in await asyncio.to_thread(generate_latest, metrics.registry)
+
+    assert abs(await counting(scrape)) < OPEN
