@@ -37,8 +37,8 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: .venv/.dev .want-peers ## What a call costs through us, beside a bare pass-through and nginx + Lua
-	@exec $(BIN)/python -m bench
+bench: .venv/.dev .want-peers ## What a call costs through us, Envoy, nginx and others: make bench [QUICK=1] [WRITE=1]
+	@exec $(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(WRITE),--write)
 
 MINUTES ?= 30
 compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=30] [QUICK=1]
@@ -176,11 +176,11 @@ WATCHERS := prometheus prometheus-alertmanager
 
 # What the bench compares with, all started by itself on free ports. Where one of them cannot be had, the bench runs
 # without it and says what was not measured.
-PEERS := redis-server nginx libnginx-mod-http-lua lua-nginx-redis
+PEERS := redis-server nginx libnginx-mod-http-lua lua-nginx-redis haproxy
 .PHONY: .want-peers
 .want-peers:
 	@if command -v redis-server >/dev/null && [ -e /usr/lib/nginx/modules/ngx_http_lua_module.so ] && \
-		[ -e /usr/share/lua/5.1/nginx/redis.lua ]; then \
+		[ -e /usr/share/lua/5.1/nginx/redis.lua ] && { command -v haproxy || test -x /usr/sbin/haproxy; } >/dev/null; then \
 		: ; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "Installing $(PEERS) from the distribution's packages ..."; \

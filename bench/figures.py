@@ -10,9 +10,17 @@ from bench.load import Result
 
 DIRECT = "direct to the provider"
 PASS_THROUGH = "aiohttp pass-through"
+PLAIN_NGINX = "nginx"
+HAPROXY = "HAProxy"
+ENVOY = "Envoy"
+MITMPROXY = "mitmproxy"
 NGINX = "nginx + Lua, Redis"
 PAYWITNESS = "paywitness, SQLite"
 PAYWITNESS_REDIS = "paywitness, Redis"
+
+PLAIN = (PLAIN_NGINX, HAPROXY, ENVOY, MITMPROXY)  # they pass calls on, as the pass-through does
+ROUTES = (DIRECT, PASS_THROUGH, *PLAIN, NGINX, PAYWITNESS, PAYWITNESS_REDIS)  # in the order of the tables
+OURS = (PAYWITNESS, PAYWITNESS_REDIS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Comparison:
     concurrency: int
     routes: dict[str, Figures]
     ratios: dict[str, Ratios]  # of every route but the provider itself and the pass-through
-    over_nginx: Ratio | None  # CPU of Paywitness on Redis over that of nginx + Lua, where both were measured
+    ours_over: dict[str, Ratio]  # CPU of Paywitness on Redis over that of each other route
 
 
 Rounds = list[dict[str, Result]]  # one mapping a round: route -> result
@@ -74,26 +82,67 @@ Value = Callable[[dict[str, Result], str], float]
 def compare(cells: list[Cell]) -> list[Comparison]:
     comparisons = []
     for concurrency in sorted({cell.concurrency for cell in cells}):
-        rounds: dict[int, dict[str, Result]] = {}
-        for cell in cells:
-            if cell.concurrency == concurrency:
-                rounds.setdefault(cell.round, {})[cell.route] = cell.result
-        comparisons.append(_comparison(concurrency, list(rounds.values())))
+        rounds = _by_round([cell for cell in cells if cell.concurrency == concurrency])
+        comparisons.append(_comparison(concurrency, rounds))
     return comparisons
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One route of a smaller table: medians over the rounds."""
+
+    calls_per_s: float
+    cpu_us: float
+    redis_us: float
+    p50_ms: float
+    p99_ms: float
+    rss_mb: float
+
+
+def summaries(cells: list[Cell]) -> dict[str, Summary]:
+    """By route, in the order of their first cells; what was not measured in every round is left out."""
+    rounds = _by_round(cells)
+    routes = dict.fromkeys(cell.route for cell in cells)
+    return {route: _summary(rounds, route) for route in routes if all(route in results for results in rounds)}
+
+
+def cpu_ratio(cells: list[Cell], route: str, base_route: str) -> Ratio:
+    return _ratio(_by_round(cells), _cpu_us, route, base_route)
+
+
+def calls_ratio(cells: list[Cell], route: str, base_route: str) -> Ratio:
+    return _ratio(_by_round(cells), _calls_per_s, route, base_route)
+
+
+def _by_round(cells: list[Cell]) -> Rounds:
+    rounds: dict[int, dict[str, Result]] = {}
+    for cell in cells:
+        rounds.setdefault(cell.round, {})[cell.route] = cell.result
+    return list(rounds.values())
+
+
+def _summary(rounds: Rounds, route: str) -> Summary:
+    def middle(value: Value) -> float:
+        return median(value(results, route) for results in rounds)
+
+    return Summary(
+        calls_per_s=middle(_calls_per_s),
+        cpu_us=middle(_cpu_us),
+        redis_us=middle(_redis_us),
+        p50_ms=middle(lambda results, name: results[name].p50_s * 1e3),
+        p99_ms=middle(lambda results, name: results[name].p99_s * 1e3),
+        rss_mb=middle(lambda results, name: results[name].rss_bytes / 1e6),
+    )
+
+
 def _comparison(concurrency: int, rounds: Rounds) -> Comparison:
-    measured = [
-        route
-        for route in (DIRECT, PASS_THROUGH, NGINX, PAYWITNESS, PAYWITNESS_REDIS)
-        if all(route in r for r in rounds)
-    ]
-    both = NGINX in measured and PAYWITNESS_REDIS in measured
+    measured = [route for route in ROUTES if all(route in results for results in rounds)]
+    others = [route for route in measured if route not in (DIRECT, *OURS)] if PAYWITNESS_REDIS in measured else []
     return Comparison(
         concurrency,
         {route: _figures(rounds, route) for route in measured},
         {route: _ratios(rounds, route) for route in measured if route not in (DIRECT, PASS_THROUGH)},
-        _ratio(rounds, _cpu_us, PAYWITNESS_REDIS, NGINX) if both else None,
+        {route: _ratio(rounds, _cpu_us, PAYWITNESS_REDIS, route) for route in others},
     )
 
 
@@ -104,7 +153,7 @@ def _figures(rounds: Rounds, route: str) -> Figures:
     return Figures(
         calls_per_s=middle(_calls_per_s),
         cpu_us=middle(_cpu_us),
-        redis_us=middle(lambda results, name: results[name].beside_cpu_s / results[name].calls * 1e6),
+        redis_us=middle(_redis_us),
         p50_ms=middle(lambda results, name: results[name].p50_s * 1e3),
         p99_ms=middle(lambda results, name: results[name].p99_s * 1e3),
         added_p50_ms=middle(_added_p50_ms),
@@ -133,6 +182,10 @@ def _calls_per_s(results: dict[str, Result], route: str) -> float:
 
 def _cpu_us(results: dict[str, Result], route: str) -> float:
     return results[route].cpu_s / results[route].calls * 1e6
+
+
+def _redis_us(results: dict[str, Result], route: str) -> float:
+    return results[route].beside_cpu_s / results[route].calls * 1e6
 
 
 def _added_p50_ms(results: dict[str, Result], route: str) -> float:

@@ -29,7 +29,7 @@ from bench.processes import (
 from bench.rounds import PATH, PATH_OF_PAYWITNESS, scratch_folder
 
 REVERSE, INTERCEPTED, MITMPROXY = "reverse mode", "intercepted TLS", "mitmproxy, intercepted TLS"
-_ROUNDS, _WARM_S, _WINDOW_S, _CONCURRENCY = 5, 0.4, 0.8, 16
+_ROUNDS, _WARM_S, _WINDOW_S, _CONCURRENCY = 3, 0.4, 0.8, 16
 _ADDON = """
 def request(flow):
     flow.request.scheme, flow.request.host, flow.request.port = "http", "127.0.0.1", {port}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import secrets
 import ssl
 import sys
@@ -46,6 +47,8 @@ class Job:
     window_s: float
     beside_pid: int = 0  # whose processor time is counted apart: Redis; 0: nobody's
     roots: str = ""  # given: the route is a proxy, asked for a tunnel, and these vouch for whoever answers in it
+    also_pids: tuple[int, ...] = ()  # processes that serve the same route: counted together with `pid`
+    pause_s: float = 0.0  # of each caller, between an answer and its next call; they begin spread over it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,19 @@ class Result:
     p99_s: float
     beside_cpu_s: float = 0.0
     first_failed: str = ""  # the first answer that was no 200, for whoever has to find out why
+    rss_bytes: int = 0  # resident memory of the process under test at the end of the window
 
 
 def cpu_time_s(pid: int) -> float:
     """Processor time of a process, user and system, all its threads, those that ended too. As in /proc/PID/stat, but
     in nanoseconds instead of hundredths: Linux makes a clock of every process (clock_getcpuclockid)."""
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory, pages that are shared included."""
+    with open(f"/proc/{pid}/statm", "rb") as told:
+        return int(told.read().split()[1]) * resource.getpagesize()
 
 
 @dataclass(slots=True)
@@ -76,6 +86,11 @@ class Tally:
     counting: bool = False
     over: bool = False
     latencies_s: list[float] = field(default_factory=list)
+    paused: int = 0
+
+    def next_offset_s(self) -> float:
+        self.paused += 1
+        return self.job.pause_s * self.paused / self.job.concurrency
 
     def next_request(self) -> bytes:
         """A call under a key and an order of its own."""
@@ -93,13 +108,27 @@ class Caller(asyncio.Protocol):
         self._tally = tally
         self._received = b""
         self._began_mono = 0.0
+        self._pause: asyncio.TimerHandle | None = None
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._call()
+        if self._tally.job.pause_s:
+            self._pause_for(self._tally.next_offset_s())
+        else:
+            self._call()
+
+    def _pause_for(self, seconds: float) -> None:
+        self._pause = asyncio.get_running_loop().call_later(seconds, self._call)
+
+    def finish(self) -> None:
+        """The run is over: whoever pauses need not come back."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._transport.close()
 
     def _call(self) -> None:
+        self._pause = None
         self._began_mono = time.monotonic()
         self._transport.write(self._tally.next_request())
 
@@ -117,6 +146,8 @@ class Caller(asyncio.Protocol):
         self._received = b""
         if tally.over:
             self._transport.close()
+        elif tally.job.pause_s:
+            self._pause_for(tally.job.pause_s)
         else:
             self._call()
 
@@ -138,19 +169,22 @@ async def drive(job: Job) -> Result:
     callers = []
     for _ in range(job.concurrency):
         if job.roots:
-            callers.append((await _through_tunnel(tally)).done)
+            callers.append(await _through_tunnel(tally))
             continue
         _, caller = await loop.create_connection(lambda: Caller(tally), "127.0.0.1", job.port)
-        callers.append(caller.done)
+        callers.append(caller)
     await asyncio.sleep(job.warm_s)
-    began_mono, cpu_before_s, beside_before_s = time.monotonic(), cpu_time_s(job.pid), _beside_s(job)
+    began_mono, cpu_before_s, beside_before_s = time.monotonic(), _cpu_s(job), _beside_s(job)
     tally.counting = True
     await asyncio.sleep(job.window_s)
     tally.counting = False
-    window_s, cpu_s = time.monotonic() - began_mono, cpu_time_s(job.pid) - cpu_before_s
+    window_s, cpu_s = time.monotonic() - began_mono, _cpu_s(job) - cpu_before_s
     beside_cpu_s = _beside_s(job) - beside_before_s
+    resident = sum(map(rss_bytes, (job.pid, *job.also_pids)))
     tally.over = True
-    _, late = await asyncio.wait(callers, timeout=_LAST_ANSWERS_S)
+    for caller in callers:
+        caller.finish()
+    _, late = await asyncio.wait([caller.done for caller in callers], timeout=_LAST_ANSWERS_S)
     ordered = sorted(tally.latencies_s)
     return Result(
         calls=len(ordered),
@@ -161,6 +195,7 @@ async def drive(job: Job) -> Result:
         p99_s=_quantile(ordered, 0.99),
         beside_cpu_s=beside_cpu_s,
         first_failed=tally.first_failed,
+        rss_bytes=resident,
     )
 
 
@@ -189,6 +224,10 @@ async def _through_tunnel(tally: Tally) -> Caller:
     assert secured is not None
     caller.connection_made(secured)
     return caller
+
+
+def _cpu_s(job: Job) -> float:
+    return sum(map(cpu_time_s, (job.pid, *job.also_pids)))
 
 
 def _beside_s(job: Job) -> float:

@@ -7,6 +7,7 @@ nothing: whatever Paywitness costs beyond this is the price of what it promises.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 
 import aiohttp
@@ -16,8 +17,9 @@ from aiohttp import web
 _NOT_PASSED_ON = {"host", "connection", "keep-alive", "content-length", "transfer-encoding"}
 
 
-async def serve(port: int, upstream: str) -> None:
-    connector = aiohttp.TCPConnector(limit=0)
+async def serve(port: int, upstream: str, roots: str = "") -> None:
+    trusted = ssl.create_default_context(cafile=roots) if roots else True
+    connector = aiohttp.TCPConnector(limit=0, ssl=trusted)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 
         async def pass_on(request: web.BaseRequest) -> web.StreamResponse:
@@ -38,4 +40,4 @@ async def serve(port: int, upstream: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), sys.argv[2]))
+    uvloop.run(serve(int(sys.argv[1]), *sys.argv[2:4]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import http.client
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from bench.load import Job, Result
 
 _START_S = 60.0
 _END_S = 10.0
-_LOOK_S = 0.02
+_LOOK_S = 0.005  # the start-up times stand on it
 _IDENTITY = "PAYWITNESS_IDENTITY_SECRET"
 _ENCRYPTION = "PAYWITNESS_ENCRYPTION_KEYS"
 _UPSTREAM = re.compile(r"^upstream: \S+", re.MULTILINE)
@@ -41,6 +43,8 @@ class Started:
     name: str
     port: int
     process: subprocess.Popen[bytes]
+    listening_s: float = 0.0  # from its start until it took connections
+    ready_s: float = 0.0  # until it said so itself, where it can: `/readyz` of ours
 
     @property
     def pid(self) -> int:
@@ -62,20 +66,31 @@ def start(
     folder: Path,
     log: Path,
     environment: dict[str, str] | None = None,
+    admin_port: int = 0,
 ) -> Started:
-    """Start it, end it with the stack, return when it listens."""
+    """Start it, end it with the stack, return when it listens; given an admin port, when it says there that it is
+    ready too."""
     surroundings = {**os.environ, **(environment or {})}
+    began_mono = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=surroundings
         )
     stack.callback(end, process)
-    until_mono = time.monotonic() + _START_S
-    while not _listens(port):
-        if process.poll() is not None or time.monotonic() > until_mono:
+    listening_s = _await(lambda: _listens(port), name, process, log, began_mono)
+    ready_s = _await(lambda: _is_ready(admin_port), name, process, log, began_mono) if admin_port else 0.0
+    return Started(name, port, process, listening_s, ready_s)
+
+
+def _await(
+    holds: Callable[[], bool], name: str, process: subprocess.Popen[bytes], log: Path, began_mono: float
+) -> float:
+    """How long after its beginning that was so."""
+    while not holds():
+        if process.poll() is not None or time.monotonic() > began_mono + _START_S:
             raise BenchError(f"{name} did not start:\n{log.read_text(errors='replace')[-2000:]}")
         time.sleep(_LOOK_S)
-    return Started(name, port, process)
+    return time.monotonic() - began_mono
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -95,16 +110,42 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def start_provider(stack: ExitStack, top: Path, scratch: Path) -> Started:
-    port = free_port()
-    command = [sys.executable, "-m", "bench.provider", str(port)]
-    return start(stack, "the provider", port, command, top, scratch / "provider.log")
+def _is_ready(admin_port: int) -> bool:
+    asking = http.client.HTTPConnection("127.0.0.1", admin_port, timeout=_START_S)
+    try:
+        asking.request("GET", "/readyz")
+        return asking.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        asking.close()
 
 
-def start_passthrough(stack: ExitStack, top: Path, scratch: Path, provider: Started) -> Started:
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """What a provider shows when it is called by TLS, and who vouches for it. For `localhost`."""
+
+    certificate: Path  # with its key
+    roots: Path
+
+
+def start_provider(stack: ExitStack, top: Path, scratch: Path, secured: Secured | None = None) -> Started:
     port = free_port()
-    command = [sys.executable, "-m", "bench.passthrough", str(port), f"http://127.0.0.1:{provider.port}"]
-    return start(stack, "the pass-through", port, command, top, scratch / "passthrough.log")
+    command = [sys.executable, "-m", "bench.provider", str(port), *([str(secured.certificate)] if secured else [])]
+    return start(stack, "the provider", port, command, top, scratch / f"provider-{port}.log")
+
+
+def start_passthrough(
+    stack: ExitStack, top: Path, scratch: Path, provider: Started, secured: Secured | None = None
+) -> Started:
+    port = free_port()
+    command = [sys.executable, "-m", "bench.passthrough", str(port), upstream_of(provider, secured)]
+    command += [str(secured.roots)] if secured else []
+    return start(stack, "the pass-through", port, command, top, scratch / f"passthrough-{port}.log")
+
+
+def upstream_of(provider: Started, secured: Secured | None = None) -> str:
+    return f"https://localhost:{provider.port}" if secured else f"http://127.0.0.1:{provider.port}"
 
 
 def start_redis(stack: ExitStack, scratch: Path) -> Started:
@@ -129,34 +170,46 @@ def start_paywitness(
     *,
     redis: Started | None = None,
     limits: str = "local",
+    secured: Secured | None = None,
+    policies: Sequence[str] = (),
+    port: int = 0,
+    options: Sequence[str] = (),
 ) -> Started:
-    """`paywitness run` as a user runs it: its own defaults, a fresh journal, the shipped policy with our upstream."""
+    """`paywitness run` as a user runs it: its own defaults, a fresh journal, the shipped policy with our upstream.
+
+    Given: other `policies`, a `port` that is shared, `options` besides."""
     program = Path(sys.executable).with_name("paywitness")
     if not program.exists():
         raise BenchError("paywitness is not installed beside this Python: `make setup` installs it")
     folder = Path(tempfile.mkdtemp(prefix="paywitness-", dir=scratch))
-    policies = folder / "policies"
-    policies.mkdir()
-    shipped = (top / "policies" / "acme.yaml").read_text()
-    (policies / "acme.yaml").write_text(_UPSTREAM.sub(f"upstream: http://127.0.0.1:{provider.port}", shipped))
-    port = free_port()
+    (folder / "policies").mkdir()
+    for number, text in enumerate(policies or [policy_for(top, provider, secured)]):
+        (folder / "policies" / f"{number}.yaml").write_text(text)
+    port, admin_port = port or free_port(), free_port()
     journal = "sqlite:///journal.db" if redis is None else url_of(redis)
     command = [str(program), "run", "--policies", "policies"]
-    command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{free_port()}"]
-    command += ["--webhooks", "off", "--journal", journal, "--limits", limits, "--home", "home"]
+    command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
+    command += ["--webhooks", "off", "--journal", journal, "--limits", limits, "--home", "home", *options]
     keys = {} if redis is None else _keys_of_the_fleet()
-    return start(stack, "paywitness", port, command, folder, folder / "paywitness.log", keys)
+    return start(stack, "paywitness", port, command, folder, folder / "paywitness.log", keys, admin_port)
+
+
+def policy_for(top: Path, provider: Started, secured: Secured | None = None) -> str:
+    """The shipped policy of acme; only its upstream is ours."""
+    shipped = (top / "policies" / "acme.yaml").read_text()
+    trust = f"\ntls: {{roots: {secured.roots}}}\n" if secured else ""
+    return _UPSTREAM.sub(f"upstream: {upstream_of(provider, secured)}", shipped) + trust
 
 
 def start_paywitness_on_redis(
-    stack: ExitStack, top: Path, scratch: Path, provider: Started, redis: Started
+    stack: ExitStack, top: Path, scratch: Path, provider: Started, redis: Started, secured: Secured | None = None
 ) -> tuple[Started, str]:
     """With its limits in Redis too where this version takes them, else local; and what became of it, for the report."""
     try:
-        started = start_paywitness(stack, top, scratch, provider, redis=redis, limits=url_of(redis))
+        started = start_paywitness(stack, top, scratch, provider, redis=redis, limits=url_of(redis), secured=secured)
     except BenchError as error:
-        why = str(error).strip().splitlines()[-1]
-        return start_paywitness(stack, top, scratch, provider, redis=redis), f"local; in Redis it does not start: {why}"
+        why = f"local; in Redis it does not start: {str(error).strip().splitlines()[-1]}"
+        return start_paywitness(stack, top, scratch, provider, redis=redis, secured=secured), why
     return started, "in Redis"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import ssl
 import sys
 from typing import cast
 
@@ -50,10 +51,16 @@ class ProviderConnection(asyncio.Protocol):
         self._transport.write(_HEAD % len(body) + body)
 
 
-async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(ProviderConnection, "127.0.0.1", port, backlog=1024)
+async def serve(port: int, certificate: str = "") -> None:
+    """Given a certificate, with its key in the same file, by TLS."""
+    context = None
+    if certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(ProviderConnection, "127.0.0.1", port, backlog=1024, ssl=context)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), *sys.argv[2:3]))

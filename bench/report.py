@@ -1,19 +1,18 @@
-"""Figures to a table, or to JSON. Pure."""
+"""Figures to tables, or to JSON. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
 
-from bench.figures import DIRECT, NGINX, PASS_THROUGH, PAYWITNESS, PAYWITNESS_REDIS, Comparison, Figures, Ratios
+from bench.figures import DIRECT, PASS_THROUGH, PAYWITNESS_REDIS, Comparison, Figures, Ratios
 from bench.machine import Machine
 from bench.memory import Memory
 
-AIM_CONCURRENCY = 64
-AIM_CPU_RATIOS = {PAYWITNESS: 1.5, PAYWITNESS_REDIS: 1.2}
-
-_COLUMNS = "{:<26}{:>10}{:>11}{:>10}{:>10}{:>10}{:>12}{:>12}"
+_COLUMNS = "{:<26}{:>8}{:>8}{:>8}{:>15}{:>10}{:>9}{:>9}{:>11}{:>11}"
+_HEADS = ("calls/s", "CPU us", "x pass", "in the rounds", "Redis us", "p50 ms", "p99 ms", "added p50", "added p99")
 
 
 def conditions(machine: Machine) -> Iterator[str]:
@@ -30,51 +29,32 @@ def conditions(machine: Machine) -> Iterator[str]:
 
 
 def table(comparisons: list[Comparison], notes: list[str]) -> Iterator[str]:
+    yield "A clean call (x pass: its CPU over that of the aiohttp pass-through, the median of the rounds' ratios)"
     yield from notes
     for comparison in comparisons:
         yield ""
-        title = f"{comparison.concurrency} concurrent"
-        yield _COLUMNS.format(title, "calls/s", "CPU us", "Redis us", "p50 ms", "p99 ms", "added p50", "added p99")
+        yield _COLUMNS.format(f"{comparison.concurrency} concurrent", *_HEADS)
         for route, figures in comparison.routes.items():
-            yield _row(route, figures)
-            if route in comparison.ratios:
-                yield from _ratios(comparison.ratios[route])
-    yield ""
-    yield from _verdict(comparisons)
+            yield _row(route, figures, comparison.ratios.get(route))
+    for comparison in comparisons[-1:]:
+        over = ", ".join(f"{route} x {ratio.median:.2f}" for route, ratio in comparison.ours_over.items())
+        yield ""
+        yield f"CPU of {PAYWITNESS_REDIS}, at {comparison.concurrency} concurrent, over that of: {over}"
 
 
-def _ratios(ratios: Ratios) -> Iterator[str]:
-    columns = (ratios.throughput, ratios.cpu, ratios.added_p50, ratios.added_p99)
-    yield _spread("    over the pass-through", [f"x {ratio.median:.2f}" for ratio in columns])
-    yield _spread("    in the rounds", [f"{ratio.least:.1f} - {ratio.greatest:.1f}" for ratio in columns])
-
-
-def _spread(title: str, texts: list[str]) -> str:
-    calls_per_s, cpu, added_p50, added_p99 = texts
-    return _COLUMNS.format(title, calls_per_s, cpu, "", "", "", added_p50, added_p99)
-
-
-def _row(route: str, figures: Figures) -> str:
+def _row(route: str, figures: Figures, ratios: Ratios | None) -> str:
+    ratio, spread = "", ""
+    if ratios is not None:
+        ratio = f"x {ratios.cpu.median:.2f}"
+        spread = f"{ratios.cpu.least:.2f} - {ratios.cpu.greatest:.2f}"
+    elif route == PASS_THROUGH:
+        ratio = "x 1.00"
     added = (f"{figures.added_p50_ms:.2f}", f"{figures.added_p99_ms:.2f}") if route != DIRECT else ("", "")
     cpu = f"{figures.cpu_us:.0f}" if route != DIRECT else ""
     redis = f"{figures.redis_us:.0f}" if figures.redis_us else ""
     waits = (f"{figures.p50_ms:.2f}", f"{figures.p99_ms:.2f}")
-    return _COLUMNS.format(f"  {route}", f"{figures.calls_per_s:.0f}", cpu, redis, *waits, *added).rstrip()
-
-
-def _verdict(comparisons: list[Comparison]) -> Iterator[str]:
-    for comparison in comparisons:
-        if comparison.concurrency != AIM_CONCURRENCY:
-            continue
-        yield f"CPU per call at {AIM_CONCURRENCY} concurrent, over the {PASS_THROUGH}:"
-        for route, ratios in comparison.ratios.items():
-            aim = AIM_CPU_RATIOS.get(route)
-            said = f"  {route}: x {ratios.cpu.median:.2f}"
-            if aim is not None:
-                said += f". The aim, at most x {aim:.1f}, is {'met' if ratios.cpu.median <= aim else 'missed'}."
-            yield said
-        if comparison.over_nginx is not None:
-            yield f"  {PAYWITNESS_REDIS}, over {NGINX}: x {comparison.over_nginx.median:.1f}"
+    calls = f"{figures.calls_per_s:.0f}"
+    return _COLUMNS.format(f"  {route}", calls, cpu, ratio, spread, redis, *waits, *added).rstrip()
 
 
 def engine_line(engine_us: float) -> str:
@@ -89,21 +69,12 @@ def memory_lines(memory: Memory) -> Iterator[str]:
     yield "  " + ", ".join(f"{name} {taken:.0f}" for name, taken in memory.parts.items())
 
 
-def as_json(
-    machine: Machine,
-    comparisons: list[Comparison],
-    notes: list[str],
-    engine_us: float | None,
-    memory: Memory | None,
-    why_no_memory: str,
-) -> str:
-    return json.dumps(
-        {
-            "machine": asdict(machine),
-            "notes": notes,
-            "comparisons": [asdict(comparison) for comparison in comparisons],
-            "engine_us": engine_us,
-            "memory": {"not_measured": why_no_memory} if memory is None else asdict(memory),
-        },
-        indent=2,
-    )
+def as_json(machine: Machine, parts: Mapping[str, Any]) -> str:
+    """`parts`: what was measured, by name; a text where nothing was, which says why."""
+    return json.dumps({"machine": machine, **parts}, indent=2, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(type(value).__name__)

@@ -7,13 +7,13 @@ means something even where its absolute figures do not.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.capture import capture
-from bench.figures import DIRECT, NGINX, PASS_THROUGH, PAYWITNESS, PAYWITNESS_REDIS, Cell
+from bench.figures import DIRECT, NGINX, OURS, PASS_THROUGH, PAYWITNESS, PAYWITNESS_REDIS, PLAIN, Cell
 from bench.load import Job, Result
 from bench.nginx import start_nginx
 from bench.processes import (
@@ -27,11 +27,14 @@ from bench.processes import (
     start_provider,
     start_redis,
 )
+from bench.proxies import fetched, start_proxies, versions_of
 
 Say = Callable[[str], None]
 
 PATH = "/v1/charges"
 PATH_OF_PAYWITNESS = "/acme/v1/charges"
+_FIRST_S = 0.5
+_LONGER = (1, 4, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,11 @@ class Plan:
     warm_s: float
     window_s: dict[int, float]  # by concurrency
     memory_operations: int
+    side_rounds: int = 1  # of the smaller tables
 
 
-FULL = Plan(rounds=5, warm_s=0.3, window_s={1: 0.8, 16: 1.0, 64: 1.5}, memory_operations=5000)  # about 2 minutes
-QUICK = Plan(rounds=3, warm_s=0.2, window_s={1: 0.4, 16: 0.4, 64: 0.6}, memory_operations=1000)  # about 40 s
+FULL = Plan(rounds=5, warm_s=0.2, window_s={1: 0.3, 16: 0.4, 64: 0.8}, memory_operations=5000, side_rounds=3)
+QUICK = Plan(rounds=2, warm_s=0.2, window_s={1: 0.3, 16: 0.3, 64: 0.6}, memory_operations=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,20 @@ class Route:
     path: str
     process: Started
     redis: Started | None = None
+    also: tuple[Started, ...] = ()  # sidecars that share its port
 
-    def job(self, concurrency: int, warm_s: float, window_s: float) -> Job:
-        beside_pid = 0 if self.redis is None else self.redis.pid
-        return Job(self.process.port, self.path, self.process.pid, concurrency, warm_s, window_s, beside_pid)
+    def job(self, concurrency: int, warm_s: float, window_s: float, pause_s: float = 0.0) -> Job:
+        return Job(
+            self.process.port,
+            self.path,
+            self.process.pid,
+            concurrency,
+            warm_s,
+            window_s,
+            beside_pid=0 if self.redis is None else self.redis.pid,
+            also_pids=tuple(one.pid for one in self.also),
+            pause_s=pause_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +94,59 @@ def run(plan: Plan, top: Path, say: Say) -> Run:
         routes = [
             Route(DIRECT, PATH, provider),
             Route(PASS_THROUGH, PATH, start_passthrough(stack, top, scratch, provider)),
+            *plain_routes(stack, top, scratch, provider, measured.notes, say),
             *_on_redis(stack, top, scratch, provider, measured.notes),
             Route(PAYWITNESS, PATH_OF_PAYWITNESS, start_paywitness(stack, top, scratch, provider)),
         ]
-        load = LoadProcess(stack, top)
-        for route in routes:  # imports, first connections, first pages of the journal: none of this is a clean call
-            drive(load, route, route.job(max(plan.window_s), 0.1, plan.warm_s))
-        for number in range(plan.rounds):
-            say(f"round {number + 1} of {plan.rounds}")
-            turned = routes[number % len(routes) :] + routes[: number % len(routes)]
+        turns = Turns(LoadProcess(stack, top), routes, measured.notes)
+        for route in tuple(routes):  # imports, first connections, first pages of the journal: none is a clean call
+            turns.drive(route, route.job(max(plan.window_s), 0.1, _FIRST_S))
+        for number, turned in turns.rounds(plan.rounds, "round", say):
             for concurrency, window_s in plan.window_s.items():
                 for route in turned:
-                    result = drive(load, route, route.job(concurrency, plan.warm_s, window_s))
-                    measured.cells.append(Cell(number, route.name, concurrency, result))
+                    result = turns.drive(route, route.job(concurrency, plan.warm_s, window_s))
+                    if result is not None:
+                        measured.cells.append(Cell(number, route.name, concurrency, result))
     return measured
+
+
+def plain_routes(
+    stack: ExitStack, top: Path, scratch: Path, provider: Started, notes: list[str], say: Say
+) -> list[Route]:
+    peers = fetched(top, say)
+    started, missing = start_proxies(PLAIN, stack, scratch, provider, peers)
+    notes += [f"plain proxies, one process and one worker each: {versions_of(peers)}", *missing]
+    return [Route(name, PATH, process) for name, process in started.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Routes that take turns. One that fails a call has no clean path: it is left out, and a note says why. Without one
+    that is needed there is nothing to say: that ends the run."""
+
+    load: LoadProcess
+    routes: list[Route]
+    notes: list[str]
+    needed: tuple[str, ...] = (DIRECT, PASS_THROUGH, *OURS)
+
+    def rounds(self, count: int, what: str, say: Say) -> Iterator[tuple[int, Sequence[Route]]]:
+        for number in range(count):
+            say(f"{what} {number + 1} of {count}")
+            first = number % len(self.routes)
+            yield number, (*self.routes[first:], *self.routes[:first])
+
+    def drive(self, route: Route, job: Job) -> Result | None:
+        if route not in self.routes:
+            return None
+        try:
+            return drive(self.load, route, job)
+        except BenchError as error:
+            if route.name in self.needed:
+                raise
+            self.routes.remove(route)
+            why, *answer = str(error).removeprefix(f"{route.name}: ").splitlines()
+            self.notes.append(f"{route.name}: not measured: {', '.join([why, *answer[:1]])}")  # its status line
+            return None
 
 
 def _on_redis(stack: ExitStack, top: Path, scratch: Path, provider: Started, notes: list[str]) -> list[Route]:
@@ -117,8 +170,14 @@ def _on_redis(stack: ExitStack, top: Path, scratch: Path, provider: Started, not
 
 
 def drive(load: LoadProcess, route: Route, job: Job) -> Result:
-    result = load.drive(job)
-    if result.failed or not result.calls:
+    for longer in _LONGER:  # a machine that is busy elsewhere may not have come to it
+        window_s = longer * job.window_s
+        result = load.drive(replace(job, window_s=window_s))
+        if result.calls or result.failed:
+            break
+    else:
+        raise BenchError(f"{route.name}: no call ended within {window_s:g} s")
+    if result.failed:
         share = f"{result.failed} of {result.calls + result.failed} calls failed"
         raise BenchError(f"{route.name}: {share}: no clean path\n{result.first_failed}".rstrip())
     return result
