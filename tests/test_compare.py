@@ -16,12 +16,12 @@ from bench.compare.__main__ import Measured, measure, write
 from bench.compare.callers import Order
 from bench.compare.clients import DECLINED, NOT_KNOWN, NOTHING_DONE, PAID, heard, together
 from bench.compare.figures import Arrived, Figures, Observed, figures_of
-from bench.compare.lanes import LANES, Peer, configuration_of
+from bench.compare.lanes import LANES, Lane, Peer, configuration_of
 from bench.compare.peers import Peers, Place, start_lane
 from bench.compare.provider import Strength
 from bench.compare.report import Run, page, pictures
 from bench.compare.scenarios import QUICK, SCENARIOS, Pace, pace_for
-from bench.compare.staging import Played, known_of
+from bench.compare.staging import Played, known_of, started
 from bench.compare.verdicts import aims, wins_of_peers
 from bench.processes import BenchError, NotMeasured
 from proxy.demo.verdict import Told
@@ -93,7 +93,11 @@ def test_amplification_in_an_outage_is_told_before_and_after_a_circuit_can_have_
     orders = [order(number, Told.UNKNOWN, placed_s) for number, placed_s in enumerate((1.0, 3.0, 7.0))]
     figures = figures_of(observed(orders, [], "hard_outage", arrived_s=[1.0, 2.5, 3.0, 3.5]), PACE)
     assert (figures.amplification_early, figures.amplification_late) == (3.0, 0.0)
+    at_once = figures_of(observed([order(1, Told.UNKNOWN, 2.5)], [], "hard_outage", arrived_s=[2.5, 2.9, 3.1]), PACE)
+    assert (at_once.amplification_outset, at_once.amplification_early) == (2.0, 3.0)
     assert figures.amplification == pytest.approx(4 / 3)
+    short = replace(PACE, trouble_s=4.9)
+    assert figures_of(observed(orders, [], "hard_outage", arrived_s=[6.5]), short).amplification_late is None
     nobody_counts = figures_of(observed(orders, [], "thundering_recovery"), PACE)
     assert nobody_counts.amplification_early is None
 
@@ -223,6 +227,23 @@ def test_a_group_that_breaks_off_is_not_measured_and_the_others_are(monkeypatch:
     assert list(measured.table["brownout"]) == ["paywitness_1"]
     (why,) = measured.not_measured.values()
     assert why.endswith("the providers did not start")
+
+
+@pytest.mark.parametrize(("why", "starts"), [("bind: Address already in use", 3), ("no such option", 1)])
+def test_a_lane_whose_port_was_taken_meanwhile_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, starts: int
+) -> None:
+    folders = []
+
+    def fails(stack: ExitStack, lane: Lane, peers: Peers, place: Place) -> list[str]:
+        folders.append(place.folder)
+        raise NotMeasured(why)
+
+    monkeypatch.setattr("bench.compare.staging.start_lane", fails)
+    with ExitStack() as stack:
+        found = started(stack, LANE["nginx"], Peers(tmp_path), Place(tmp_path / "nginx", 1, 2))
+    assert isinstance(found, NotMeasured)
+    assert (str(found), len(set(folders))) == (why, starts)
 
 
 def test_a_peer_that_cannot_be_had_is_not_measured_and_the_reason_is_given(tmp_path: Path) -> None:

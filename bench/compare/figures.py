@@ -14,7 +14,9 @@ from proxy.sandbox.ledger import PAYING, Entry
 
 BUCKET_S = 0.5
 WELL = 0.9  # of the orders placed in a bucket are paid at their first run
+OUTSET_S = 1.0  # of an outage: no circuit can have opened, for it wants 20 calls
 OPENS_WITHIN_S = 4.0  # the circuit's short window is 3 s, and it is reported twice a second
+SPAN_S_LEAST = 1.0  # of less one round of probes says everything, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class Figures:
     """Of the orders, the share that was charged once and told so by their job."""
     amplification: float
     """Requests at the provider, inquiries too, for each run of a job."""
+    amplification_outset: float | None
+    """In an outage, before a circuit can have opened; while one opens; and after."""
     amplification_early: float | None
-    """In an outage, before a circuit can have opened; and after."""
     amplification_late: float | None
     recovery_s: float | None
     """From the end of the trouble until orders are paid at their first run again; infinite: not in this run."""
@@ -88,6 +91,7 @@ def figures_of(observed: Observed, pace: Pace) -> Figures:
         known_unpaid=verdict.failed_and_told_failed + verdict.declined,
         goodput=_goodput(orders, charges),
         amplification=_amplification(observed, 0.0, float("inf")) or 0.0,
+        amplification_outset=_in_outage(observed, pace, 0.0, OUTSET_S),
         amplification_early=_in_outage(observed, pace, 0.0, OPENS_WITHIN_S),
         amplification_late=_in_outage(observed, pace, OPENS_WITHIN_S, pace.trouble_s),
         recovery_s=recovery_s(observed, pace) if scenario.has_edges else None,
@@ -146,9 +150,10 @@ def _amplification(observed: Observed, from_s: float, to_s: float) -> float | No
 
 def _in_outage(observed: Observed, pace: Pace, from_s: float, to_s: float) -> float | None:
     """Only where the provider counts what comes: where nobody listens, nobody counts."""
-    if observed.scenario.outage in ("", "refuse") or from_s >= pace.trouble_s:
+    to_s = min(to_s, pace.trouble_s)
+    if observed.scenario.outage in ("", "refuse") or to_s - from_s < SPAN_S_LEAST:
         return None
-    return _amplification(observed, pace.lead_s + from_s, pace.lead_s + min(to_s, pace.trouble_s))
+    return _amplification(observed, pace.lead_s + from_s, pace.lead_s + to_s)
 
 
 def recovery_s(observed: Observed, pace: Pace) -> float:

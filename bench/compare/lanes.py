@@ -91,6 +91,8 @@ POLICY = """\
 extends: paywitness:acme
 upstream: {upstream}
 timeouts: {{connect: 1s, first_byte: {try_s:g}s, deadline: {call_s:g}s}}
+retry: {{default: {{attempts: 4}}}}  # as many tries as Envoy and tenacity have; the file that it extends has 3
+budget: {{per_intent: 6}}  # retries of one order: as many as both runs of a job can use; there, 3
 """
 MITMPROXY = ("--quiet", "--set", "connection_strategy=lazy")
 

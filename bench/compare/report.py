@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.compare.callers import JOB_PAUSE_S, JOB_RUNS
-from bench.compare.figures import BUCKET_S, OPENS_WITHIN_S, WELL, Figures
+from bench.compare.figures import BUCKET_S, OPENS_WITHIN_S, OUTSET_S, WELL, Figures
 from bench.compare.lanes import HOW_A_PLAIN_CLIENT_WAITS, LANES, Client, Lane, configuration_of
 from bench.compare.pictures import bars, lines
 from bench.compare.scenarios import CALL_S, LOST, SCENARIOS, SEED, TRY_S, Pace, Scenario
@@ -133,7 +133,7 @@ def _when(scenario: Scenario, pace: Pace) -> str:
 def _rows(scenario: Scenario, lanes: Mapping[str, Figures]) -> Iterator[str]:
     heads = ["lane", "orders", "double charges", "lost", "known unpaid", "goodput", "amplification"]
     outage = scenario.name == "hard_outage"
-    heads += [f"first {OPENS_WITHIN_S:.0f} s of it", "rest of it"] if outage else []
+    heads += [f"first {OUTSET_S:.0f} s of it", f"first {OPENS_WITHIN_S:.0f} s", "the rest"] if outage else []
     heads += ["recovery"] if scenario.has_edges else []
     heads += ["others' goodput", "others' p99"] if scenario.pods else []
     heads += ["p50", "p99", "left unknown", "resolved rightly"]
@@ -144,7 +144,8 @@ def _rows(scenario: Scenario, lanes: Mapping[str, Figures]) -> Iterator[str]:
         title = f"**{_title(lane, scenario)}**" if lane.is_ours else lane.title
         counts = (figures.orders, figures.doubles, figures.lost, figures.known_unpaid)
         cells = [title, *map(str, counts), _share(figures.goodput), _ratio(figures.amplification)]
-        cells += [_ratio(figures.amplification_early), _ratio(figures.amplification_late)] if outage else []
+        spans = (figures.amplification_outset, figures.amplification_early, figures.amplification_late)
+        cells += map(_ratio, spans) if outage else []
         cells += [_seconds(figures.recovery_s)] if scenario.has_edges else []
         cells += [_share(figures.others_goodput), _millis(figures.others_p99_s)] if scenario.pods else []
         cells += [_millis(figures.p50_s), _millis(figures.p99_s), str(figures.unknown), _resolved(figures)]
@@ -186,7 +187,9 @@ _READING = f"""\
   finding out; or that it has as paid and are not.
 - **known unpaid**: orders that are not charged and whose shop knows it: it may try again whenever it likes.
 - **goodput**: orders charged once whose job was told so. What was found out later is not in it.
-- **amplification**: requests at the provider, inquiries too, for each run of a job.
+- **amplification**: requests at the provider, inquiries too, for each run of a job. In an outage also of its first
+  {OUTSET_S:.0f} s, when no circuit can have opened, of its first {OPENS_WITHIN_S:.0f} s, in which one opens, and of the
+  rest. Until it opens, Paywitness asks once about every payment in doubt: two requests a run, of which one can pay.
 - **recovery**: from the end of the trouble until {WELL:.0%} of the orders of every following {BUCKET_S:g} s are paid at
   their first run; never: not in this run.
 - **p50, p99**: from placing an order to being told "paid", where it was.
@@ -241,7 +244,8 @@ _TRUST = """\
 - Waits include the machine: callers, provider, proxies and Redis share it. Compare them within a scenario only.
 - A share of a few hundred orders has an error of a point or two; counts of double charges and lost payments need none:
   where there should be zero, one is too many.
-- Paywitness runs with the shipped policy of the sandbox, its limits included; only its upstream and timeouts are set.
+- Paywitness runs with the shipped policy of the sandbox, its limits included; its upstream and timeouts are set, and as
+  many tries as Envoy and tenacity have.
 - Where a peer with a key per order has no double charges, that is the provider's doing, which dedupes. A provider that
   does not is not measured here.
 """

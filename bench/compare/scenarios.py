@@ -134,7 +134,7 @@ SCENARIOS = (
     ),
 )
 
-QUICK = Pace(lead_s=1.5, trouble_s=4.5, after_s=6.0, orders_per_s=10.0, settle_s=4.0, lanes_at_once=99)
+QUICK = Pace(lead_s=1.5, trouble_s=4.5, after_s=6.0, orders_per_s=10.0, settle_s=15.0, lanes_at_once=99)
 MINUTES_MIN = 6.0
 _AT_ONCE = 4
 _ORDERS_PER_S = 20.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from proxy.demo.verdict import Told
 from proxy.sandbox.ledger import Entry, Kind
 
 Say = Callable[[str], None]
+_STARTS_MAX = 3
 _LATE_S = 4.0  # by then every commit that comes late has come
 _LOOK_S = 1.0
 _TELL_EVERY_S = 5.0
@@ -62,21 +63,32 @@ def play(scenario: Scenario, pace: Pace, lanes: Sequence[Lane], peers: Peers, to
         ports, broken_port = _start_providers(stack, scenario, pace, len(lanes), top, scratch)
 
         def begin(lane: Lane, port: int) -> list[str] | NotMeasured:
-            try:
-                return start_lane(stack, lane, peers, Place(scratch / lane.name, port, broken_port, scenario.pods))
-            except NotMeasured as error:
-                return error
+            return started(stack, lane, peers, Place(scratch / lane.name, port, broken_port, scenario.pods))
 
         with ThreadPoolExecutor(len(lanes)) as together:
-            started = list(together.map(begin, lanes, ports))
+            reached = list(together.map(begin, lanes, ports))
         ready: list[tuple[Lane, int, list[str]]] = []
-        for lane, port, urls in zip(lanes, ports, started, strict=True):
+        for lane, port, urls in zip(lanes, ports, reached, strict=True):
             if isinstance(urls, NotMeasured):
                 played.not_measured[lane.title] = str(urls)
             else:
                 ready.append((lane, port, urls))
         played.observed.extend(uvloop.run(_perform(scenario, pace, ready, peers, say)))
     return played
+
+
+def started(stack: ExitStack, lane: Lane, peers: Peers, place: Place) -> list[str] | NotMeasured:
+    """A port that was free may be somebody's connection by the time it is listened on: then with others."""
+    failed = NotMeasured()
+    for number in range(_STARTS_MAX):
+        folder = place.folder.with_name(f"{place.folder.name}-{number}")
+        try:
+            return start_lane(stack, lane, peers, replace(place, folder=folder))
+        except NotMeasured as error:
+            failed = error
+            if "address already in use" not in str(error).lower():
+                break
+    return failed
 
 
 def _start_providers(

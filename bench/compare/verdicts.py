@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bench.compare.figures import Figures
+from bench.compare.figures import OPENS_WITHIN_S, Figures
 from bench.compare.lanes import LANES, Lane, Peer
 
 Table = Mapping[str, Mapping[str, Figures]]  # scenario -> lane -> figures
@@ -29,7 +29,7 @@ def aims(table: Table) -> Iterator[Aim]:
     for text, count in (("double charges", lambda f: f.doubles), ("lost payments", lambda f: f.lost)):
         worst = max(map(count, ours), default=None)
         yield Aim(f"{text}: none in any scenario", f"at most {worst}", None if worst is None else worst == 0)
-    early = "amplification in a hard outage, before the circuit opens: at most 1.10"
+    early = f"amplification in a hard outage's first {OPENS_WITHIN_S:.0f} s, until the circuit is open: at most 1.10"
     yield _at_most(table, "hard_outage", lambda f: f.amplification_early, 1.10, early)
     late = "amplification in a hard outage, after that: at most 0.2"
     yield _at_most(table, "hard_outage", lambda f: f.amplification_late, 0.2, late)

@@ -12,13 +12,12 @@ from proxy.admin.orders import Body, members_of
 from proxy.admin.view import View
 from proxy.core.budget import BudgetRules, Scope, ScopeRule
 from proxy.core.circuit import FORCIBLE, CircuitState, Group
-from proxy.core.errors import SettingsError
+from proxy.core.errors import SettingsError, StoreUnavailable
 from proxy.core.policy import Provider
 from proxy.core.redact import redact
 from proxy.engine.review import ACTOR_LENGTH_MAX, REASON_LENGTH_MAX, REASON_LENGTH_MIN
 from proxy.limits.admission import Crowd
 from proxy.limits.circuits import FORCED_MAX_S, Order, Standing
-from proxy.limits.scripts import StoreUnavailable
 from proxy.settings import read_duration
 from proxy.telemetry.records import CircuitForced
 

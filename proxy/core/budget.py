@@ -10,9 +10,16 @@ it is granted iff `R + cost <= share(priority) x max(floor, ratio x N)` in all s
 then all are debited, else none. One retry of any cost fits where as good as nothing is spent (R < 1): else a re-send
 after a timeout, at 4, could never fit into an account's floor of 3.
 
-The ratio of each scope follows how often its retries helped: it falls at once and rises slowly. Times are whole
-milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by line, in the same
-order of operations; one suite holds both against the same sequences.
+The ratio of each scope follows how often trying helped of late: it falls at once and rises slowly, and where nothing is
+known it is the policy's. The provider's scope knows every attempt, the others their own retries and a little of what
+the provider's knows: so a few retries that failed by chance do not shut a scope, and an outage is known before the
+first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Costs
+and floors are fear of a storm, and trust takes it back: the floor grows up to tenfold (an outage leaves many re-sends
+and few first attempts), and a retry that all its scopes trust costs 1, unless it follows a timeout: who answers late
+may have too much to do.
+
+Times are whole milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by
+line, in the same order of operations; one suite holds both against the same sequences.
 """
 
 from __future__ import annotations
@@ -31,16 +38,20 @@ from proxy.core.reading import Classification, Effect, Reading
 RATIO_LEAST = 0.05  # retries that do not help are cut to this part of first attempts (or to the floor)
 INTENT_MS = 86_400_000  # an intent's retries are counted for a day, which is how long most providers know a key
 
-# So many of the retries judged must help before the ratio rises above its least; at 60% it is the ceiling. With a line
-# up to 100%, random failures of 25%, of which 75% of retries help, would be held just under what they need.
-_USELESS, _SPAN = 0.2, 0.4
-_HALF_LIFE_MS = 1_000  # of what is known of retries
-_KNOWN_LEAST = 20.0  # of them the last ones count however long ago; a scope left alone for two windows starts anew
-_PRIOR = 1.0  # judged retries that a scope is taken to have seen before its first
-_RISE, _RISE_MS, _RISES_MAX = 1.5, 500, 20
+# So much of what was tried must have helped before the ratio rises above its least; at 35% it is the ceiling. A
+# provider that fails every second call at random is better called twice than given up, and of a few dozen attempts
+# fewer than 40% may well have helped by chance.
+_USELESS, _SPAN = 0.15, 0.2
+_PRIOR = 3.0  # attempts that a scope is taken to have seen before its first
+_LENT = 5.0  # attempts that a scope takes from its provider's, at most: its own retries soon outweigh them
+_HALF_LIFE_MS = 500  # of what is known, where much is; of the last few it is longer, for little would be left
+_KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut what fails every second time
+_RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
 _RISE_FROM = 0.01  # a ratio of nothing would stay nothing
+_FLOOR_GROWS = 9.0  # so many floors more where retries are trusted: ten times, as inquiries have
 
 COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
+WEIGHT_OF_A_TIMEOUT = 4  # attempts in vain: who answers late has too much to do, and every retry is more of it
 SHARES = {Priority.HIGH: 1.0, Priority.MEDIUM: 0.8, Priority.LOW: 0.5}
 
 
@@ -116,6 +127,11 @@ class RetryAsk:
     def share(self) -> float:
         return SHARES[self.priority]
 
+    @property
+    def cost_least(self) -> int:
+        """What it costs where it is trusted."""
+        return self.cost if self.failure_class in _TIMEOUTS else min(self.cost, COST_UNAMBIGUOUS)
+
 
 def cost_of(classification: Classification) -> int:
     """What a retry after this costs: the less is known of the attempt before it, the more."""
@@ -127,7 +143,8 @@ def cost_of(classification: Classification) -> int:
     return COST_EXPLICIT
 
 
-_AMBIGUOUS = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.PROVIDER_TIMEOUT, Reading.UNKNOWN_OUTCOME})
+_TIMEOUTS = frozenset({Reading.NETWORK_READ_TIMEOUT, Reading.PROVIDER_TIMEOUT})
+_AMBIGUOUS = _TIMEOUTS | {Reading.UNKNOWN_OUTCOME}
 
 
 class Line(NamedTuple):
@@ -144,21 +161,25 @@ class Counts(NamedTuple):
 
     firsts: int = 0
     spent: int = 0
-    helped: int = 0  # retries that succeeded
-    vain: int = 0  # retries that did not
+    helped: int = 0  # attempts that succeeded: of the provider's scope all, of another its retries
+    vain: int = 0  # attempts that did not
+    doubted: int = 0  # what callers' own repeats cost beyond 1 each: spent as far as the scope is not trusted
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(
-            self.firsts + other.firsts, self.spent + other.spent, self.helped + other.helped, self.vain + other.vain
-        )
+        return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     @property
     def tightening(self) -> Counts:
         """The part that makes a budget smaller: safe to tell twice, where it is not known whether it was heard."""
-        return Counts(spent=max(0, self.spent), vain=self.vain)
+        return Counts(spent=max(0, self.spent), vain=self.vain, doubted=self.doubted)
 
 
 NOTHING = Counts()
+
+
+def repeated(cost: int) -> Counts:
+    """What a caller's own repeat of this cost adds."""
+    return Counts(spent=1, doubted=cost - 1)
 
 
 class Tally(NamedTuple):
@@ -169,7 +190,7 @@ class Tally(NamedTuple):
     firsts_before: int = 0
     spent: int = 0
     spent_before: int = 0
-    helped: float = 0.0  # retries that did, and that did not, fading
+    helped: float = 0.0  # attempts that did, and that did not, fading
     vain: float = 0.0
     judged_ms: int = 0  # when they last faded
     ratio: float = 0.0
@@ -180,6 +201,7 @@ class Weighed(NamedTuple):
     granted: bool
     limiting: int  # index of the line that will refuse the longest; -1 where none does
     wait_ms: int
+    cost: int  # what was debited if it was granted: the cost asked, or less where its scopes are trusted
     left: tuple[float, ...]  # of each line, for high priority, after what was granted
     tallies: tuple[Tally, ...]
 
@@ -213,14 +235,18 @@ def weigh(
     cost: int,
     share: float,
     now_ms: int,
+    *,
+    cost_least: int = COST_UNAMBIGUOUS,
 ) -> Weighed:
     """Count what happened in each scope; then, where a cost is asked, grant it in all of them or in none."""
-    told = [
-        _counted_intent(tally, line, count, now_ms)
-        if line.scope is Scope.INTENT
-        else _adapted(_counted(tally, line, count, now_ms), line, now_ms)
-        for line, tally, count in zip(lines, tallies, counts, strict=True)
-    ]
+    told: list[Tally] = []
+    for line, tally, count in zip(lines, tallies, counts, strict=True):
+        if line.scope is Scope.INTENT:
+            told.append(_counted_intent(tally, line, count, now_ms))
+        else:
+            counted = _counted(tally, line, count, now_ms)
+            told.append(_adapted(counted, told[0] if told else None, line.rule, now_ms))
+    cost = _trusted_cost(cost, min(cost, cost_least), lines, told)
     limiting, wait_ms, left = -1, 0, []
     for index, (line, tally) in enumerate(zip(lines, told, strict=True)):
         if line.scope is Scope.INTENT:
@@ -234,7 +260,7 @@ def weigh(
             late_of_firsts = 1 - _elapsed(firsts_of, line.window_ms, now_ms)
             firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
             spent = tally.spent + tally.spent_before * late
-            most = max(line.rule.floor, tally.ratio * firsts)
+            most = max(line.rule.floor * (1 + _FLOOR_GROWS * _trust(tally, line.rule)), tally.ratio * firsts)
             limit = share * most
             left.append(most - spent)
             refused = spent + cost > limit and not (spent < 1 and limit >= 1)
@@ -242,12 +268,13 @@ def weigh(
         if cost > 0 and refused and until_ms > wait_ms:
             limiting, wait_ms = index, until_ms
     if cost == 0 or limiting >= 0:
-        return Weighed(False, limiting, wait_ms, tuple(left), tuple(told))
+        return Weighed(False, limiting, wait_ms, cost, tuple(left), tuple(told))
     debits = [1 if line.scope is Scope.INTENT else cost for line in lines]
     return Weighed(
         True,
         -1,
         0,
+        cost,
         tuple(room - debit for room, debit in zip(left, debits, strict=True)),
         tuple(tally._replace(spent=tally.spent + debit) for tally, debit in zip(told, debits, strict=True)),
     )
@@ -273,7 +300,8 @@ def _counted(tally: Tally | None, line: Line, counts: Counts, now_ms: int) -> Ta
         tally = Tally(bucket, judged_ms=now_ms, ratio=line.rule.ratio, ratio_ms=now_ms)
     elif bucket == tally.bucket + 1:
         tally = tally._replace(bucket=bucket, firsts=0, firsts_before=tally.firsts, spent=0, spent_before=tally.spent)
-    spent, before = tally.spent + counts.spent, tally.spent_before
+    doubted = math.floor(counts.doubted * (1 - _trust(tally, line.rule)) + 0.5)
+    spent, before = tally.spent + counts.spent + doubted, tally.spent_before
     if spent < 0:  # a refund of what was granted in the bucket before
         spent, before = 0, max(0, before + spent)
     fade = _fade(tally, now_ms)
@@ -292,21 +320,21 @@ def _counted(tally: Tally | None, line: Line, counts: Counts, now_ms: int) -> Ta
 
 
 def _fade(tally: Tally, now_ms: int) -> float:
-    """What is left of the knowledge of then. The last few judged retries stay: to forget is not to know better."""
-    known = tally.helped + tally.vain
-    if known <= _KNOWN_LEAST:
-        return 1.0
-    faded: float = 0.5 ** (max(0, now_ms - tally.judged_ms) / _HALF_LIFE_MS)
-    return max(faded, _KNOWN_LEAST / known)
+    """What is left of the knowledge of then. The last few stay longer; but an outage that is over must not count for
+    ever against a scope that may hardly retry."""
+    later_ms = max(0, now_ms - tally.judged_ms)
+    kept = min(1.0, _KNOWN_LEAST / max(tally.helped + tally.vain, 1.0))
+    faded: float = max(0.5 ** (later_ms / _HALF_LIFE_MS), kept * 0.5 ** (later_ms / _LAST_HALF_LIFE_MS))
+    return faded
 
 
 def _elapsed(tally: Tally, window_ms: int, now_ms: int) -> float:
     return min(max((now_ms - tally.bucket * window_ms) / window_ms, 0.0), 1.0)
 
 
-def _adapted(tally: Tally, line: Line, now_ms: int) -> Tally:
-    """The ratio after what is known of how retries fared: down at once, up by half every half second."""
-    target = _target(tally, line.rule)
+def _adapted(tally: Tally, provider: Tally | None, rule: ScopeRule, now_ms: int) -> Tally:
+    """The ratio after what is known of how attempts fared: down at once, doubled every half second."""
+    target = _target(tally, provider, rule)
     ratio, since_ms = tally.ratio, tally.ratio_ms
     if target <= ratio or now_ms < since_ms:
         return tally._replace(ratio=min(ratio, target), ratio_ms=now_ms)
@@ -316,12 +344,32 @@ def _adapted(tally: Tally, line: Line, now_ms: int) -> Tally:
     return tally._replace(ratio=min(ratio, target), ratio_ms=since_ms + rises * _RISE_MS)
 
 
-def _target(tally: Tally, rule: ScopeRule) -> float:
+def _target(tally: Tally, provider: Tally | None, rule: ScopeRule) -> float:
+    """`provider`: the tally of its scope, for the others to borrow from; None for itself."""
     if rule.ceiling <= 0:
         return 0.0
     prior = _USELESS + _SPAN * rule.ratio / rule.ceiling  # with nothing judged the target is the policy's ratio
-    helps = (tally.helped + _PRIOR * prior) / (tally.helped + tally.vain + _PRIOR)
-    return min(max(rule.ceiling * (helps - _USELESS) / _SPAN, rule.least), rule.ceiling)
+    helped, known = tally.helped + _PRIOR * prior, tally.helped + tally.vain + _PRIOR
+    if provider is not None:
+        lent = _LENT / max(provider.helped + provider.vain, _LENT)
+        helped, known = helped + lent * provider.helped, known + lent * (provider.helped + provider.vain)
+    return min(max(rule.ceiling * (helped / known - _USELESS) / _SPAN, rule.least), rule.ceiling)
+
+
+def _trust(tally: Tally, rule: ScopeRule) -> float:
+    """How far the ratio has risen from where it began, of all that it can."""
+    if rule.ceiling <= rule.ratio:
+        return 0.0
+    return min(max((tally.ratio - rule.ratio) / (rule.ceiling - rule.ratio), 0.0), 1.0)
+
+
+def _trusted_cost(cost: int, least: int, lines: Sequence[Line], told: Sequence[Tally]) -> int:
+    """By the scope that trusts it least. Whole, so that what is debited can be given back without a rest."""
+    trust = min(
+        (_trust(tally, line.rule) for line, tally in zip(lines, told, strict=True) if line.scope is not Scope.INTENT),
+        default=0.0,
+    )
+    return math.floor(cost - (cost - least) * trust + 0.5)
 
 
 def _wait_ms(tally: Tally, window_ms: int, limit: float, cost: int, late: float) -> int:

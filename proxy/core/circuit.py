@@ -27,7 +27,9 @@ STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
 JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a look at all rows
 QUORUM_SHARE = 0.3  # of the sidecars that have something to say
 OPEN_BASE_MS = 1_000
-OPEN_MAX_MS = 5_000  # leased probes cost the provider 3 calls, so short intervals are cheap
+# Leased probes cost the provider three calls of the whole fleet, so short intervals are cheap. Long ones are dear: one
+# that is back gets all calls after the rest of an interval, the probes and the ramp, which is to be within 5 s.
+OPEN_MAX_MS = 2_000
 OPEN_GROWTH = 1.5
 _GROWTHS_MAX = 20  # 1.5**20 is beyond every maximum; more would only overflow
 PROBES_MAX = 3
@@ -39,7 +41,7 @@ BAD_AFTER_OPEN_MAX = 0.5
 BAD_PROBES_LEAST = 2  # one bad probe of three is no verdict
 RAMP_MINIMUM = 5  # calls in the ramp before they are judged
 RAMP_SHARES = (0.25, 0.5, 1.0)
-RAMP_STAGE_MS = 1_000
+RAMP_STAGE_MS = 750  # one report of every sidecar, at least
 CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
 PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
 GATE_MAX_MS = 300_000  # a longer Retry-After is asked about again after this
@@ -329,7 +331,7 @@ def _open(fleet: Fleet, now_ms: int, draw: float) -> Fleet:
 
 
 def open_for_ms(opened: int) -> float:
-    """Before jitter: a second at first, half as long again each time in a row, up to five."""
+    """Before jitter: a second at first, half as long again each time in a row, up to two."""
     return min(float(OPEN_MAX_MS), OPEN_BASE_MS * OPEN_GROWTH ** min(opened, _GROWTHS_MAX))
 
 

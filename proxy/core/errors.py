@@ -21,6 +21,10 @@ class JournalUnavailable(PaywitnessError):
     """The journal did not confirm a call. Whether it took the write is not known."""
 
 
+class StoreUnavailable(PaywitnessError):
+    """The limits' Redis did not answer in time, or is not asked at the moment. What it was asked may have been done."""
+
+
 class JournalUnfit(PaywitnessError):
     """The journal cannot be used at all: another process holds it, or it belongs to another identity secret."""
 

@@ -25,6 +25,7 @@ from proxy.core.budget import (
     is_over,
     lines_asked,
     lines_of,
+    repeated,
     weigh,
 )
 from proxy.core.circuit import Group
@@ -47,6 +48,7 @@ class Grant:
 
     id: str
     ask: RetryAsk
+    cost: int  # what was debited
     remaining: float  # in the tightest of its scopes, after it
     fleet: bool  # granted by the fleet's store; else by this sidecar alone
 
@@ -86,6 +88,10 @@ class Budgets(Protocol):
         """A caller's own repeat is sent, which asks nobody: it is spent like a retry, and is no first attempt."""
         ...
 
+    def count_result(self, provider: str, group: Group, *, well: bool, weight: int = 1) -> None:
+        """An attempt has ended, a first one or another: whether the provider did its part. No I/O."""
+        ...
+
     def succeeded(self, grant: Grant) -> None:
         """The retry helped: its answer settled the operation, whatever it said. No I/O."""
         ...
@@ -110,6 +116,7 @@ class Pending:
         self._homes: dict[Home, dict[Named, tuple[Line, Counts]]] = {}
         self._providers: dict[Home, Line] = {}
         self._firsts: dict[tuple[str, str, str, str], tuple[Origin, int]] = {}
+        self._results: dict[Home, tuple[int, int]] = {}  # attempts that ended well, and that did not
 
     def add_first(self, origin: Origin) -> None:
         """A first attempt: all that a clean call tells a budget. Spread over its scopes when they are taken."""
@@ -117,10 +124,18 @@ class Pending:
         _, count = self._firsts.get(name, (origin, 0))
         self._firsts[name] = (origin, count + 1)
 
-    def _spread_firsts(self) -> None:
+    def add_result(self, home: Home, helped: int, vain: int) -> None:
+        before = self._results.get(home, (0, 0))
+        self._results[home] = (before[0] + helped, before[1] + vain)
+
+    def _spread(self) -> None:
         firsts, self._firsts = self._firsts, {}
         for origin, count in firsts.values():
             self.add(home_of(origin), lines_of(origin), Counts(firsts=count))
+        results, self._results = self._results, {}
+        for home, (helped, vain) in results.items():
+            if home in self._providers:  # else nothing was ever sent to it, and it has no scope to count in
+                self.add(home, (self._providers[home],), Counts(helped=helped, vain=vain))
 
     def add(self, home: Home, lines: Iterable[Line], counts: Counts) -> None:
         found = self._homes.setdefault(home, {})
@@ -130,21 +145,21 @@ class Pending:
             if line.scope is Scope.PROVIDER:
                 self._providers[home] = line
 
-    def add_debit(self, ask: RetryAsk, sign: int) -> None:
+    def add_debit(self, grant: Grant, sign: int) -> None:
         """A retry that was granted elsewhere (1), or refunded (-1)."""
-        home = home_of(ask.origin)
-        for line in lines_asked(ask):
-            self.add(home, (line,), Counts(spent=sign if line.scope is Scope.INTENT else sign * ask.cost))
+        home = home_of(grant.ask.origin)
+        for line in lines_asked(grant.ask):
+            self.add(home, (line,), Counts(spent=sign if line.scope is Scope.INTENT else sign * grant.cost))
 
     def take(self, home: Home, lines: Sequence[Line]) -> list[Counts]:
         """The counts of these scopes, no longer pending."""
-        self._spread_firsts()
+        self._spread()
         found = self._homes.get(home, {})
         return [found.pop((line.scope, line.name), (line, NOTHING))[1] for line in lines]
 
     def take_all(self) -> dict[Home, list[tuple[Line, Counts]]]:
         """Everything, no longer pending. Each home's first scope is its provider's."""
-        self._spread_firsts()
+        self._spread()
         homes, self._homes = self._homes, {}
         taken = {}
         for home, found in homes.items():
@@ -163,10 +178,13 @@ class Tallies:
         self._forget_at_ms = 0
 
     def weigh(
-        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], cost: int, share: float, now_ms: int
+        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], now_ms: int, ask: RetryAsk | None = None
     ) -> Weighed:
+        """Count; and where a retry asks, grant it or not."""
+        cost, share, cost_least = terms_of(ask)
         found = [self._of(line).get((home, (line.scope, line.name))) for line in lines]
-        weighed = weigh(lines, [kept and kept[1] for kept in found], counts, cost, share, now_ms)
+        kept = [pair and pair[1] for pair in found]
+        weighed = weigh(lines, kept, counts, cost, share, now_ms, cost_least=cost_least)
         for line, tally in zip(lines, weighed.tallies, strict=True):
             self._keep(home, line, tally)
         self._forget(now_ms)
@@ -238,6 +256,11 @@ class Seen:
         return lowest
 
 
+def terms_of(ask: RetryAsk | None) -> tuple[int, float, int]:
+    """Cost, share and least cost; of a cost of nothing where nobody asks."""
+    return (ask.cost, ask.share, ask.cost_least) if ask is not None else (0, 1.0, 0)
+
+
 def home_of(origin: Origin) -> Home:
     return origin.provider, origin.group
 
@@ -263,7 +286,7 @@ def _part(rule: ScopeRule, peers: int) -> float:
 
 def verdict(weighed: Weighed, lines: Sequence[Line], ask: RetryAsk, chance: Chance, *, fleet: bool) -> Grant | Refusal:
     if weighed.granted:
-        return Grant(chance.token(), ask, min(weighed.left), fleet)
+        return Grant(chance.token(), ask, weighed.cost, min(weighed.left), fleet)
     scope = lines[weighed.limiting].scope
     return Refusal(scope, weighed.wait_ms / 1000, weighed.left[weighed.limiting], fleet)
 
@@ -290,20 +313,23 @@ class LocalBudgets:
         """Weighed in these scopes, here and now."""
         home, now_ms = home_of(ask.origin), self._now_ms()
         counts = self._pending.take(home, lines)
-        weighed = self._tallies.weigh(home, lines, counts, ask.cost, ask.share, now_ms)
+        weighed = self._tallies.weigh(home, lines, counts, now_ms, ask)
         self._seen.note(home, lines, weighed.left, now_ms)
         found = verdict(weighed, lines, ask, self._chance, fleet=False)
         return self._open.open(found) if isinstance(found, Grant) else found
 
     async def refund(self, grant: Grant) -> None:
         if self._open.end(grant):
-            self._pending.add_debit(grant.ask, -1)
+            self._pending.add_debit(grant, -1)
 
     def count_first(self, origin: Origin) -> None:
         self._pending.add_first(origin)
 
     def count_repeat(self, origin: Origin, cost: int) -> None:
-        self._pending.add(home_of(origin), lines_of(origin), Counts(spent=cost))
+        self._pending.add(home_of(origin), lines_of(origin), repeated(cost))
+
+    def count_result(self, provider: str, group: Group, *, well: bool, weight: int = 1) -> None:
+        self._pending.add_result((provider, group), *((weight, 0) if well else (0, weight)))
 
     def succeeded(self, grant: Grant) -> None:
         if self._open.end(grant):
@@ -315,14 +341,14 @@ class LocalBudgets:
 
     def adopt(self, grant: Grant) -> None:
         """A retry that the fleet's store granted: spent here too, so that this budget is warm when it is needed."""
-        self._pending.add_debit(grant.ask, 1)
+        self._pending.add_debit(grant, 1)
         self._open.open(grant)
 
     async def flush(self) -> None:
         now_ms = self._now_ms()
         for home, told in self._pending.take_all().items():
             lines, counts = [line for line, _ in told], [count for _, count in told]
-            weighed = self._tallies.weigh(home, lines, counts, 0, 1.0, now_ms)
+            weighed = self._tallies.weigh(home, lines, counts, now_ms)
             self._seen.note(home, lines, weighed.left, now_ms)
 
     def remaining(self, provider: str, group: Group = Group.WRITE) -> dict[Scope, float]:

@@ -23,6 +23,7 @@ _HERE = "here"
 _DOWN = frozenset({CircuitState.OPEN, CircuitState.HALF_OPEN})
 
 Book = Callable[[], Mapping[str, CircuitRules]]  # the rules of every provider that there is now
+Heard = Callable[[str, Group, Observation], None]  # who else wants to know what an attempt showed
 Place = tuple[str, Group]
 
 
@@ -168,10 +169,11 @@ class _Cell:
 class LocalCircuits:
     """The circuits of one sidecar that knows of no other."""
 
-    def __init__(self, book: Book, clock: Clock, chance: Chance) -> None:
+    def __init__(self, book: Book, clock: Clock, chance: Chance, heard: Heard | None = None) -> None:
         self._book = book
         self._clock = clock
         self._chance = chance
+        self._heard = heard
         self._cells: dict[Place, _Cell] = {}
 
     def view(self, provider: str, group: Group) -> CircuitView:
@@ -187,6 +189,8 @@ class LocalCircuits:
     def observe(self, provider: str, group: Group, observation: Observation | None) -> None:
         if observation is None:
             return
+        if self._heard is not None:
+            self._heard(provider, group, observation)
         cell, now_ms = self._cell(provider, group), self.now_ms()
         counted = cell.tally.add(observation, now_ms)
         due = not 0 <= now_ms - cell.fleet.circuit.judged_ms < machine.JUDGE_EVERY_MS

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from proxy.chance import Chance
 from proxy.clock import Clock
+from proxy.core.budget import WEIGHT_OF_A_TIMEOUT
+from proxy.core.circuit import Group
+from proxy.core.observation import Health, Observation
 from proxy.limits.admission import Admission
 from proxy.limits.budgets import Budgets, LocalBudgets
-from proxy.limits.circuits import Book, Circuits, LocalCircuits
+from proxy.limits.circuits import Book, Circuits, Heard, LocalCircuits
 from proxy.settings import LOCAL
 
 
@@ -29,7 +32,19 @@ OpenLimits = Callable[[Book, Clock, Chance], Limits]
 
 
 def local_limits(book: Book, clock: Clock, chance: Chance) -> Limits:
-    return Limits(LocalCircuits(book, clock, chance), LocalBudgets(clock, chance), Admission(clock, chance))
+    budgets = LocalBudgets(clock, chance)
+    return Limits(LocalCircuits(book, clock, chance, heard_by(budgets)), budgets, Admission(clock, chance))
+
+
+def heard_by(budgets: Budgets) -> Heard:
+    """What attempts show the circuits, the budgets know as well: whether trying helps now."""
+
+    def heard(provider: str, group: Group, observation: Observation) -> None:
+        late = observation.health is Health.UNKNOWN and observation.overload
+        weight = WEIGHT_OF_A_TIMEOUT if late else 1
+        budgets.count_result(provider, group, well=observation.health is Health.OK, weight=weight)
+
+    return heard
 
 
 def limits_at(url: str) -> OpenLimits:
@@ -44,9 +59,10 @@ def limits_at(url: str) -> OpenLimits:
 
     def shared(book: Book, clock: Clock, chance: Chance) -> Limits:
         scripts = Scripts(client, clock, chance)
+        budgets = RedisBudgets(scripts, clock, chance, prefix)
         return Limits(
-            RedisCircuits(scripts, prefix, book, clock, chance),
-            RedisBudgets(scripts, clock, chance, prefix),
+            RedisCircuits(scripts, prefix, book, clock, chance, heard_by(budgets)),
+            budgets,
             Admission(clock, chance),
             scripts.close,
         )

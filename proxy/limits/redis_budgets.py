@@ -28,8 +28,10 @@ from proxy.core.budget import (
     Weighed,
     lines_asked,
     lines_of,
+    repeated,
 )
 from proxy.core.circuit import Group
+from proxy.core.errors import StoreUnavailable
 from proxy.limits.budgets import (
     STORE_GONE,
     Grant,
@@ -42,9 +44,10 @@ from proxy.limits.budgets import (
     alone,
     helped_lines,
     home_of,
+    terms_of,
     verdict,
 )
-from proxy.limits.scripts import Argument, Runs, Script, StoreUnavailable
+from proxy.limits.scripts import Argument, Runs, Script
 
 BUDGET = Script.named("budget")
 _PEERS_MS = 60_000  # a sidecar that used the provider in the last minute counts as one
@@ -87,7 +90,7 @@ class RedisBudgets:
             return self._acquire_alone(ask, lines)
         counts = self._pending.take(home, lines)
         try:
-            weighed = await self._weigh(home, lines, counts, ask.cost, ask.share)
+            weighed = await self._weigh(home, lines, counts, ask)
         except StoreUnavailable:
             self._put_back(home, lines, counts)
             return self._acquire_alone(ask, lines)
@@ -108,12 +111,12 @@ class RedisBudgets:
         found = self._shadow.acquire_alone(ask, part)
         if isinstance(found, Grant):
             self._open.open(found)
-            self._pending.add_debit(ask, 1)
+            self._pending.add_debit(found, 1)
         return found
 
     async def refund(self, grant: Grant) -> None:
         if self._open.end(grant):
-            self._pending.add_debit(grant.ask, -1)
+            self._pending.add_debit(grant, -1)
             await self._shadow.refund(grant)
 
     def count_first(self, origin: Origin) -> None:
@@ -121,8 +124,12 @@ class RedisBudgets:
         self._shadow.count_first(origin)
 
     def count_repeat(self, origin: Origin, cost: int) -> None:
-        self._pending.add(home_of(origin), lines_of(origin), Counts(spent=cost))
+        self._pending.add(home_of(origin), lines_of(origin), repeated(cost))
         self._shadow.count_repeat(origin, cost)
+
+    def count_result(self, provider: str, group: Group, *, well: bool, weight: int = 1) -> None:
+        self._pending.add_result((provider, group), *((weight, 0) if well else (0, weight)))
+        self._shadow.count_result(provider, group, well=well, weight=weight)
 
     def succeeded(self, grant: Grant) -> None:
         if self._open.end(grant):
@@ -157,7 +164,7 @@ class RedisBudgets:
             part = [head, *others[start : start + _LINES_MAX]]
             lines, counts = [line for line, _ in part], [count for _, count in part]
             try:
-                await self._weigh(home, lines, counts, 0, 1.0)
+                await self._weigh(home, lines, counts)
             except StoreUnavailable:
                 self._put_back(home, lines, counts)
 
@@ -170,28 +177,28 @@ class RedisBudgets:
                 self._pending.add(home, (line,), tightening)
 
     async def _weigh(
-        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], cost: int, share: float
+        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], ask: RetryAsk | None = None
     ) -> Weighed:
-        keys, arguments = self._call(home, lines, counts, cost, share)
+        keys, arguments = self._call(home, lines, counts, ask)
         reply: list[Any] = await self._scripts.run(BUDGET, keys, arguments)
-        granted, limiting, wait_ms, peers, *left = reply
+        granted, limiting, wait_ms, debit, peers, *left = reply
         self._told_mono = self._clock.mono()
         self._peers[home[0]] = int(peers)
-        weighed = Weighed(bool(granted), int(limiting), int(wait_ms), tuple(map(float, left)), ())
+        weighed = Weighed(bool(granted), int(limiting), int(wait_ms), int(debit), tuple(map(float, left)), ())
         self._seen.note(home, lines, weighed.left, self._now_ms())
         return weighed
 
     def _call(
-        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], cost: int, share: float
+        self, home: Home, lines: Sequence[Line], counts: Sequence[Counts], ask: RetryAsk | None
     ) -> tuple[list[str], list[Argument]]:
         """The script's KEYS and ARGV, in the order that its head tells."""
         keys = [f"{self._prefix}:budget:{{{home[0]}}}:peers", *(self._key(home, line) for line in lines)]
         now = self._moved_ms() if self._moved_ms is not None else ""
-        arguments: list[Argument] = [now, self._sidecar, _PEERS_MS, cost, share]
-        for line, (firsts, spent, helped, vain) in zip(lines, counts, strict=True):
+        arguments: list[Argument] = [now, self._sidecar, _PEERS_MS, *terms_of(ask)]
+        for line, count in zip(lines, counts, strict=True):
             kind, rule = _KINDS.get(line.scope, "own"), line.rule
             terms = f"{kind} {line.window_ms} {rule.floor} {rule.ratio} {rule.ceiling} {rule.least}"
-            arguments.append(f"{terms} {firsts} {spent} {helped} {vain}")
+            arguments.append(f"{terms} {' '.join(map(str, count))}")
         return keys, arguments
 
     def _key(self, home: Home, line: Line) -> str:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.chance import Chance
 from proxy.clock import Clock
 from proxy.core import circuit as machine
 from proxy.core.circuit import PASSING, Circuit, CircuitRules, CircuitState, Forced, Group
+from proxy.core.errors import StoreUnavailable
 from proxy.core.observation import Counts, Observation
 from proxy.core.passage import REFUSED_WHILE_PROBING, CircuitView, Passage, permitted, view_of
 from proxy.limits.circuits import (
     Book,
     Change,
+    Heard,
     LocalCircuits,
     Order,
     Place,
@@ -32,7 +34,7 @@ from proxy.limits.circuits import (
     standing,
     verdict,
 )
-from proxy.limits.scripts import Argument, Runs, Script, StoreUnavailable
+from proxy.limits.scripts import Argument, Runs, Script
 
 LOST_AFTER_MS = machine.STALE_MS  # so long unheard, we are gone for the fleet, and it for us
 # The circuit's fields between its state and the operator's words, as the script gives them.
@@ -92,18 +94,21 @@ class _Cell:
     lost: bool = True
     asking: bool = False  # for a probe
     denied_until_ms: int = 0
+    unsaid: dict[str, str] = field(default_factory=dict)  # by lease: votes that the store did not hear
     told: CircuitState = CircuitState.CLOSED
 
 
 class RedisCircuits:
-    def __init__(self, scripts: Runs, prefix: str, book: Book, clock: Clock, chance: Chance) -> None:
+    def __init__(
+        self, scripts: Runs, prefix: str, book: Book, clock: Clock, chance: Chance, heard: Heard | None = None
+    ) -> None:
         self._scripts = scripts
         self._script = Script.named("circuit")
         self._prefix = prefix
         self._book = book
         self._chance = chance
         self._member = chance.token()
-        self._alone = LocalCircuits(book, clock, chance)
+        self._alone = LocalCircuits(book, clock, chance, heard)
         self._cells: dict[Place, _Cell] = {}
 
     def view(self, provider: str, group: Group) -> CircuitView:
@@ -151,7 +156,8 @@ class RedisCircuits:
         try:
             reply = await self._run("take", provider, group, cell, lease, lease_ms(per_try_s))
         except StoreUnavailable:
-            reply = None  # should it have been granted, it is free again when it is over
+            reply = None
+            _keep_unsaid(cell, lease, "")  # should it have been granted
         finally:
             cell.asking = False
         if reply is not None and reply.granted:
@@ -169,7 +175,7 @@ class RedisCircuits:
         try:
             await self._run("vote", probe.provider, probe.group, cell, probe.lease, vote)
         except StoreUnavailable:
-            return  # a vote less; the lease ends by itself
+            _keep_unsaid(cell, probe.lease, vote)
 
     async def force(self, provider: str, group: Group, order: Order) -> None:
         cell = self._cell(provider, group)
@@ -218,9 +224,16 @@ class RedisCircuits:
         words = (self._member, row.epoch, *_counts(row.recent), *_counts(row.whole), left_ms)
         try:
             await self._run("report", provider, group, cell, *words)
+            await self._say_unsaid(provider, group, cell)
         except StoreUnavailable:
             if not cell.lost and self._alone.now_ms() - cell.heard_ms >= LOST_AFTER_MS:
                 self._lose(provider, group, cell)
+
+    async def _say_unsaid(self, provider: str, group: Group, cell: _Cell) -> None:
+        """A lease that nobody gives back holds up the others until it is over. Said twice, a vote counts once."""
+        for lease, vote in tuple(cell.unsaid.items()):
+            await self._run("vote", provider, group, cell, lease, vote)
+            cell.unsaid.pop(lease, None)
 
     async def _run(self, verb: str, provider: str, group: Group, cell: _Cell, *words: Argument) -> Reply:
         arguments = (verb, repr(self._chance.draw()), *_numbers(cell.tally.rules), *words)
@@ -254,6 +267,13 @@ class RedisCircuits:
         cell.told = view.state
         shared = cell.shared
         return Change(*place, before, view.state, not cell.lost and shared is not None and shared.state is view.state)
+
+
+def _keep_unsaid(cell: _Cell, lease: str, vote: str) -> None:
+    """Until the next report; of more than there can be leases the oldest is over anyway."""
+    cell.unsaid[lease] = vote
+    while len(cell.unsaid) > machine.PROBES_MAX:
+        del cell.unsaid[next(iter(cell.unsaid))]
 
 
 def _rules(shared: Circuit | None) -> bool:

@@ -26,7 +26,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from proxy.chance import Chance
 from proxy.clock import Clock
-from proxy.core.errors import PaywitnessError, SettingsError
+from proxy.core.errors import SettingsError, StoreUnavailable
 from proxy.tasks import TaskRefused, Tasks
 
 _log = logging.getLogger("paywitness.limits")
@@ -43,10 +43,6 @@ _SENTINEL_PORT = 26379
 
 Argument = str | int | float
 Client = Redis | RedisCluster
-
-
-class StoreUnavailable(PaywitnessError):
-    """The limits' Redis did not answer in time, or is not asked at the moment. The script may have run."""
 
 
 @dataclass(frozen=True, slots=True)

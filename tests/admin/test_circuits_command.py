@@ -11,9 +11,9 @@ from proxy.cli.circuits import circuits
 from proxy.core.admission import Lane
 from proxy.core.budget import BudgetRules, Origin, RetryAsk
 from proxy.core.circuit import CircuitState, Group
+from proxy.core.errors import StoreUnavailable
 from proxy.core.reading import Reading
 from proxy.limits.circuits import Order
-from proxy.limits.scripts import StoreUnavailable
 from proxy.policy.book import PolicyBook
 from tests.admin.running import Running, call
 

@@ -20,7 +20,7 @@ from proxy.journal.base import Listing
 from proxy.limits.admission import Admission
 from proxy.limits.budgets import Grant, LocalBudgets, Refusal
 from proxy.limits.circuits import Book, LocalCircuits, Order
-from proxy.limits.opening import Limits
+from proxy.limits.opening import Limits, heard_by
 from proxy.sandbox.server import Sandbox
 from tests.engine import world as room
 from tests.engine.conftest import close
@@ -100,7 +100,8 @@ class BookkeptBudgets(LocalBudgets):
 
 
 def bookkept_limits(book: Book, clock: Clock, chance: Chance) -> Limits:
-    return Limits(LocalCircuits(book, clock, chance), BookkeptBudgets(clock, chance), Admission(clock, chance))
+    budgets = BookkeptBudgets(clock, chance)
+    return Limits(LocalCircuits(book, clock, chance, heard_by(budgets)), budgets, Admission(clock, chance))
 
 
 OpenLimits = Callable[[Book, Clock, Chance], Limits]

@@ -14,6 +14,7 @@ from proxy.chance import Chance
 from proxy.clock import Clock
 from proxy.core.call import Priority, Wishes
 from proxy.core.circuit import CircuitState
+from proxy.core.errors import StoreUnavailable
 from proxy.core.operation import State
 from proxy.journal.base import Listing
 from proxy.limits.admission import Admission
@@ -21,7 +22,7 @@ from proxy.limits.circuits import Book
 from proxy.limits.opening import Limits
 from proxy.limits.redis_budgets import RedisBudgets
 from proxy.limits.redis_circuits import RedisCircuits
-from proxy.limits.scripts import Argument, Script, StoreUnavailable
+from proxy.limits.scripts import Argument, Script
 from proxy.sandbox.server import Sandbox
 from proxy.tasks import Tasks
 from tests.engine.limited import (

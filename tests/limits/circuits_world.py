@@ -11,10 +11,11 @@ from redis import Redis
 
 from proxy.chance import SeededChance
 from proxy.core.circuit import CircuitRules, Group
+from proxy.core.errors import StoreUnavailable
 from proxy.core.observation import Health, Observation
 from proxy.limits.circuits import Change, Circuits, LocalCircuits
 from proxy.limits.redis_circuits import RedisCircuits
-from proxy.limits.scripts import Argument, Script, StoreUnavailable
+from proxy.limits.scripts import Argument, Script
 
 START_S = 50_000.0
 WELL = Observation(Health.OK)
@@ -61,6 +62,7 @@ class MovedScripts:
         self._clock = clock
         self._ahead_ms = ahead_ms
         self.down = False
+        self.deaf = False  # it does what it is asked, and the answer is lost
         self.calls = 0
 
     @property
@@ -73,7 +75,10 @@ class MovedScripts:
             raise StoreUnavailable("down")
         self.calls += 1
         self._client.set("moved-time", int(self._clock.seconds * 1000) + self._ahead_ms)
-        return self._client.eval(in_moved_time(script).text, len(keys), *keys, *map(str, arguments))
+        answer = self._client.eval(in_moved_time(script).text, len(keys), *keys, *map(str, arguments))
+        if self.deaf:
+            raise StoreUnavailable("deaf")
+        return answer
 
 
 class Sidecars:

@@ -96,6 +96,7 @@ class Fleet:
         self.outcome.attempts += counted
         failed = self.random.random() < self.fails(elapsed)
         self.clock.seconds += ANSWERS_AFTER_S
+        budgets.count_result(self.where.provider, self.where.group, well=not failed)
         if event.grant is not None:
             budgets.failed(event.grant) if failed else budgets.succeeded(event.grant)
         self.outcome.succeeded += counted and not failed

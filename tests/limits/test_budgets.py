@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.core.budget import BudgetRules, Scope, ScopeRule
+from proxy.core.budget import BudgetRules, Origin, Scope, ScopeRule
 from proxy.core.call import Priority
 from proxy.core.circuit import Group
 from proxy.core.reading import Reading
@@ -154,6 +154,48 @@ async def test_retries_that_help_make_room_and_those_that_do_not_take_it_at_once
     assert granted[0] <= 10
     assert granted[11] == 40  # all that are asked for are let through while they help
     assert sum(granted[15:]) < 20  # and as good as none once they do not
+
+
+async def attempts(budgets: Budgets, clock: HandClock, where: Origin, *, well: bool) -> None:
+    """One retry, so that all its scopes begin; then four seconds of first attempts, and how they fared."""
+    await budgets.acquire(ask(where))
+    for _ in range(40):
+        budgets.count_first(where)
+        budgets.count_result(where.provider, where.group, well=well)
+        await budgets.flush()
+        clock.seconds += 0.1
+
+
+async def test_attempts_that_succeed_make_room_before_any_retry_was_made(budgets: Budgets, clock: HandClock) -> None:
+    where = origin()
+    assert len(await grants(budgets, ask(where, cost=4))) == 1
+    await attempts(budgets, clock, where, well=True)
+    assert len(await grants(budgets, ask(where, cost=4))) > 20
+
+
+async def test_attempts_that_fail_take_it_before_any_retry_was_made(budgets: Budgets, clock: HandClock) -> None:
+    where = origin()
+    await attempts(budgets, clock, where, well=True)
+    await attempts(budgets, clock, where, well=False)
+    assert len(await grants(budgets, ask(where, cost=4))) <= 1
+
+
+async def test_what_a_trusted_retry_cost_is_what_is_given_back(budgets: Budgets, clock: HandClock) -> None:
+    where = origin()
+    await attempts(budgets, clock, where, well=True)
+    grant = await budgets.acquire(ask(where, cost=4))
+    assert isinstance(grant, Grant)
+    assert grant.cost < 4
+    left = budgets.remaining(where.provider)
+    await budgets.refund(grant)
+    await budgets.flush()
+    assert budgets.remaining(where.provider) == {scope: room + grant.cost for scope, room in left.items()}
+
+
+async def test_a_result_of_a_provider_that_nothing_was_sent_to_is_not_counted(budgets: Budgets) -> None:
+    budgets.count_result("nobody", Group.WRITE, well=True)
+    await budgets.flush()
+    assert budgets.remaining("nobody") == {}
 
 
 async def test_a_flush_tells_everything_and_what_remains(budgets: Budgets, clock: HandClock) -> None:

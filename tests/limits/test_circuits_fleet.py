@@ -16,11 +16,12 @@ from proxy.chance import SeededChance
 from proxy.clock import SystemClock
 from proxy.core import circuit as machine
 from proxy.core.circuit import CircuitRules, CircuitState, Fleet, Forced, Group, Row
+from proxy.core.errors import StoreUnavailable
 from proxy.core.observation import Counts, Health, Observation
 from proxy.core.passage import CircuitRefusal, Passage
 from proxy.limits.circuits import Order
 from proxy.limits.redis_circuits import RedisCircuits, Reply, keys_of
-from proxy.limits.scripts import Script, Scripts, StoreUnavailable, connect
+from proxy.limits.scripts import Script, Scripts, connect
 from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScripts, Sidecars, in_moved_time, shared
 from tests.limits.redis_server import RedisServer
 from tests.ports import free_port
@@ -166,6 +167,32 @@ async def test_five_good_probes_by_anyone_let_all_ramp_up(fleet_of):
     assert sum(change.recovered for change in changes if change.group is WRITE) == 5
     await fleet.pass_time(3)
     assert set(states(fleet)) == {CLOSED}
+
+
+async def test_a_vote_that_the_store_did_not_hear_is_said_again(fleet_of, scripts):
+    fleet = fleet_of(2)
+    await half_open(fleet)
+    for _ in range(machine.PROBES_OK):
+        probe = await fleet[0].take_probe("acme", WRITE, 30.0, repeatable=True)
+        assert probe is not None
+        scripts.down = True
+        await fleet[0].end_probe(probe, WELL)
+        scripts.down = False
+        await fleet.report()
+    await fleet.report()
+    assert set(states(fleet)) == {RAMP}
+
+
+async def test_a_probe_whose_grant_was_not_heard_is_given_back(fleet_of, scripts, client):
+    fleet = fleet_of(1)
+    await half_open(fleet)
+    scripts.deaf = True
+    assert await fleet[0].take_probe("acme", WRITE, 30.0, repeatable=True) is None
+    scripts.deaf = False
+    leases = "test:circuit:{acme}:write:leases"
+    assert client.zcard(leases) == 1
+    await fleet.report()
+    assert client.zcard(leases) == 0
 
 
 async def test_who_was_given_no_probe_does_not_ask_again_at_once(fleet_of, scripts):

@@ -31,6 +31,7 @@ STEPS = st.one_of(
     st.tuples(st.just("move"), st.integers(0, 30_000)),
     st.tuples(st.just("first"), st.integers(1, 200)),
     st.tuples(st.just("repeat"), st.sampled_from([1, 2, 4])),
+    st.tuples(st.just("fared"), st.tuples(st.integers(0, 30), st.integers(0, 30))),
     st.tuples(st.just("flush"), st.just(0)),
     st.tuples(st.just("end"), st.integers(0, 2)),
     st.tuples(
@@ -81,6 +82,11 @@ class Telling:
     async def repeat(self, cost: int) -> None:
         self.budgets.count_repeat(self.where, cost)
 
+    async def fared(self, how: tuple[int, int]) -> None:
+        for well, count in zip((True, False), how, strict=True):
+            for _ in range(count):
+                self.budgets.count_result("acme", Group.WRITE, well=well)
+
     async def flush(self, _: int) -> None:
         await self.budgets.flush()
 
@@ -99,7 +105,7 @@ class Telling:
         answer = await self.budgets.acquire(RetryAsk(where, failure_class, cost, priority, intent))
         if isinstance(answer, Grant):
             self.open.append(answer)
-            self.answers.append(("granted", answer.remaining))
+            self.answers.append(("granted", answer.cost, answer.remaining))
         else:
             self.answers.append((answer.scope, answer.wait_s, answer.remaining))
 
@@ -137,7 +143,7 @@ async def test_ten_thousand_racing_requests_are_granted_exactly_the_budget(
     shapes = RedisBudgets(Scripts(client, SystemClock(), SeededChance(1)), SystemClock(), SeededChance(1), prefix)
     wanted = ask(origin(rules=rules), cost=cost)
     lines = lines_asked(wanted)
-    keys, arguments = shapes._call(("acme", Group.WRITE), lines, [NOTHING] * len(lines), cost, 1.0)
+    keys, arguments = shapes._call(("acme", Group.WRITE), lines, [NOTHING] * len(lines), wanted)
     sha = await client.script_load(BUDGET.text)
 
     async def race(count: int) -> list[list[object]]:
@@ -181,6 +187,7 @@ async def test_in_a_hard_outage_a_fleet_on_redis_makes_at_most_110_attempts_for_
         clock.seconds += 0.05
         budgets = fleet[tick % 10][0]
         budgets.count_first(where)
+        budgets.count_result("acme", Group.WRITE, well=tick < 200)
         if tick >= 200:
             calls += 1
             answer = await budgets.acquire(ask(where))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from proxy.chance import SeededChance
-from proxy.core.errors import SettingsError
-from proxy.limits.scripts import Breaker, Script, Scripts, StoreUnavailable, connect
+from proxy.core.errors import SettingsError, StoreUnavailable
+from proxy.limits.scripts import Breaker, Script, Scripts, connect
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock
 from tests.ports import free_port

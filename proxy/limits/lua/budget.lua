@@ -6,39 +6,52 @@
 -- ARGV[1]    now_ms; empty: this server's TIME. Only tests give it
 -- ARGV[2]    id of the sidecar      ARGV[3] peers_ms: how long a silent sidecar is counted
 -- ARGV[4]    cost of the retry asked for; 0: only count      ARGV[5] share of the asker's priority
--- ARGV[6..]  one text a scope: kind (own, class, intent), window_ms, floor, ratio, ceiling, least, firsts, spent,
---            helped, vain; the last four are what happened in it since it was last told
--- returns    {granted 0|1, index of the limiting scope from 0 or -1, wait_ms, peers, left of each scope as text}
+-- ARGV[6]    what it costs where all its scopes trust it
+-- ARGV[7..]  one text a scope: kind (own, class, intent), window_ms, floor, ratio, ceiling, least, firsts, spent,
+--            helped, vain, doubted; the last five are what happened in it since it was last told
+-- returns    {granted 0|1, index of the limiting scope from 0 or -1, wait_ms, what it costs where its scopes are trusted,
+--            peers, left of each scope as text}
 
-local USELESS, SPAN, HALF_LIFE_MS, KNOWN_LEAST, PRIOR = 0.2, 0.4, 1000, 20, 1.0
-local RISE, RISE_MS, RISES_MAX, RISE_FROM = 1.5, 500, 20, 0.01
+local USELESS, SPAN, PRIOR, LENT = 0.15, 0.2, 3.0, 5.0
+local HALF_LIFE_MS, KNOWN_LEAST, LAST_HALF_LIFE_MS = 500, 20.0, 10000
+local RISE, RISE_MS, RISES_MAX, RISE_FROM, FLOOR_GROWS = 2.0, 500, 20, 0.01, 9.0
 
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local cost, share = tonumber(ARGV[4]), tonumber(ARGV[5])
+local cost, share, cost_least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local function elapsed(tally, window)
   return math.min(math.max((now - tally.bucket * window) / window, 0), 1)
 end
 
 local function fade_of(tally)
-  local known = tally.helped + tally.vain
-  if known <= KNOWN_LEAST then return 1 end
-  return math.max(0.5 ^ (math.max(0, now - tally.judged_ms) / HALF_LIFE_MS), KNOWN_LEAST / known)
+  local later = math.max(0, now - tally.judged_ms)
+  local kept = math.min(1.0, KNOWN_LEAST / math.max(tally.helped + tally.vain, 1.0))
+  return math.max(0.5 ^ (later / HALF_LIFE_MS), kept * 0.5 ^ (later / LAST_HALF_LIFE_MS))
 end
 
-local function target(tally, line)
+local function trust_of(tally, line)
+  if line.ceiling <= line.ratio then return 0 end
+  return math.min(math.max((tally.ratio - line.ratio) / (line.ceiling - line.ratio), 0), 1)
+end
+
+-- The provider's own scope borrows from none; the others from it, up to a few attempts.
+local function target(tally, provider, line)
   if line.ceiling <= 0 then return 0 end
   local prior = USELESS + SPAN * line.ratio / line.ceiling
-  local helps = (tally.helped + PRIOR * prior) / (tally.helped + tally.vain + PRIOR)
-  return math.min(math.max(line.ceiling * (helps - USELESS) / SPAN, line.least), line.ceiling)
+  local helped, known = tally.helped + PRIOR * prior, tally.helped + tally.vain + PRIOR
+  if provider then
+    local lent = LENT / math.max(provider.helped + provider.vain, LENT)
+    helped, known = helped + lent * provider.helped, known + lent * (provider.helped + provider.vain)
+  end
+  return math.min(math.max(line.ceiling * (helped / known - USELESS) / SPAN, line.least), line.ceiling)
 end
 
-local function adapt(tally, line)
-  local wanted, ratio, since = target(tally, line), tally.ratio, tally.ratio_ms
+local function adapt(tally, provider, line)
+  local wanted, ratio, since = target(tally, provider, line), tally.ratio, tally.ratio_ms
   if wanted <= ratio or now < since then
     tally.ratio, tally.ratio_ms = math.min(ratio, wanted), now
     return
@@ -52,6 +65,7 @@ end
 
 local WORD = '([^ ]+)'
 local TEN = '^' .. string.rep(WORD .. ' ', 9) .. WORD .. '$'
+local ELEVEN = '^' .. string.rep(WORD .. ' ', 10) .. WORD .. '$'
 local FORMAT = string.rep('%.17g ', 9) .. '%.17g'
 
 local function parse(text)
@@ -82,7 +96,7 @@ local function counted_intent(tally, line)
   return tally
 end
 
-local function counted(tally, line)
+local function counted(tally, provider, line)
   local bucket = math.floor(now / line.window)
   if not tally or bucket > tally.bucket + 1 then
     tally = fresh(bucket, line.ratio)
@@ -91,7 +105,7 @@ local function counted(tally, line)
     tally.firsts, tally.firsts_before = 0, tally.firsts
     tally.spent, tally.spent_before = 0, tally.spent
   end
-  local spent = tally.spent + line.add_spent
+  local spent = tally.spent + line.add_spent + math.floor(line.add_doubted * (1 - trust_of(tally, line)) + 0.5)
   if spent < 0 then
     tally.spent_before = math.max(0, tally.spent_before + spent)
     spent = 0
@@ -100,7 +114,7 @@ local function counted(tally, line)
   local fade = fade_of(tally)
   tally.helped, tally.vain = tally.helped * fade + line.add_helped, tally.vain * fade + line.add_vain
   tally.judged_ms = now
-  adapt(tally, line)
+  adapt(tally, provider, line)
   return tally
 end
 
@@ -120,13 +134,27 @@ end
 local kept = redis.call('MGET', unpack(KEYS, 2))
 local lines, tallies = {}, {}
 for index = 1, #KEYS - 1 do
-  local kind, window, floor, ratio, ceiling, least, firsts, spent, helped, vain = string.match(ARGV[5 + index], TEN)
+  local kind, window, floor, ratio, ceiling, least, firsts, spent, helped, vain, doubted =
+    string.match(ARGV[6 + index], ELEVEN)
   local line = {kind = kind, window = tonumber(window), floor = tonumber(floor), ratio = tonumber(ratio),
     ceiling = tonumber(ceiling), least = tonumber(least), add_firsts = tonumber(firsts), add_spent = tonumber(spent),
-    add_helped = tonumber(helped), add_vain = tonumber(vain)}
+    add_helped = tonumber(helped), add_vain = tonumber(vain), add_doubted = tonumber(doubted)}
   lines[index] = line
   local tally = parse(kept[index])
-  if line.kind == 'intent' then tallies[index] = counted_intent(tally, line) else tallies[index] = counted(tally, line) end
+  if line.kind == 'intent' then
+    tallies[index] = counted_intent(tally, line)
+  else
+    tallies[index] = counted(tally, tallies[1], line)
+  end
+end
+
+-- Where all of its scopes trust it, it costs less.
+if cost > cost_least then
+  local trust = 1
+  for index, line in ipairs(lines) do
+    if line.kind ~= 'intent' then trust = math.min(trust, trust_of(tallies[index], line)) end
+  end
+  cost = math.floor(cost - (cost - cost_least) * trust + 0.5)
 end
 
 -- Weigh the retry in every scope.
@@ -145,7 +173,7 @@ for index, line in ipairs(lines) do
     local late_of_firsts = 1 - elapsed(firsts_of, line.window)
     local firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
     local spent = tally.spent + tally.spent_before * late
-    local most = math.max(line.floor, tally.ratio * firsts)
+    local most = math.max(line.floor * (1 + FLOOR_GROWS * trust_of(tally, line)), tally.ratio * firsts)
     local limit = share * most
     left[index] = most - spent
     refused = spent + cost > limit and not (spent < 1 and limit >= 1)
@@ -156,7 +184,7 @@ end
 
 -- Debit all or none, and write down what was counted.
 local granted = cost > 0 and limiting < 0
-local reply = {granted and 1 or 0, limiting, wait, 0}
+local reply = {granted and 1 or 0, limiting, wait, cost, 0}
 for index, line in ipairs(lines) do
   local tally = tallies[index]
   if granted then
@@ -172,7 +200,7 @@ for index, line in ipairs(lines) do
   elseif kept[index] then
     redis.call('DEL', key)
   end
-  reply[4 + index] = string.format('%.17g', left[index])
+  reply[5 + index] = string.format('%.17g', left[index])
 end
 
 if cost == 0 then
@@ -180,5 +208,5 @@ if cost == 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[3]))
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
-reply[4] = redis.call('ZCARD', KEYS[1])
+reply[5] = redis.call('ZCARD', KEYS[1])
 return reply

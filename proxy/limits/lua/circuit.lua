@@ -13,9 +13,9 @@
 -- Reply: granted, now, sidecars, then the circuit's fields as in FIELDS.
 
 local STALE, JUDGE_EVERY, QUORUM_SHARE = 2000, 200, 0.3
-local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 5000, 1.5, 20
+local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 2000, 1.5, 20
 local PROBES_MAX, PROBES_OK, BAD_AFTER_OPEN_MAX, BAD_PROBES_LEAST = 3, 5, 0.5, 2
-local RAMP_MINIMUM, RAMP_STAGE, RAMP_STAGES = 5, 1000, 3
+local RAMP_MINIMUM, RAMP_STAGE, RAMP_STAGES = 5, 750, 3
 local CLEAN, PATIENCE, GATE_MAX, GATE_LEAST = 10000, 10000, 300000, 3
 local KEPT = 86400000 -- an unused circuit is forgotten after a day: it is closed
 
