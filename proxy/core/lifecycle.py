@@ -191,15 +191,21 @@ def _moved(operation: Operation, event: Event, attempt: int | None) -> dict[str,
         "seen": operation.seen & doubt,
         "attempts": operation.attempts + (1 if starts else 0),
         "attempt_under_way": starts or (operation.attempt_under_way and not ends),
-        "incident": operation.incident or (None if _heard_by_another(operation, event) else move.incident),
+        "incident": operation.incident or (None if _was_reckoned_with(operation, event) else move.incident),
     }
 
 
-def _heard_by_another(operation: Operation, event: Event) -> bool:
-    """Whether the answer that one listener lost is the one that ended it: there was one attempt, and it was told no. A
-    late answer can be recorded before its own timeout is."""
-    denied = operation.effect is Effect.NONE and operation.reading in DENIALS
-    return event is Event.ANSWER_LOST and operation.state is State.FAILED and operation.attempts == 1 and denied
+def _was_reckoned_with(operation: Operation, event: Event) -> bool:
+    """Whether a lost answer, told only now, says nothing against an end. Every attempt is in the journal before its
+    first byte: what the provider answered or denied, or that nothing of it was there, was found with that attempt in
+    doubt, or is its own answer, which another listener heard. Only an end that rests on nothing having been sent is
+    contradicted by what was."""
+    if event is not Event.ANSWER_LOST or operation.state is not State.FAILED:
+        return False
+    return operation.effect is Effect.NONE and operation.reading not in _UNSENT
+
+
+_UNSENT = frozenset({None, Reading.NETWORK_CONNECT_FAILURE})
 
 
 def _check_attempt(operation: Operation, event: Event, attempt: int | None) -> None:

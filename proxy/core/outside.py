@@ -72,14 +72,14 @@ def conclude_outside(
     if classification.rule == DOES_NOT_FIT:
         incident = contradiction(operation, classification) if paid else None
         return operation.changed(incident=operation.incident or incident), None
+    if _of_another_execution(operation, event_of(source, classification.reading), classification, contract):
+        return operation, None  # what is still open is asked about on its schedule
     if operation.state is State.SUCCEEDED and classification.reading is Reading.CANCELLED:
         # What was paid and then voided was given back: it is not that it never was.
         classification = replace(classification, reading=Reading.REVERSED, effect=Effect.DONE)
     event = event_of(source, classification.reading)
     if event is None or _postponed(operation, event, contract, settled=settled):
         return operation, None
-    if _of_another_execution(operation, event, classification, contract):
-        return operation, None  # it is asked about on its schedule
     if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.reading in DENIALS:
         return operation, None  # events out of order: it was accepted before it was declined, and that says less
     after = advance(operation, event)
@@ -127,14 +127,19 @@ _OF_ONE_EXECUTION = frozenset({Event.WEBHOOK_TOLD_DENIAL, Event.WEBHOOK_TOLD_ACT
 
 
 def _of_another_execution(
-    operation: Operation, event: Event, classification: Classification, contract: ProviderContract
+    operation: Operation, event: Event | None, classification: Classification, contract: ProviderContract
 ) -> bool:
-    """Whether an event may speak of an execution other than the one that was accepted, or that the customer is to
-    confirm: where it was sent more than once, and failed work is done again."""
-    stands = operation.state in {State.PENDING, State.REQUIRES_ACTION} and operation.attempts > 1
+    """Whether an event that denies may speak of an execution other than the one that paid, was accepted, or that the
+    customer is to confirm: where it was sent more than once, and failed work is done again. Over what was paid only
+    names that differ say so; without them a person has to look."""
     again = contract.errors_under_key is not ErrorsUnderKey.REPLAYED
-    same = operation.reference is not None and classification.reference == operation.reference
-    return stands and again and event in _OF_ONE_EXECUTION and not same
+    if event not in _OF_ONE_EXECUTION or not again or operation.attempts < 2:
+        return False
+    shown, known = classification.reference, operation.reference
+    if operation.state is State.SUCCEEDED:
+        return shown is not None and known is not None and shown != known
+    same = known is not None and shown == known
+    return operation.state in {State.PENDING, State.REQUIRES_ACTION} and not same
 
 
 def _may_be_absent(operation: Operation) -> bool:

@@ -47,6 +47,10 @@ class Applied:
     postponed: bool = False
 
 
+class _MayBeLaterError(Exception):
+    """What an inquiry found may be of a later generation of the key."""
+
+
 class _NothingNewError(Exception):
     def __init__(self, operation: Operation) -> None:
         super().__init__(operation.id)
@@ -78,14 +82,14 @@ class Outside:
         given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
         event: Event | None = None
         before = asked = operation
+        alone: bool | None = None  # whether no later generation of its key is found by the same stamp
 
         def step_from(current: Operation) -> Change:
             nonlocal event, before
             before = current
             after, event = self._concluded(current, policy, source, finding)
-            if source is Source.INQUIRY and current.attempts != asked.attempts and event not in _OF_ANY_ATTEMPT:
-                event = None
-                raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that
+            if source is Source.INQUIRY:
+                _check_inquiry(current, asked, event, alone=alone)
             after = self._standing(current, after, policy, holding)
             if event is None and after.incident == current.incident and finding.found is not Found.NOT_OURS:
                 raise _NothingNewError(current)
@@ -107,7 +111,11 @@ class Outside:
             )
 
         try:
-            recorded = await self.records.write(operation, step_from)
+            try:
+                recorded = await self.records.write(operation, step_from)
+            except _MayBeLaterError:
+                alone = not await self._went_on(before)
+                recorded = await self.records.write(operation, step_from)
         except _NothingNewError as nothing:
             classification = finding.classification
             waits = classification is not None and is_postponed(
@@ -119,6 +127,13 @@ class Outside:
         self.watch.tell(recorded.id)
         await self.free_what_was_voided(before, recorded)
         return Applied(recorded, event)
+
+    async def _went_on(self, operation: Operation) -> bool:
+        """Whether its key has started again under the same stamp. A later one that has not failed asks for itself."""
+        listing = Listing(provider=operation.provider, stamp=operation.stamp, limit=10)
+        found = await self.records.journal.listing(listing)
+        later = [one for one in found if one.key == operation.key and one.generation > operation.generation]
+        return any(one.state is not State.FAILED for one in later)
 
     async def free_what_was_voided(self, before: Operation, after: Operation) -> None:
         """A void that succeeded gave back what its target had paid: that intent may be paid again. Should we be killed
@@ -206,3 +221,14 @@ def _says_nothing_new(before: Operation, after: Operation) -> bool:
         and after.reference == before.reference
         and after.incident == before.incident
     )
+
+
+def _check_inquiry(current: Operation, asked: Operation, event: Event | None, *, alone: bool | None) -> None:
+    """Whether an inquiry that was made for `asked` can say this of the operation as it now stands."""
+    if event not in _OF_ANY_ATTEMPT:
+        if current.attempts != asked.attempts:
+            raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that
+    elif current.released and alone is None:
+        raise _MayBeLaterError
+    elif current.released and not alone:
+        raise _NothingNewError(current)  # a later generation's payment

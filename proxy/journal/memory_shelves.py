@@ -117,6 +117,8 @@ class Shelves:
         for operation in list(self.operations.values()):
             if gone >= limit:
                 break
+            if operation.id not in self.operations:
+                continue  # it went with what it stood for
             if not may_go(operation) or operation.fallback_to in self.operations:
                 continue
             together = retirement.going_together(operation, self.by_id, may_go)

@@ -64,7 +64,7 @@ def met_by(event: Event, state: State) -> tuple[Operation, int | None]:
     if event is Event.TOLD_BEFORE:
         return replace(before, attempts=2), 1
     if event is Event.ANSWER_LOST and state is State.FAILED:
-        return replace(before, attempts=2), 2  # of the only one there is, it would be no news
+        return replace(before, reading=Reading.NETWORK_CONNECT_FAILURE), 1  # after a decline it would be no news
     if event in {Event.NO_EFFECT_SEEN, Event.DENIAL_SEEN_IN_DOUBT, Event.ACTION_SEEN_IN_DOUBT} and state.in_doubt:
         return replace(before, attempts=2, doubt=frozenset({1, 2})), 2
     return before, max(1, before.attempts) if event in OF_AN_ATTEMPT else None
@@ -333,15 +333,32 @@ def test_an_operation_of_which_an_attempt_paid_is_never_told_failed(
     assert any(key[0] is State.SUCCEEDED for key in reached)
 
 
-def test_a_timeout_recorded_after_its_own_late_answer_is_no_contradiction() -> None:
-    """The one attempt was told no; that another listener had given it up says nothing against it."""
-    denied = replace(
-        operation(), state=State.FAILED, attempts=1, reading=Reading.ISSUER_HARD_DECLINE, effect=Effect.NONE
-    )
-    assert advance(denied, Event.ANSWER_LOST, 1).incident is None
-    for doubtful in (
-        replace(denied, attempts=2),
-        replace(denied, reading=Reading.ABSENT),
-        replace(denied, effect=Effect.POSSIBLE),
-    ):
-        assert advance(doubtful, Event.ANSWER_LOST, 1).incident is IncidentKind.DOUBT_AFTER_FAILURE
+REST_ON_AN_ANSWER = (Reading.ISSUER_HARD_DECLINE, Reading.FAILED, Reading.CANCELLED, Reading.RATE_LIMITED)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+@pytest.mark.parametrize("reading", [*REST_ON_AN_ANSWER, Reading.ABSENT])
+def test_a_lost_answer_that_is_recorded_late_says_nothing_against_an_end_that_reckoned_with_it(
+    reading: Reading, attempts: int
+) -> None:
+    """Told no, refused, or found absent: with that attempt in doubt, or by its own answer that another one heard."""
+    ended = replace(operation(), state=State.FAILED, attempts=attempts, reading=reading, effect=Effect.NONE)
+    for attempt in range(1, attempts + 1):
+        after = advance(ended, Event.ANSWER_LOST, attempt)
+        assert (after.state, after.doubt, after.incident) == (State.FAILED, frozenset(), None)
+
+
+@pytest.mark.parametrize("errors", ErrorsUnderKey)
+def test_a_lost_answer_contradicts_an_end_that_rests_on_nothing_having_been_sent(errors: ErrorsUnderKey) -> None:
+    """In every world that can come to be: there, and nowhere else."""
+    told_after = [
+        step
+        for step in steps_of_the_world(errors)
+        if step.event is Event.ANSWER_LOST and step.before.state is State.FAILED and step.before.incident is None
+    ]
+    alarms = [step for step in told_after if step.after.incident is IncidentKind.DOUBT_AFTER_FAILURE]
+    assert alarms
+    assert len(alarms) < len(told_after)
+    for step in told_after:
+        unsent = step.before.reading in {None, Reading.NETWORK_CONNECT_FAILURE}
+        assert (step in alarms) is (unsent or step.before.effect is not Effect.NONE), step

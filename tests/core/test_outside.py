@@ -74,6 +74,38 @@ def test_an_event_that_denies_another_execution_does_not_end_the_one_that_was_ac
     assert conclude_outside(once, Source.WEBHOOK, denial, REEXECUTED, settled=True)[0].state is State.FAILED
 
 
+@pytest.mark.parametrize("reading", [Reading.ISSUER_HARD_DECLINE, Reading.FAILED, Reading.CANCELLED])
+def test_an_event_that_denies_another_execution_says_nothing_against_the_one_that_paid(reading: Reading) -> None:
+    """One execution was declined and a re-send of it paid; the word about the declined one comes last."""
+    paid = standing(State.SUCCEEDED).changed(
+        attempts=2, reading=Reading.SUCCEEDED, effect=Effect.DONE, reference="ch_2"
+    )
+    other = read(reading, reference="ch_1")
+    for known in (REEXECUTED, contract(ErrorsUnderKey.NOT_STORED)):
+        assert conclude_outside(paid, Source.WEBHOOK, other, known, settled=True) == (paid, None)
+
+
+def test_a_denial_that_may_be_of_what_was_paid_is_never_passed_over() -> None:
+    """The same name, no name, one attempt, or a provider that does nothing twice: it is an incident."""
+    paid = standing(State.SUCCEEDED).changed(
+        attempts=2, reading=Reading.SUCCEEDED, effect=Effect.DONE, reference="ch_2"
+    )
+    for before, reference, known in (
+        (paid, "ch_2", REEXECUTED),
+        (paid, None, REEXECUTED),
+        (paid.changed(reference=None), "ch_1", REEXECUTED),
+        (paid.changed(attempts=1), "ch_1", REEXECUTED),
+        (paid, "ch_1", REPLAYED),
+    ):
+        after, _ = conclude_outside(
+            before, Source.WEBHOOK, read(Reading.FAILED, reference=reference), known, settled=True
+        )
+        assert after.incident is IncidentKind.FAILURE_AFTER_SUCCESS
+    for source in (Source.INQUIRY, Source.OPERATOR):  # they look at the whole, and not at one execution
+        after, _ = conclude_outside(paid, source, read(Reading.FAILED, reference="ch_1"), REEXECUTED, settled=True)
+        assert after.incident is IncidentKind.FAILURE_AFTER_SUCCESS
+
+
 def test_a_success_ends_every_doubt_also_under_an_attempt() -> None:
     for state, source in product((State.SENDING, State.BACKOFF, State.UNKNOWN), (Source.WEBHOOK,)):
         before = standing(state, under_way=state is not State.BACKOFF)

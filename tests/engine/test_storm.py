@@ -180,7 +180,7 @@ class Judge:
         """Once somebody was told what became of an operation, nobody who asks later is told anything else."""
         for operation_id, tellings in self.told_of.items():
             operation = self.operations[operation_id]
-            if self.doubted_after_a_no(operation) or self.met_a_strange_answer(operation):
+            if self.met_a_strange_answer(operation):
                 continue
             if operation.incident == IncidentKind.BOTH_KEYS_RETURNED:
                 continue  # one answer was taken, then both keys came back: 504 until a person has looked
@@ -279,7 +279,7 @@ class Judge:
 
     def nothing_contradicts_itself(self) -> Iterator[str]:
         for operation in self.storm.operations:
-            if operation.incident is None or self.doubted_after_a_no(operation):
+            if operation.incident is None:
                 continue
             # One answer that reached nobody was taken, and then both keys came back: a person's, as it should be.
             taken = operation.incident == IncidentKind.BOTH_KEYS_RETURNED
@@ -308,12 +308,6 @@ class Judge:
             if len(ids) > 1:
                 tellings = [str(told) for told in self.storm.tellings if told.payment is payment]
                 yield f"{payment} paid {len(ids)} times: {tellings}"
-
-    def doubted_after_a_no(self, operation: Operation) -> bool:
-        """A holder whose lease was lost hears nothing, after a repeat was told the stored no: the lifecycle then asks
-        for a person. More than is needed, but no lie."""
-        denied = operation.state is State.FAILED and operation.reading in DENIALS
-        return denied and operation.incident == IncidentKind.DOUBT_AFTER_FAILURE
 
 
 def _same(body: bytes) -> bytes:

@@ -168,8 +168,9 @@ class Callers:
                 timeout_s = dice.choice((0.05, 0.3, 1.5))
             if dice.random() < mix.hangs_up:
                 leaves_s = dice.choice((0.0, 0.02, 0.5))
-        while not (up := self._fleet.up()):  # noqa: ASYNC110  # as a client does whose connections are refused
-            await asyncio.sleep(0.5)
+        while not (up := self._fleet.up()):  # connections are refused; clients that keep trying come within a second
+            await self._fleet.next_up()
+            await asyncio.sleep(dice.random())
         sidecar = dice.choice(up)
         told = Told(self._loop.now_mono, amount, key)
         wish.told.append(told)

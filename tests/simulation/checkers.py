@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from proxy.core.contract import Kind as OperationKind
-from proxy.core.lifecycle import IncidentKind
+from proxy.core.events import IncidentKind
 from proxy.core.operation import HistoryEntry, Operation, Outcome, State
 from proxy.core.reply import Problem, Reply
 from proxy.sandbox.charge import Charge, Status
@@ -24,7 +24,7 @@ from tests.simulation.sidecars import Spending
 from tests.simulation.swarm import Mix
 
 WINDOW_S = 10.0  # of the retry budget
-FLOOR = 10
+FLOOR = 10 * 10  # ten floors, where trying helps
 SETTLED_S = 60.0  # nothing is worked on for so long
 _OPEN_AT_PROVIDER = frozenset({Status.PROCESSING, Status.REQUIRES_ACTION, PayoutStatus.PENDING})
 _NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT})
@@ -134,6 +134,14 @@ class Checkers:
                     detail = f"{wish.name}: every call was told that nothing came of it"
                     self._history.violated("no means none, for ever", wish.order, detail)
 
+    def came_back(self, wish: Wish, sends: int) -> None:
+        """After the retention, under the one key it ever had: it is told so, and nothing is sent."""
+        reply = wish.told[-1].reply
+        if sends:
+            self._history.violated("an old key is not executed", wish.order, f"{sends} more sends")
+        elif reply is not None and reply.problem not in {Problem.KEY_EXPIRED, Problem.JOURNAL_UNAVAILABLE}:
+            self._history.violated("an old key is not executed", wish.order, f"told {reply.outcome} {reply.problem}")
+
     def operations(
         self, operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]], confused: set[str]
     ) -> None:
@@ -148,20 +156,12 @@ class Checkers:
             if stuck:
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}: {stuck}")
             # After a rollback a person is called where two things went on at once: that is its promise.
-            expected = operation.stamp in confused or bool(self._mix.failovers) or self._is_false_alarm(operation)
+            rolled_back = bool(self._mix.failovers) and operation.incident == IncidentKind.JOURNAL_ROLLBACK
+            expected = operation.stamp in confused or rolled_back
             if operation.incident is not None and not expected:
                 self._history.violated("no contradiction", about, f"{operation.id}: {operation.incident}")
             if operation.kind.pays or operation.kind is OperationKind.PAYOUT:
                 self._compare(operation, by_stamp[operation.stamp], about)
-
-    def _is_false_alarm(self, operation: Operation) -> bool:
-        """Incidents over what contradicts nothing, which docs/proof.md tells of: a person is called in vain."""
-        if operation.incident is IncidentKind.FAILURE_AFTER_SUCCESS:  # a late event of an execution that was declined
-            statuses = {made.status for made in self._made_by(operation.stamp)}
-            return self._mix.contract == "reexecuted" and Status.FAILED in statuses and len(statuses) > 1
-        # A lost answer, told from the spool after others had found out what became of it.
-        away = self._mix.journal_stalls + self._mix.cut_offs + self._mix.pauses
-        return operation.incident is IncidentKind.DOUBT_AFTER_FAILURE and bool(away)
 
     def nobody_left_lying(self, operations: list[Operation], now: float) -> None:
         """After a quiet time, and before anybody asks again: what a dead holder left was taken up."""
@@ -214,7 +214,8 @@ class Checkers:
 
     def budget(self, spending: Spending) -> None:
         """Nothing is sent that was not counted, and retries stay under the budget: in two windows of it no more than
-        twice its floor, or twice the first attempts of those windows and the one before."""
+        twice the floor that a provider which answers is given, or twice the first attempts of those windows and the one
+        before."""
         counted = len(spending.firsts) + len(spending.grants) + spending.repeats
         if spending.sends > counted:
             self._history.violated("budget", "", f"{spending.sends} sends, of which {counted} were counted")

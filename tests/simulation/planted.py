@@ -243,6 +243,14 @@ BUGS = (
         "        operation = advance(operation, Event.LEASE_EXPIRED)\n",
     ),
     bug(
+        "tombstone_ignored",
+        "a key whose operation was retired starts anew",
+        "proxy/journal/claiming.py",
+        "    if existing is None and (gone := shelf.tombstone(request.fresh.key)) is not None:\n",
+        "    if existing is None and (gone := None) is not None:\n",
+        breaks=("an old key is not executed", *PAID_TWICE),
+    ),
+    bug(
         "the_dead_left_lying",
         "nobody acts upon leases that ran out",
         _ENGINE + "recovery.py",
@@ -308,15 +316,15 @@ def applied(planted: Bug, top: Path) -> None:
         path.write_text(text.replace(edit.old, edit.new))
 
 
-def hunted(planted: Bug, payments: int, seeds: int) -> tuple[int, str] | None:
-    """The first seed that catches it, and the promise that it broke. None: it survived."""
+def hunted(planted: Bug, payments: int, seeds: int, after: int = 0) -> tuple[int, str] | None:
+    """How many seeds after `after` it took to catch it, and the promise that it broke. None: it survived."""
     with tempfile.TemporaryDirectory() as directory:
         top = Path(directory)
         shutil.copytree(TOP / "proxy", top / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(TOP / "tests" / "simulation", top / "tests" / "simulation")
         (top / "tests" / "__init__.py").touch()  # no other package of that name
         applied(planted, top)
-        command = [sys.executable, "-m", "tests.simulation", "--seeds", f"1-{seeds}", "--payments", str(payments)]
+        command = [sys.executable, "-m", "tests.simulation", *_seeds(after, seeds), "--payments", str(payments)]
         until = [word for promise in planted.breaks for word in ("--until", promise)]
         environment = {**os.environ, "PYTHONPATH": str(top), "PYTHONDONTWRITEBYTECODE": "1"}
         played = subprocess.run(
@@ -332,21 +340,27 @@ def hunted(planted: Bug, payments: int, seeds: int) -> tuple[int, str] | None:
         for found in _CAUGHT.finditer(played.stdout):
             caught = [promise for promise in found.group(2).split("; ") if promise in planted.breaks]
             if caught:
-                return int(found.group(1)), caught[0]
+                return int(found.group(1)) - after, caught[0]
         return None
+
+
+def _seeds(after: int, count: int) -> tuple[str, str]:
+    return "--seeds", f"{after + 1}-{after + count}"
 
 
 @click.command(help=__doc__)
 @click.option("--payments", default=PAYMENTS, show_default=True, help="Orders in each world.")
 @click.option("--seeds", default=SEEDS_MAX, show_default=True, help="So many are tried at most.")
+@click.option("--after", default=0, show_default=True, help="They come after this one.")
 @click.option("--processes", default=1, show_default=True, help="Bugs hunted side by side.")
 @click.argument("names", nargs=-1)
-def main(payments: int, seeds: int, processes: int, names: tuple[str, ...]) -> None:
+def main(payments: int, seeds: int, after: int, processes: int, names: tuple[str, ...]) -> None:
     chosen = [planted for planted in BUGS if not names or planted.name in names]
     survived = 0
     click.echo("| bug | what it does | caught by seed, as |\n|---|---|---|")
     with ThreadPoolExecutor(processes) as hunters:
-        for planted, caught in zip(chosen, hunters.map(lambda one: hunted(one, payments, seeds), chosen), strict=True):
+        hunts = hunters.map(lambda one: hunted(one, payments, seeds, after), chosen)
+        for planted, caught in zip(chosen, hunts, strict=True):
             survived += caught is None
             told = f"{caught[0]}: {caught[1]}" if caught is not None else "SURVIVED"
             click.echo(f"| {planted.name} | {planted.what} | {told} |")

@@ -30,7 +30,7 @@ from proxy.journal.base import Journal
 from proxy.limits.admission import Admission
 from proxy.limits.budgets import Grant, LocalBudgets, Refusal, Tallies
 from proxy.limits.circuits import Book, LocalCircuits
-from proxy.limits.opening import Limits
+from proxy.limits.opening import Limits, heard_by
 from proxy.policy.book import PolicyBook
 from proxy.telemetry.records import Record
 from proxy.telemetry.telemetry import Telemetry
@@ -175,6 +175,7 @@ class Fleet:
         self.graveyard: list[object] = []  # tasks of the dead: nothing of them may run, not even when swept up
         self.lives = 0
         self.calm = False
+        self._next_up: asyncio.Future[None] = loop.create_future()
 
     @property
     def only_holder(self) -> bool:
@@ -276,6 +277,14 @@ class Fleet:
         """Those whose listeners are open. A stopped process still accepts: its kernel does."""
         return [sidecar for sidecar in self.sidecars if sidecar is not None and sidecar.listens]
 
+    async def next_up(self) -> None:
+        """Until a sidecar begins to listen."""
+        await asyncio.shield(self._next_up)
+
+    def is_up(self) -> None:
+        self._next_up.set_result(None)
+        self._next_up = self.loop.create_future()
+
 
 class Sidecar:
     def __init__(self, fleet: Fleet, slot: int, name: str) -> None:
@@ -310,7 +319,7 @@ class Sidecar:
 
     def _limits(self, book: Book, clock: Clock, chance: Chance) -> Limits:
         budgets = JudgedBudgets(clock, chance, self.fleet)
-        return Limits(LocalCircuits(book, clock, chance), budgets, Admission(clock, chance))
+        return Limits(LocalCircuits(book, clock, chance, heard_by(budgets)), budgets, Admission(clock, chance))
 
     def lose_journal(self, lasts_s: float, *, refuses: bool) -> None:
         what = "journal is down" if refuses else "journal stalls"
@@ -359,6 +368,7 @@ class Sidecar:
         for loop in loops:
             self.run(loop)
         self.listens = True
+        self.fleet.is_up()
 
     async def _until_taken(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """A start that the journal refuses is tried again by whoever keeps the process running."""

@@ -30,9 +30,9 @@ Timed = tuple[float, int, str]
 
 
 class IndexedShelves(Shelves):
-    """Shelves that know what is due, held, in review and telling."""
+    """Shelves that know what is due, held, telling, and in which state."""
 
-    __slots__ = ("by_name", "due", "events", "held", "in_review", "notices_waiting", "telling")
+    __slots__ = ("by_name", "by_state", "due", "events", "held", "notices_waiting", "telling")
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class IndexedShelves(Shelves):
         self.notices_waiting: list[tuple[float, int]] = []
         self.events: set[tuple[str, str, str]] = set()
         self.telling: list[int] = []
-        self.in_review: dict[str, None] = {}
+        self.by_state: dict[State, dict[str, None]] = {state: {} for state in State}
         self.by_name: dict[tuple[str, str], dict[str, None]] = {}
 
     def write(self, step: steps.Step) -> None:
@@ -51,10 +51,10 @@ class IndexedShelves(Shelves):
         self.index(operation)
         if step.entry.told is not None:
             self.telling.append(self.seq)
-        if operation.state is State.REQUIRES_REVIEW:
-            self.in_review[operation.id] = None
-        elif before is not None and before.state is State.REQUIRES_REVIEW:
-            self.in_review.pop(operation.id, None)
+        if before is None or before.state is not operation.state:
+            if before is not None:
+                self.by_state[before.state].pop(operation.id, None)
+            self.by_state[operation.state][operation.id] = None
         if before is None or before.reference != operation.reference:  # the other names stay
             self._name(operation)
 
@@ -62,8 +62,7 @@ class IndexedShelves(Shelves):
         """After a rollback: everything anew."""
         for operation in self.operations.values():
             self.index(operation)
-            if operation.state is State.REQUIRES_REVIEW:
-                self.in_review[operation.id] = None
+            self.by_state[operation.state][operation.id] = None
             self._name(operation)
         self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.told is not None]
         for notice in self.notices.values():
@@ -79,22 +78,34 @@ class IndexedShelves(Shelves):
         if operation.lease is not None:
             heapq.heappush(self.held, (operation.lease.until_at, number, operation.id))
 
+    def _forget(self, operation: Operation) -> None:
+        Shelves._forget(self, operation)
+        del self.by_state[operation.state][operation.id]
+        for known in map(self.by_name.get, _names_of(operation)):
+            if known is not None:
+                known.pop(operation.id, None)
+
     def _name(self, operation: Operation) -> None:
-        names = [("stamp", operation.id), ("key", operation.client_key)]
-        if operation.stamp and operation.stamp != operation.id:
-            names.append(("stamp", operation.stamp))
-        if operation.provider_key:
-            names.append(("key", operation.provider_key))
-        if operation.reference:
-            names.append(("reference", operation.reference))
-        if operation.guard is not None:
-            names.append(("guard", operation.guard.value))
-        for name in names:
+        for name in _names_of(operation):
             known = self.by_name.get(name)
             if known is None:
                 self.by_name[name] = {operation.id: None}
             else:
                 known[operation.id] = None
+
+
+def _names_of(operation: Operation) -> list[tuple[str, str]]:
+    """By what it is looked for."""
+    names = [("stamp", operation.id), ("key", operation.client_key)]
+    if operation.stamp and operation.stamp != operation.id:
+        names.append(("stamp", operation.stamp))
+    if operation.provider_key:
+        names.append(("key", operation.provider_key))
+    if operation.reference:
+        names.append(("reference", operation.reference))
+    if operation.guard is not None:
+        names.append(("guard", operation.guard.value))
+    return names
 
 
 class IndexedJournal(MemoryJournal):
@@ -174,13 +185,15 @@ class IndexedJournal(MemoryJournal):
         given = next(((name, value) for name, value in names.items() if value is not None), None)
         if given is not None and not (given[0] == "key" and shelves.aliases):
             found = shelves.by_name.get(given, {})
-        elif listing.states == frozenset({State.REQUIRES_REVIEW}):
-            found = shelves.in_review
+        elif given is None and listing.states:
+            found = {operation_id: None for state in listing.states for operation_id in shelves.by_state[state]}
         else:
             yield from super()._listed(listing)
             return
         for operation_id in sorted(found, reverse=True):
-            operation = shelves.operations[operation_id]
+            operation = shelves.operations.get(operation_id)
+            if operation is None:
+                continue  # retired, and looked for by a reference that it had once
             by_key = listing.key is None or listing.key in {operation.client_key, operation.provider_key}
             if by_key and steps.is_listed(operation, listing):
                 yield operation
@@ -215,8 +228,8 @@ class IndexedJournal(MemoryJournal):
         seen = []
         while shelves.notices_waiting and shelves.notices_waiting[0][0] <= now and len(due) < limit:
             at, number = entry = heapq.heappop(shelves.notices_waiting)
-            notice = shelves.notices[number]
-            if at in (notice.due_at, notice.relay_due_at) and number not in due:
+            notice = shelves.notices.get(number)  # None: it was done, and has been forgotten
+            if notice is not None and at in (notice.due_at, notice.relay_due_at) and number not in due:
                 due[number] = notice
                 seen.append(entry)  # it is due until it is moved
         for entry in seen:

@@ -75,7 +75,7 @@ class Mix:
     outages: tuple[Outage, ...] = ()
     webhook_modes: tuple[str, ...] = ("normal",)
     tells: float = 1.0  # share of what is told by webhooks of that which went well; of the rest all
-    limits: bool = True
+    retires: bool = False  # in the end what is over becomes tombstones, and some come back for it
     # callers
     hangs_up: float = 0.0
     hurries: float = 0.0
@@ -166,7 +166,7 @@ def mix_of(seed: int, payments: int) -> Mix:
         outages=outages,
         webhook_modes=modes if asks or "never" in modes else (*modes, "never"),
         tells=dice.choice((0.02, 0.1, 1.0) if rough > 0.1 else (0.02, 0.02, 0.1)),
-        limits=dice.random() < 0.6,
+        retires=dice.random() < 0.6,
         hangs_up=sometimes(0.5, 0.2),
         hurries=sometimes(0.4, 0.2),
         fresh_key=sometimes(0.4, 0.4) if not forgets else 0.0,

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from proxy.core.reply import Problem
 from proxy.sandbox.ledger import Kind
 from tests.simulation.callers import Wish
+from tests.simulation.checkers import Checkers
 from tests.simulation.report import describe
 from tests.simulation.swarm import FAULTS, Mix, mix_of
-from tests.simulation.world import World, play
+from tests.simulation.world import RETURNING_MAX, World, play
 
 TOP = Path(__file__).resolve().parents[2]
 # Worlds that once broke a promise, whole, so that they stay the same when the swarm learns something new.
@@ -29,11 +31,69 @@ KEPT = {
         sidecars=2,
         webhooks=False,
         events=False,
-        limits=False,
         harvest_s=0.0,
         clock_jumps=6,
         crashes=1,
         faults={"gateway_504": 0.3},
+    ),
+    # One execution was declined and a re-send of it paid. The webhook of the declined one came last, and a person was
+    # called over a failure after a success.
+    "word_of_a_declined_execution_comes_last": Mix(
+        seed=4,
+        payments=15,
+        contract="reexecuted",
+        asks=False,
+        events=False,
+        window_s=60,
+        resend_for_s=45,
+        harvest_s=0.0,
+        webhook_modes=("late", "normal"),
+        faults={"late_refusal": 0.25},
+    ),
+    # A lost answer was recorded after others had found the operation absent, and a person was called over a doubt
+    # after a failure. Then the same with several attempts.
+    "a_lost_answer_is_recorded_after_it_was_found_absent": Mix(
+        seed=4,
+        payments=15,
+        sidecars=2,
+        webhooks=False,
+        events=False,
+        attempts=1,
+        resend_for_s=0,
+        harvest_s=0.0,
+        declines=0.2,
+        pauses=2,
+        journal_stalls=3,
+        faults={"answer_lost": 0.1, "reset_while_writing": 0.2, "black_hole": 0.2},
+    ),
+    "a_lost_answer_of_several_is_recorded_late": Mix(
+        seed=4,
+        payments=15,
+        contract="not_stored",
+        sidecars=2,
+        webhooks=False,
+        events=False,
+        harvest_s=0.0,
+        declines=0.2,
+        pauses=2,
+        journal_stalls=3,
+        faults={"black_hole": 0.2, "rate_limited": 0.2, "answer_lost": 0.1},
+    ),
+    # A sidecar woke up in the middle of an inquiry about what had meanwhile been found absent and released. It found
+    # the payment of the key's next generation, and a person was called over a duplicate.
+    "an_inquiry_finds_the_next_generation": Mix(
+        seed=38,
+        payments=40,
+        sidecars=2,
+        webhooks=False,
+        events=False,
+        harvest_s=0.0,
+        attempts=1,
+        resend_for_s=0,
+        declines=0.2,
+        pauses=2,
+        journal_stalls=3,
+        faults={"answer_lost": 0.1, "reset_while_writing": 0.2, "black_hole": 0.2},
     ),
 }
 
@@ -64,7 +124,10 @@ def test_every_fault_is_played_by_several_of_fifty_seeds() -> None:
         "failovers",
         "outages",
     )
-    does = ("hangs_up", "fresh_key", "other_payload", "twice_at_once", "follow_ups", "payouts", "open_ends", "fallback")
+    does = (
+        *("hangs_up", "fresh_key", "other_payload", "twice_at_once", "follow_ups", "payouts", "open_ends", "fallback"),
+        "retires",
+    )
     seldom |= {name for name in (*befalls, *does) if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
     assert not seldom
     assert {mix.contract for mix in mixes} == {"replayed", "reexecuted", "not_stored", "none"}
@@ -148,6 +211,25 @@ def test_a_checker_sees_what_it_is_there_for(lie: Callable[[World, Wish], None],
     world._judge = lie_then_judge  # type: ignore[method-assign]
     outcome = world.play()
     assert {violation.promise for violation in outcome.violations} >= {promise}
+
+
+def test_who_comes_back_after_the_retention_is_told_so_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[Wish] = []
+    came_back = Checkers.came_back
+
+    def noted(self: Checkers, wish: Wish, sends: int) -> None:
+        returned.append(wish)
+        came_back(self, wish, sends)
+
+    monkeypatch.setattr(Checkers, "came_back", noted)
+    world = World(replace(PLAIN, retires=True))
+    outcome = world.play()
+    assert outcome.ok, outcome.violations
+    assert len(returned) == RETURNING_MAX
+    replies = [wish.told[-1].reply for wish in returned]
+    assert {reply.problem for reply in replies if reply is not None} == {Problem.KEY_EXPIRED}
+    world.checkers.came_back(returned[0], 1)
+    assert [violation.promise for violation in world.history.violations] == ["an old key is not executed"]
 
 
 def test_a_failing_seed_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from proxy.core.call import Headers
 from proxy.core.cloudevent import event_id
 from proxy.core.operation import HistoryEntry, Operation, State
+from proxy.engine.retention import Retention
 from proxy.upstream.target import WireRequest
 from tests.simulation.callers import Callers, Wish, wishes_of
 from tests.simulation.checkers import Checkers
@@ -27,6 +28,8 @@ QUIET_MAX_S = 240.0  # beyond `settle`, a lease and the misses that follow
 LOAD_MAX_S = 900.0
 _LOOK_EVERY_S = 5.0
 _SHORT_WINDOW_S = 600
+TOMBSTONE_S = 90 * 86_400.0
+RETURNING_MAX = 20  # callers who come back after everything was retired
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ class World:
         await self._quiet()
         await asyncio.sleep(20.0 if self.mix.events else 1.0)  # a deliverer's lease, and what still waits for the sink
         self._judge()
+        if self.mix.retires:
+            await self._long_after()
 
     def _comes(self, wish: Wish) -> None:
         self.loop.start(self._customer(wish))
@@ -193,6 +198,22 @@ class World:
         for sidecar in self.fleet.up():
             sidecar.run(self.operators.resume_all(sidecar))
             await asyncio.sleep(1.0)
+
+    async def _long_after(self) -> None:
+        """What is over is retired as after its retention, and some who know of no other key ask once more."""
+        shelves = self.fleet.journal.shelves
+        before = {operation.guard.shown for operation in shelves.operations.values() if operation.guard}
+        for sidecar in self.fleet.up()[:1]:
+            sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, 0.0, TOMBSTONE_S).sweep())
+        await asyncio.sleep(_LOOK_EVERY_S)
+        left = {operation.guard.shown for operation in shelves.operations.values() if operation.guard}
+        gone = [wish for wish in self.callers.wishes if wish.pays and wish.name in before and wish.name not in left]
+        coming = [wish for wish in gone if all(told.key == wish.name for told in wish.told)][:RETURNING_MAX]
+        sends_of = self.fleet.spending.sends_of
+        sent_before = {wish.name: sends_of[wish.name] for wish in coming}
+        await asyncio.gather(*(self.callers.insist(wish) for wish in coming))
+        for wish in coming:
+            self.checkers.came_back(wish, sends_of[wish.name] - sent_before[wish.name])
 
     def _is_open(self, operation: Operation) -> bool:
         if operation.lease is not None:
