@@ -31,7 +31,7 @@ from proxy.engine.context import context_of, released_end, summary_of
 from proxy.engine.errand import Errand
 from proxy.engine.fallback import Fallbacks
 from proxy.engine.gate import Gate
-from proxy.engine.keeping import seal_response
+from proxy.engine.keeping import KeptRequest, seal_response
 from proxy.engine.late import Late, LateEvidence
 from proxy.engine.leases import Leases
 from proxy.engine.records import Records
@@ -69,6 +69,8 @@ class Carry:
     async def carry(self, errand: Errand, *, permitted: bool) -> Reply:
         await self.steps.reached(step.CALL_RECEIVED)
         claim = await self.records.claim(errand, permitted=permitted)
+        if errand.first is not None:
+            errand.first.tell()
         if claim.verdict is Verdict.OWNED and claim.operation is not None:
             await self.steps.reached(step.SENDING_RECORDED)
             reply = await self.see_through(errand, claim.operation, errand.policy)
@@ -78,20 +80,26 @@ class Carry:
         await self.gate.leave(errand)
         return await self.repeats.answer(errand, claim)
 
+    async def look(self, errand: Errand) -> Reply | None:
+        """What is known under the key answers one that has no place at the provider. None: it would have to send, which
+        is never so of a doubt when its time is up."""
+        claim = await self.records.claim(errand, permitted=False)
+        if claim.verdict is Verdict.ABSENT:
+            return None
+        if claim.verdict is not Verdict.IN_DOUBT:
+            return await self.repeats.answer(errand, claim)
+        fresh, resend = errand.operation, await self._resend_of(errand, claim)
+        if isinstance(resend, Reply):
+            return resend
+        errand.operation, errand.tries = fresh, 1  # it claims as it came
+        return None
+
     async def resume(self, errand: Errand, claim: Claim) -> Reply:
         """A repeat of something in doubt: the re-send that the decision allows, else 504. Nothing new is ever sent."""
-        errand.operation = operation = self.repeats.holder(claim)
-        kept = await self.repeats.kept_policy_and_request(errand, claim)
-        if kept is None or not claim.credential_accepted:
-            await self.gate.leave(errand)
-            # Under a credential that may belong to another account the same key would be another charge.
-            return unknown(operation, errand.shape, sent=False)
-        policy, errand.request = kept
-        errand.tries = 0
-        decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
-        if decision.action is not Action.RETRY_SAME_OPERATION:
-            await self.gate.leave(errand)
-            return await self.repeats.evidence_or(unknown(operation, errand.shape, sent=False), errand)
+        resend = await self._resend_of(errand, claim)
+        if isinstance(resend, Reply):
+            return resend
+        operation, (policy, errand.request, decision) = self.repeats.holder(claim), resend
         errand.tries = 1
         resent = advance(operation, Event.RESEND_RECORDED)
         resent = resent.changed(lease=Lease(errand.token, 0.0), misses=0, first_miss_at=None)
@@ -110,6 +118,21 @@ class Carry:
             return await self.repeats.wait(errand, operation)  # somebody else took it up first
         await self.steps.reached(step.RESEND_RECORDED)
         return await self.repeats.evidence_or(await self.see_through(errand, taken, policy), errand)
+
+    async def _resend_of(self, errand: Errand, claim: Claim) -> tuple[Policy, KeptRequest, Decision] | Reply:
+        """How what is in doubt may be sent again; else what its repeat is told, which needs no place."""
+        errand.operation = operation = self.repeats.holder(claim)
+        kept = await self.repeats.kept_policy_and_request(errand, claim)
+        if kept is None or not claim.credential_accepted:
+            await self.gate.leave(errand)
+            # Under a credential that may belong to another account the same key would be another charge.
+            return unknown(operation, errand.shape, sent=False)
+        errand.tries = 0
+        decision = decide(context_of(operation, kept[0], errand, self.clock, delay_s=0.0))
+        if decision.action is not Action.RETRY_SAME_OPERATION:
+            await self.gate.leave(errand)
+            return await self.repeats.evidence_or(unknown(operation, errand.shape, sent=False), errand)
+        return *kept, decision
 
     async def see_through(self, errand: Errand, operation: Operation, policy: Policy) -> Reply:
         """Attempt until it is settled, in doubt with nothing to try, or given up."""

@@ -27,6 +27,7 @@ from proxy.core.trace import trace_id_of
 from proxy.engine.carry import Carry
 from proxy.engine.errand import Errand
 from proxy.engine.fallback import Fallbacks
+from proxy.engine.firsts import Firsts
 from proxy.engine.forward import Forward, StreamedReply
 from proxy.engine.gate import Gate
 from proxy.engine.intents import Intents
@@ -66,6 +67,7 @@ class Engine:
     tasks: Tasks
     book: PolicyBook
     under_way: dict[str, Errand] = field(default_factory=dict)
+    firsts: Firsts = field(default_factory=Firsts)
 
     def knows(self, provider: str) -> bool:
         return provider in self.book.providers
@@ -144,12 +146,8 @@ class Engine:
     async def _run(self, errand: Errand) -> None:
         """The errand to its end, whether or not anybody still waits. Every way out tells those who wait."""
         try:
-            permit = await self.gate.permit(errand, len(self.under_way))
-            errand.turn, errand.refusal = permit.turn, permit.detail
-            reply = await self.carry.carry(errand, permitted=permit.granted)
-            if reply.problem is Problem.NOT_SENT and not permit.granted:
-                errand.limited = permit.limited
-                self.telemetry.tell(CallRefused(errand.policy.provider, permit.refusal))
+            behind = await self.firsts.answer_behind(errand, self.carry.look, self.clock)
+            reply = behind or await self._carried(errand)
             if errand.limited is not None and reply.outcome is not Outcome.SUCCEEDED:
                 reply = limited_by(reply, errand.limited)
         except JournalUnavailable:
@@ -160,8 +158,23 @@ class Engine:
         finally:
             errand.over.set_result(reply)
             errand.tell(reply)
+            self.firsts.leave(errand)
             if errand.turn is not None:
                 await self.gate.leave(errand)
+
+    async def _carried(self, errand: Errand) -> Reply:
+        """Through the gate. Where it would have to wait there, it looks first: what is known needs no place."""
+        permit = await self.gate.permit(errand, len(self.under_way), waits=False)
+        if permit.for_want_of_room:
+            if (reply := await self.carry.look(errand)) is not None:
+                return reply
+            permit = await self.gate.permit(errand, len(self.under_way))
+        errand.turn, errand.refusal = permit.turn, permit.detail
+        reply = await self.carry.carry(errand, permitted=permit.granted)
+        if reply.problem is Problem.NOT_SENT and not permit.granted:
+            errand.limited = permit.limited
+            self.telemetry.tell(CallRefused(errand.policy.provider, permit.refusal))
+        return reply
 
     def _without_a_record(self, errand: Errand) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""

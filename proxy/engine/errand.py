@@ -33,6 +33,28 @@ class Turn:
     probe: Probe | None
 
 
+@dataclass(slots=True, eq=False)
+class First:
+    """One that is ahead under its key."""
+
+    operation: Operation | None  # that it would start
+    claimed: bool = False  # its claim was answered, or is not made after all
+    _heard: asyncio.Future[None] | None = None  # of those behind it; most have nobody behind them
+
+    def tell(self) -> None:
+        self.claimed = True
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
+
+    async def wait(self, within_s: float) -> bool:
+        """Whether its claim was answered in time."""
+        if not self.claimed and within_s > 0:
+            if self._heard is None:
+                self._heard = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._heard}, timeout=within_s)
+        return self.claimed
+
+
 @dataclass(slots=True)
 class Errand:
     call: Call
@@ -60,6 +82,7 @@ class Errand:
     priority: Priority = Priority.HIGH
     refusal: str = ""  # why the gate did not permit anything new
     turn: Turn | None = None  # for the attempt that comes next, or is under way
+    first: First | None = None  # where it is the one ahead under its key
     grant: Grant | None = None  # what the retry that comes next was allowed by
     limited: Limited | None = None  # what held it back, as its answer tells
     held_by_circuit: bool = False  # what ended the last attempt before it began

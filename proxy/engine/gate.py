@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proxy.clock import Clock
-from proxy.core.admission import Lane
+from proxy.core.admission import AdmissionRefusal, Lane
 from proxy.core.call import Priority
 from proxy.core.circuit import CircuitRules, Group
 from proxy.core.evidence import Evidence, WireFault
@@ -52,6 +52,10 @@ class Permit:
     def by_circuit(self) -> bool:
         return self.refusal in _BY_CIRCUIT
 
+    @property
+    def for_want_of_room(self) -> bool:
+        return self.refusal == AdmissionRefusal.QUEUE_FULL
+
 
 _BY_CIRCUIT = frozenset(CircuitRefusal)
 _DRAINING = Permit(False, "draining", f"This sidecar is shutting down. {_NOTHING_SENT} Try again, another will answer.")
@@ -81,8 +85,8 @@ class Gate:
     recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
     _ill: Counter[str] = field(default_factory=Counter)
 
-    async def permit(self, errand: Errand, calls_under_way: int) -> Permit:
-        """Whether this call may start something new."""
+    async def permit(self, errand: Errand, calls_under_way: int, *, waits: bool = True) -> Permit:
+        """Whether this call may start something new. Waits for a place, a little, unless told not to."""
         policy = errand.policy
         if self.draining:
             return _DRAINING
@@ -91,7 +95,8 @@ class Gate:
             return Permit(False, "overloaded", detail)
         if not policy.contract.dedupes and self.cautious():
             return _ROLLED_BACK
-        permit = await self.turn(policy, Group.WRITE, _LANES[errand.priority], self._time_left_s(errand))
+        time_left_s = self._time_left_s(errand) if waits else 0.0
+        permit = await self.turn(policy, Group.WRITE, _LANES[errand.priority], time_left_s)
         if not permit.granted and permit.by_circuit and _falls_back_when_open(errand, policy):
             return Permit(True)  # it starts, is held back at once, and goes on by another route
         if permit.turn is not None and permit.turn.admitted.waited_s > 0 and not errand.still_there():

@@ -117,7 +117,7 @@ class Repeats:
             may_have_sent = operation.state is not State.BACKOFF
         if may_have_sent:
             return unknown(operation, errand.shape, sent=False, detail=_STILL_UNDER_WAY)
-        return problem(Problem.IN_FLIGHT, _NOT_YET_SENT, operation=operation, shape=errand.shape)
+        return problem(Problem.IN_FLIGHT, NOT_YET_SENT, operation=operation, shape=errand.shape)
 
     def _same_answer(self, errand: Errand, carrier: Errand) -> Reply:
         """What the first call came to, told to one that waited for it."""
@@ -210,4 +210,4 @@ _STILL_UNDER_WAY = (
     "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
     "Do not make another payment."
 )
-_NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
+NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."

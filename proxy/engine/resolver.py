@@ -191,10 +191,9 @@ class Resolver:
         errand.asked_in_vain = True
         decision = decide(context_of(operation, policy, errand, self.clock, delay_s=0.0))
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
-        if not resends or await self._resend(errand, operation, policy) is not None:
-            await self._look_again(
-                operation, policy, errand.token, look, asked_at
-            )  # what may not be sent is asked about
+        held_back_s = await self._resend(errand, operation, policy) if resends else None
+        if not resends or held_back_s is not None:  # what may not be sent is asked about
+            await self._look_again(operation, policy, errand.token, look, asked_at, held_back_s=held_back_s)
 
     async def _resend(self, errand: Errand, operation: Operation, policy: Policy) -> float | None:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
@@ -269,11 +268,20 @@ class Resolver:
         await self._look_again(sent, policy, token, Look(seen))
 
     async def _look_again(
-        self, operation: Operation, policy: Policy, token: str, look: Look | None, asked_at: float | None = None
+        self,
+        operation: Operation,
+        policy: Policy,
+        token: str,
+        look: Look | None,
+        asked_at: float | None = None,
+        *,
+        held_back_s: float | None = None,
     ) -> None:
         """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves. `asked_at`:
-        when it was asked, which is what a miss is worth."""
+        when it was asked, which is what a miss is worth. `held_back_s`: a re-send was due, and our limits kept it back;
+        it is young for a short time only, and must not wait for the schedule's next look."""
         ran_out = False
+        sooner_s = self._held_back_s(held_back_s) if held_back_s is not None else None
         before, attempts = operation, operation.attempts
 
         def step_from(current: Operation) -> Change:
@@ -288,8 +296,9 @@ class Resolver:
                 events = (Event.INQUIRY_MISSED,)
             if proof is not None and current.attempts == attempts and asked_at is not None:
                 after, _ = after_miss(current, proof, asked_at)
-            after = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
-            due_at = next_look_at(after, policy.resolve.schedule_s, now, self.outside.jitter(), proof=proof)
+            counted = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
+            due_at = next_look_at(counted, policy.resolve.schedule_s, now, self.outside.jitter(), proof=proof)
+            after, due_at = _moved(after, counted, due_at, now + sooner_s if sooner_s is not None else None)
             if due_at is not None and look is not None and look.retry_after_s is not None:
                 due_at = max(due_at, now + min(look.retry_after_s, _ASKED_FOR_MAX_S))
             if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
@@ -317,7 +326,7 @@ class Resolver:
     async def _later(self, operation: Operation, token: str, wait_s: float) -> None:
         """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
         is pulled forward, so there is no hurry to look again before."""
-        wait_s = min(max(wait_s, _HELD_BACK_S), _HELD_BACK_MAX_S) * (1.0 + self.chance.draw())
+        wait_s = self._held_back_s(wait_s)
 
         def step_from(current: Operation) -> Change:
             later = _given_back(current, token)
@@ -326,6 +335,9 @@ class Resolver:
             return Change(later, (), source="resolver", because=current.because, note="held back by our limits")
 
         await self.carry.records.write(operation, step_from)
+
+    def _held_back_s(self, wait_s: float) -> float:
+        return min(max(wait_s, _HELD_BACK_S), _HELD_BACK_MAX_S) * (1.0 + self.chance.draw())
 
     def _now(self, operation: Operation) -> float:
         """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
@@ -356,6 +368,15 @@ class Resolver:
         for record in changes(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
             self.telemetry.tell(record)
         self.outside.watch.tell(recorded.id)
+
+
+def _moved(
+    before: Operation, counted: Operation, due_at: float | None, resend_at: float | None
+) -> tuple[Operation, float | None]:
+    """The next look: by the schedule, or before that when our limits may let a re-send go. That one is not counted."""
+    if resend_at is None or (due_at is not None and due_at <= resend_at):
+        return counted, due_at
+    return before, resend_at
 
 
 def _given_back(operation: Operation, token: str) -> Operation:
