@@ -58,7 +58,8 @@ RATE        ?= 20
 SEED        ?= 1
 chaos: .venv/.dev .need-redis ## Real processes killed, paused and starved: make chaos [SECONDS=300 JOURNAL=redis KILLS=300]
 	@exec $(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) --journal $(JOURNAL) --contract $(CONTRACT) \
-		--kills $(KILLS) --redis-kills $(REDIS_KILLS) --rate $(RATE) --seed $(SEED) --only "$(MISHAPS)"
+		--kills $(KILLS) --redis-kills $(REDIS_KILLS) --rate $(RATE) --seed $(SEED) --only "$(MISHAPS)" \
+		$(if $(REPORT),--report "$(REPORT)")
 
 duplicates: .venv/.dev .need-redis ## A hundred calls at once under each of a thousand keys: make duplicates [KEYS=1000 EACH=100]
 	@exec $(BIN)/python -m tests.chaos.duplicates --keys $(or $(KEYS),1000) --each $(or $(EACH),100) \

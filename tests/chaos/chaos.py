@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from tests.chaos.mishaps import Mishaps
-from tests.chaos.report import Progress, late, report
-from tests.chaos.shop import FAULTS, Shop, session_of_the_shop
+from tests.chaos.report import Progress, late, met, report
+from tests.chaos.shop import FAULTS, READ_FAULTS, READS_FAULTY, Shop, session_of_the_shop
 from tests.chaos.verdict import Verdict, verdict_of
 from tests.chaos.world import World, world_of
 from tests.e2e.judge import all_at_rest
@@ -33,6 +34,7 @@ class Plan:
     seed: int = 1
     only: tuple[str, ...] = ()  # these mishaps; none named: all
     faults: tuple[str, ...] = FAULTS
+    reads_faulty: float = READS_FAULTY  # of all inquiries
     calm_s: float = CALM_S
 
 
@@ -43,6 +45,7 @@ class Outcome:
     payments: int
     verdict: Verdict
     report: str
+    faults: Counter[str] = field(default_factory=Counter)  # how often each was met
 
     @property
     def broken(self) -> list[str]:
@@ -56,9 +59,12 @@ async def wreak(plan: Plan, folder: Path) -> Outcome:
             shop = Shop(world, session, Random(plan.seed + 1), plan.calls_a_second, plan.faults)
             mishaps = Mishaps(world, shop, dice)
             progress = Progress(shop, mishaps)
+            chances = {fault: plan.reads_faulty / len(READ_FAULTS) for fault in READ_FAULTS}
+            await asyncio.to_thread(world.provider.weather, seed=plan.seed, read_faults=chances)
             paying = asyncio.ensure_future(shop.run())
             try:
                 await _wreak(plan, mishaps, progress)
+                await asyncio.to_thread(world.provider.weather)
                 shop.closed, shop.gives_up_mono = True, time.monotonic() + plan.calm_s
                 while not paying.done():
                     await asyncio.wait([paying], timeout=1.0)
@@ -107,5 +113,6 @@ def _judged(plan: Plan, world: World, shop: Shop, mishaps: Mishaps) -> Outcome:
         time.sleep(0.2)
     operations = one.operations()
     verdict = verdict_of(shop.payments, operations, world.provider)
-    told = report(world, shop, mishaps, verdict, len(operations))
-    return Outcome(plan, mishaps, len(shop.payments), verdict, told)
+    faults = met(world.provider.arrivals())
+    told = report(world, shop, mishaps, verdict, len(operations), faults)
+    return Outcome(plan, mishaps, len(shop.payments), verdict, told, faults)

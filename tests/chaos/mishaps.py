@@ -11,9 +11,11 @@ import resource
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from proxy.engine.steps import STEPS_OF_A_CALL, STEPS_OF_A_LOOK
@@ -31,11 +33,12 @@ STEPS_OF_A_WEBHOOK = (
 )
 STEPS_OF_A_SWEEP = ("expire_leases_asked", "expire_leases_done", "take_due_asked", "take_due_done", "doubt_counts_done")
 STEPS_OF_THE_JOURNAL = (
-    *("claim_asked", "claim_done", "record_asked", "record_done", "take_lease_asked", "take_lease_done"),
-    *("renew_asked", "renew_done", "sealed_done"),
+    *("claim_asked", "claim_done", "record_asked", "record_done", "renew_asked", "renew_done", "read_done"),
+    "sealed_done",
 )
 STEPS = (*STEPS_OF_A_CALL, *STEPS_OF_A_LOOK, *STEPS_OF_A_WEBHOOK, *STEPS_OF_A_SWEEP, *STEPS_OF_THE_JOURNAL)
 
+BACK_WITHIN_S = 5.0
 LIVES_S = (0.1, 0.8)  # between being back in service and the next mishap
 STEP_WITHIN_S = 6.0  # a step that is not reached by then: killed as it stands
 SERVED_WITHIN_S = 30.0  # after that it is not back at all
@@ -49,6 +52,19 @@ class Mishap:
     kind: str
     detail: str
     back_s: float  # infinite: it never came back
+    within_s: float = BACK_WITHIN_S  # it should
+    ready_s: float = 0.0  # of that, until its process listened, or what it stands on was there
+    heard: str = ""  # what was heard before the payment that went through
+    starved_s: float = 0.0  # how long the worst of its victims waited for a processor that others used
+
+    @property
+    def late(self) -> bool:
+        return self.back_s > self.within_s
+
+    def __str__(self) -> str:
+        how = f"ready after {self.ready_s:.1f} s, {self.starved_s:.1f} s without a processor"
+        heard = f", heard before: {self.heard}" if self.heard else ""
+        return f"back after {self.back_s:.1f} s: {self.kind} ({self.detail}); {how}{heard}"
 
 
 @dataclass
@@ -85,11 +101,22 @@ class Mishaps:
             "restart": self._restart,
             "edit": self._edit,
         }
+        before = {victim.process_id: _starved_s(victim) for victim in self.world.sidecars}
         detail, since_mono, victims = await doing[kind]()
-        served = [await self.shop.served_by(victim, SERVED_WITHIN_S) for victim in victims]
-        back_s = time.monotonic() - since_mono if all(served) else float("inf")
-        self.happened.append(Mishap(kind, detail, back_s))
+        ready_s = time.monotonic() - since_mono
+        found = [await self.shop.served_by(victim, SERVED_WITHIN_S) for victim in victims]
+        back_s = time.monotonic() - since_mono if all(served for served, _ in found) else float("inf")
+        heard = sum((counted for _, counted in found), Counter[str]())
+        told = ", ".join(f"{answer} x {count}" for answer, count in heard.most_common())
+        starved_s = max(_starved_s(victim) - before.get(victim.process_id, 0.0) for victim in victims)
+        self.happened.append(Mishap(kind, detail, back_s, self._within_s(kind), ready_s, told, starved_s))
         return self.happened[-1]
+
+    def _within_s(self, kind: str) -> float:
+        """A Redis that was started again may have forgotten its last moments. Where the provider would not notice a
+        payment made twice, nothing new is sent for one lease."""
+        careful = kind in {"kill_redis", "full_disk"} and self.world.redis is not None and self.world.contract == "none"
+        return BACK_WITHIN_S + (FLEET_LEASE_S if careful else 0.0)
 
     def count(self, *kinds: str) -> int:
         return sum(mishap.kind in kinds for mishap in self.happened)
@@ -114,7 +141,7 @@ class Mishaps:
         return since_mono, [victim]
 
     async def _kill_at_step(self) -> tuple[str, float, list[Victim]]:
-        victim, step = self._one(), self._next_step()
+        victim, step = self._one_at_step()
         victim.meets(step, self.dice.choice((1, 2, 5)) if step in STEPS_OF_A_CALL else 1, "KILL")
         if not await _comes_true(lambda: victim.ended, STEP_WITHIN_S):
             victim.is_spared()
@@ -123,11 +150,12 @@ class Mishaps:
         await asyncio.to_thread(victim.start)
         return step, since_mono, [victim]
 
-    def _next_step(self) -> str:
-        """All of them, one after the other, in an order of chance."""
+    def _one_at_step(self) -> tuple[Victim, str]:
+        """All steps, one after the other, in an order of chance. The first sidecar is the one that is told events."""
         if not self._steps:
             self._steps = self.dice.sample(STEPS, len(STEPS))
-        return self._steps.pop()
+        step = self._steps.pop()
+        return self.world.sidecars[0] if step in STEPS_OF_A_WEBHOOK else self._one(), step
 
     async def _pause(self) -> tuple[str, float, list[Victim]]:
         victim, sleeps_s = self._one(), self.dice.uniform(*SLEEPS_S)
@@ -139,7 +167,7 @@ class Mishaps:
 
     async def _pause_at_step(self) -> tuple[str, float, list[Victim]]:
         """Past its lease, with the work half done: the others take it up meanwhile."""
-        victim, step = self._one(), self._next_step()
+        victim, step = self._one_at_step()
         victim.meets(step, 1, "STOP")
         if not await _comes_true(lambda: victim.stopped, STEP_WITHIN_S):
             victim.is_spared()
@@ -236,6 +264,14 @@ class Mishaps:
         await asyncio.sleep(self.dice.uniform(0.5, 2.0))
         victim.knobs.turn()
         return f"{ahead_s:+g} s", time.monotonic(), [victim]
+
+
+def _starved_s(victim: Victim) -> float:
+    """How long it was ready to run in its life, and did not: the machine had other things to do."""
+    try:
+        return int(Path(f"/proc/{victim.process_id}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # it has just been killed, or this kernel does not count
+        return 0.0
 
 
 async def _comes_true(condition: Callable[[], bool], within_s: float) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.mishaps import STEPS, Mishap, Mishaps
-from tests.chaos.shop import Shop
+from tests.chaos.shop import READ_FAULTS, Shop
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import World
 
-BACK_WITHIN_S = 5.0
 SHOWN_MAX = 20  # broken promises told in full
 
 
@@ -42,14 +42,38 @@ class Progress:
 
 
 def late(happened: list[Mishap]) -> list[str]:
-    return [
-        f"back after {mishap.back_s:.1f} s: {mishap.kind} ({mishap.detail})"
-        for mishap in happened
-        if mishap.back_s > BACK_WITHIN_S
-    ]
+    return [str(mishap) for mishap in happened if mishap.late]
 
 
-def report(world: World, shop: Shop, mishaps: Mishaps, verdict: Verdict, operations: int) -> str:
+def names_of(faults: Iterable[str], read_faults: Iterable[str] = READ_FAULTS) -> list[str]:
+    """What `met` may count: a fault with other numbers is the same fault."""
+    written = sorted({_name(fault) for fault in faults})
+    return written + sorted({f"{_name(fault)}, of an inquiry" for fault in read_faults})
+
+
+def met(arrivals: Iterable[Mapping[str, object]]) -> Counter[str]:
+    """How often each fault befell what reached the provider, as the provider says."""
+    found = Counter[str]()
+    for arrival in arrivals:
+        if arrival["fault"] is not None:
+            found[f"{arrival['fault']}" + (", of an inquiry" if arrival["method"] == "GET" else "")] += 1
+    return found
+
+
+def table_of(columns: Mapping[str, Counter[str]], names: Iterable[str]) -> str:
+    """Each fault by each journal and contract: how often."""
+    widths = {column: max(8, len(column) + 2) for column in columns}
+    lines = [f"{'wire fault':<38}" + "".join(f"{column:>{width}}" for column, width in widths.items())]
+    for name in names:
+        lines.append(f"{name:<38}" + "".join(f"{columns[column][name]:>{width}}" for column, width in widths.items()))
+    return "\n".join(lines)
+
+
+def _name(fault: str) -> str:
+    return fault.partition("(")[0]
+
+
+def report(world: World, shop: Shop, mishaps: Mishaps, verdict: Verdict, operations: int, faults: Counter[str]) -> str:
     times_s: dict[str, list[float]] = defaultdict(list)
     for mishap in mishaps.happened:
         times_s[mishap.kind].append(mishap.back_s)
@@ -67,6 +91,9 @@ def report(world: World, shop: Shop, mishaps: Mishaps, verdict: Verdict, operati
         reached = {detail for detail in details if detail in STEPS}
         never = ", ".join(sorted(set(STEPS) - reached)) or "none"
         lines += ["", f"steps met: {len(reached)} of {len(STEPS)}; not met: {never}"]
+    expected = names_of(shop.faults)
+    missing = ", ".join(name for name in expected if not faults[name]) or "none"
+    lines.append(f"wire faults met: {sum(map(bool, map(faults.get, expected)))} of {len(expected)}; not met: {missing}")
     if not world.is_turnable:
         lines.append("left out, for want of a C compiler: slow disks and wrong clocks")
     told = ", ".join(f"{answer} x {count}" for answer, count in shop.told.most_common(12))

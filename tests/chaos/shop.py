@@ -24,21 +24,21 @@ SPENT = {"succeeded", "declined"}  # after any other end the same key may try ag
 # What the wire does to one arrival. Where the money moves after all, it has moved long before absent is believed.
 FAULTS = (
     *("bad_chunk", "close_before_commit", "declined", "drip(drip_s=0.3)", "drop_after_commit", "empty_200"),
-    *(
-        "error_500_after_commit",
-        "error_500_before_commit",
-        "error_503",
-        "extra_response",
-        "foreign_response",
-        "garbage",
-    ),
-    *("hang_after_commit(hang_s=4)", "hang_before_commit(hang_s=4)", "html_502", "html_504_after_commit"),
+    *("error_500_after_commit", "error_500_before_commit", "error_503", "extra_response", "foreign_response"),
+    *("garbage", "hang_after_commit(hang_s=4)", "hang_before_commit(hang_s=4)", "html_502", "html_504_after_commit"),
     *("late_commit(late_s=1, hang_s=4)", "late_commit(late_s=4, hang_s=1)", "late_response(late_s=1)"),
     *("late_response(late_s=3)", "black_hole(heal_s=3, hang_s=1)", "black_hole(heal_s=3, hang_s=6)"),
-    *("rate_limited(retry_after_s=0)", "reset_after_commit", "reset_before_commit"),
-    *("reset_before_read", "slow(slow_s=0.5)", "slow(slow_s=1.5)", "truncated_body", "truncated_head"),
-    *("unauthorized", "wrong_amount", "wrong_length", "drop_after_commit", "drop_after_commit", "reset_after_commit"),
+    *("black_hole(heal_s=3, hang_s=0)", "rate_limited(retry_after_s=0)"),
+    *("reset_after_commit", "reset_before_commit", "reset_before_read", "slow(slow_s=0.5)", "slow(slow_s=1.5)"),
+    *("truncated_body", "truncated_head", "unauthorized", "wrong_amount", "wrong_length"),
 )
+# And to one inquiry in five.
+READ_FAULTS = (
+    *("bad_chunk", "empty_200", "error_500_before_commit", "error_503", "extra_response", "foreign_response"),
+    *("garbage", "hang_before_commit(hang_s=4)", "html_502", "rate_limited(retry_after_s=0)", "reset_before_read"),
+    *("slow(slow_s=1)", "truncated_body", "truncated_head", "unauthorized", "wrong_length"),
+)
+READS_FAULTY = 0.2
 SOURCES = (*("tok_ok",) * 12, "tok_stolen_card", "tok_insufficient_funds")
 WEBHOOKS = ("", "", "normal", "early", "late(delay_s=1)", "twice", "ten_times", "never")
 REFUSED_WEBHOOKS = ("forged", "old_timestamp")
@@ -65,6 +65,11 @@ class Payment:
         return any(answer.outcome in SPENT for answer in self.told)
 
     @property
+    def is_contradicted(self) -> bool:
+        """Whether the provider says something else of it than it does."""
+        return "wrong_amount" in self.script or "foreign_response" in self.script
+
+    @property
     def body(self) -> dict:
         metadata = {"order_id": self.order}
         return {"amount": self.amount, "currency": "EUR", "source": self.source, "metadata": metadata}
@@ -89,12 +94,15 @@ class Shop:
     open: int = 0
     closed: bool = False  # nobody comes any more
     gives_up_mono: float = float("inf")
+    _ahead: list[str] = field(default_factory=list)
+    _paying: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Until it is closed, and whoever came knows or has given up."""
         loop = asyncio.get_running_loop()
         due_mono = loop.time()
         async with asyncio.TaskGroup() as paying:
+            self._paying = paying
             while not self.closed:
                 due_mono = max(due_mono + 1 / self.calls_a_second, loop.time() - 1.0)
                 await asyncio.sleep(max(0.0, due_mono - loop.time()))
@@ -105,23 +113,29 @@ class Shop:
         dice = self.dice
         # Where nothing is sent again in doubt, each fault may cost the time that "not found" must settle.
         faults = dice.choice((1, 1, 2, 3)) if self.world.contract in {"replayed", "reexecuted"} else 1
-        script = ",".join(dice.choice(self.faults) for _ in range(faults))
+        script = ",".join(self._next_fault() for _ in range(faults)) if dice.random() < FAULTY else ""
         # One that is refused holds up those behind it.
         webhook = dice.choice(WEBHOOKS if dice.random() < 0.99 else REFUSED_WEBHOOKS)
         payment = self._next(
             amount=dice.randrange(100, 100_000),
             source=dice.choice(SOURCES),
-            script=script if dice.random() < FAULTY else "",
+            script=script,
             webhook=webhook,
             at_once=dice.choice((1, 1, 1, 1, 1, 1, 1, 2, 5)),
             fresh=dice.random() < 0.25,
         )
         if self.world.contract == "replayed" and "error_500_before_commit" in payment.script:
             payment.fresh = True  # the provider says it again under this key for ever
-        if "wrong_amount" in payment.script or "foreign_response" in payment.script:
+        if payment.is_contradicted:
             payment.webhook = "never"  # told the truth beside it, the provider contradicts itself: rightly an incident
         payment.at_once = 1 if payment.fresh else payment.at_once
         return payment
+
+    def _next_fault(self) -> str:
+        """All of them, one after the other, in an order of chance."""
+        if not self._ahead:
+            self._ahead = self.dice.sample(self.faults, len(self.faults))
+        return self._ahead.pop()
 
     def _next(self, **what: object) -> Payment:
         payment = Payment(len(self.payments), **what)  # type: ignore[arg-type]  # the fields of a payment
@@ -165,15 +179,33 @@ class Shop:
         payment.told.append(answer)
         return answer
 
-    async def served_by(self, sidecar: Victim, within_s: float) -> bool:
-        """Whether a payment of its own goes through it: tried again at once, until it does."""
-        payment, until_mono = self._next(), time.monotonic() + within_s
+    async def served_by(self, sidecar: Victim, within_s: float) -> tuple[bool, Counter[str]]:
+        """Whether a payment of its own goes through: tried again at once, until it does; and what it heard before. One
+        that is in doubt is asked for like any other, and the next one tried: where nothing may be sent again it has to
+        settle, however well the sidecar is."""
+        payment, until_mono, heard = self._next(), time.monotonic() + within_s, Counter[str]()
         while time.monotonic() < until_mono:
             answer = await self.call(payment, sidecar, 2000)
             if answer is not None and answer.status_code == 200:
-                return True
+                return True, heard
+            heard[_said(answer)] += 1
+            if answer is not None and answer.problem == "unknown":
+                self._asked_for(payment)
+                payment = self._next()
             await asyncio.sleep(0.02)
-        return False
+        self._asked_for(payment)
+        return False, heard
+
+    def _asked_for(self, payment: Payment) -> None:
+        assert self._paying is not None
+        self._paying.create_task(self._paid(payment))
+
+
+def _said(answer: Answer | None) -> str:
+    if answer is None:
+        return "nobody answered"
+    limited = answer.headers.get("Paywitness-Limited-By", "").partition(";")[0]
+    return " ".join(filter(None, (str(answer.status_code), answer.outcome, answer.problem, limited)))
 
 
 def session_of_the_shop() -> aiohttp.ClientSession:

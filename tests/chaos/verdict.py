@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.shop import Payment
@@ -11,6 +11,9 @@ from tests.e2e.conftest import Provider
 from tests.e2e.judge import NO_EFFECT, is_at_rest
 
 EXCUSED = {"journal_rollback"}  # Redis said that it may have forgotten something, as it should
+# A provider that answers with another amount, or another's charge, and tells the truth when it is asked, contradicts
+# itself. Where its answer is recorded last, by a spool or after a kill, that is rightly an incident.
+CONTRADICTIONS = {"another_amount", "two_references"}
 
 
 @dataclass
@@ -28,17 +31,20 @@ class Verdict:
         return [f"{promise}: {line}" for promise, lines in named.items() for line in lines]
 
 
-def verdict_of(payments: Iterable[Payment], operations: list[dict], provider: Provider) -> Verdict:
+def verdict_of(payments: Sequence[Payment], operations: list[dict], provider: Provider) -> Verdict:
     verdict = Verdict()
     charges: dict[str, list[dict]] = defaultdict(list)
     for entry in provider.ledger("&kind=charge"):
         charges[entry["order"]].append(entry)
     by_order: dict[str, list[dict]] = defaultdict(list)
+    contradicted = {payment.order for payment in payments if payment.is_contradicted}
     for operation in operations:
-        by_order[operation["guard"]["shown"]].append(operation)
+        order = operation["guard"]["shown"]
+        by_order[order].append(operation)
         if not is_at_rest(operation) or operation["state"] == "requires_review":
             verdict.stuck.append(f"{operation['id']} is {operation['state']}: {operation}")
-        if operation["incident"] and operation["incident"] not in EXCUSED:
+        excused = EXCUSED | (CONTRADICTIONS if order in contradicted else set())
+        if operation["incident"] and operation["incident"] not in excused:
             verdict.lies.append(f"{operation['id']} is an incident, {operation['incident']}: {operation}")
     for payment in payments:
         _judge(payment, charges.pop(payment.order, []), by_order[payment.order], verdict)
@@ -58,7 +64,7 @@ def _judge(payment: Payment, paid: list[dict], operations: list[dict], verdict: 
         verdict.lies.append(f"{about}, and was not paid")
     if paid and payment.told[-1:] and payment.told[-1].outcome in NO_EFFECT:
         verdict.lies.append(f"{about}, at last {payment.told[-1].outcome}, and was paid")
-    if not payment.ended:
+    if not payment.ended and not any(operation["incident"] in CONTRADICTIONS for operation in operations):
         verdict.stuck.append(f"{about}: nobody was told how it ended")
     shown = {answer.json.get("id") for answer in payment.told if answer.status_code == 200 and not answer.problem}
     if shown - {entry["charge"] for entry in paid}:

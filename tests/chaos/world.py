@@ -120,14 +120,13 @@ def world_of(folder: Path, journal: str, contract: str, edits: Edits = SOON) -> 
     provider = start_provider(contract, free_port())
     world = World(folder, journal, contract, provider, library=compiled(folder))
     try:
-        options: tuple[str, ...] = ()
+        options: tuple[str, ...] = ("--lease-seconds", f"{FLEET_LEASE_S:.0f}")
         environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
         if journal == "redis":
             world.redis = RedisServer(folder / "redis")
             world.redis_knobs = Knobs(folder / "redis-knobs", world.library)
             world.start_redis()
-            options = ("--journal", world.redis.url, "--limits", world.redis.url)
-            options += ("--lease-seconds", f"{FLEET_LEASE_S:.0f}")
+            options += ("--journal", world.redis.url, "--limits", world.redis.url)
             environment |= FLEET_SECRETS
         for number in range(FLEET if world.redis is not None else 1):
             home = folder / f"sidecar-{number}"
