@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from proxy.cli.ca import ca
-from proxy.cli.circuits import circuits
-from proxy.cli.demo import demo
-from proxy.cli.doctor import doctor
-from proxy.cli.ops import ops
-from proxy.cli.policy import policy
-from proxy.cli.redirect import redirect
-from proxy.cli.run import run
-from proxy.cli.sandbox import sandbox
+_COMMANDS = ("run", "demo", "sandbox", "policy", "ops", "circuits", "ca", "redirect", "doctor")
+
+
+class _Commands(click.Group):
+    """Each is loaded when it is asked for: a sidecar that was killed is back the sooner."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        found = getattr(import_module(f"proxy.cli.{name}"), name)
+        return found if isinstance(found, click.Command) else None
+
 
 _EPILOG = """
 \b
@@ -26,7 +34,7 @@ First steps:
 """
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="paywitness", prog_name="paywitness")
 def main() -> None:
     """Paywitness carries payment calls to providers and knows what became of each one.
@@ -34,7 +42,3 @@ def main() -> None:
     Point a service at http://127.0.0.1:8700/{provider}/... instead of the provider. Every call is journalled before it
     is sent; a lost response is an unknown outcome, not a failure; a retry happens only where it cannot charge twice.
     """
-
-
-for command in (run, demo, sandbox, policy, ops, circuits, ca, redirect, doctor):
-    main.add_command(command)

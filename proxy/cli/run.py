@@ -18,7 +18,6 @@ from proxy.chance import SystemChance
 from proxy.cli.greeting import greeting
 from proxy.core.errors import PaywitnessError, SettingsError
 from proxy.policy.shipped import shipped_directory
-from proxy.sandbox.server import Sandbox, SandboxOptions
 from proxy.serving import serve
 from proxy.settings import OFF, Address, Settings, Unlisted, read_address, read_duration, read_listener, read_sink
 
@@ -263,6 +262,8 @@ async def _serve(settings: Settings) -> None:
     environment: Mapping[str, str] = os.environ
     async with AsyncExitStack() as beside:
         if settings.sandbox is not None:
+            from proxy.sandbox.server import Sandbox, SandboxOptions  # no part of a start without one
+
             secret = environment.get(_SANDBOX_SECRET) or SystemChance().token()
             environment = {**environment, _SANDBOX_SECRET: secret}
             sandbox = Sandbox(SandboxOptions(webhooks=_told_to(settings.webhooks, secret)))
