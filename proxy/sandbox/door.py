@@ -53,7 +53,7 @@ class Door:
             with contextlib.suppress(asyncio.CancelledError):  # we have just asked for it
                 await self._keeper
         if self._server is not None:
-            self._server.close()
+            await _end(self._server)
         if self._placeholder is not None:
             self._placeholder.close()
 
@@ -66,7 +66,7 @@ class Door:
             self._changed.clear()
             refuses = self._in_force().refuses()
             if refuses and self._server is not None:
-                self._shut()
+                await self._shut()
             elif not refuses and self._server is None:
                 await self._listen()
             wait_s = self._in_force().next_change_s()
@@ -84,15 +84,23 @@ class Door:
             self._placeholder.close()
             self._placeholder = None
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         if self._server is None:
             return
-        listening = self._server.sockets[0]
-        family, address = listening.family, listening.getsockname()
-        self._server.close()
-        self._server = None
+        server, self._server = self._server, None
+        family, address = server.sockets[0].family, server.sockets[0].getsockname()
+        await _end(server)
         # Bound but not listening: callers are refused, and nobody else takes the port meanwhile.
         self._placeholder = socket.socket(family, socket.SOCK_STREAM)
         self._placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._placeholder.bind(address)
         self._send_away()
+
+
+async def _end(server: asyncio.Server) -> None:
+    """Close it, after what it has accepted has begun: asyncio would lose the sockets of those."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    await asyncio.sleep(0)
+    server.close()
