@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def test_the_spool_stands_in_our_home_unless_it_has_a_place_of_its_own() -> None
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
     """What would have been started. Nothing of the machine's own comes in."""
     settings: list[Settings] = []
-    monkeypatch.setattr(sys.modules["proxy.cli.run"], "_run", settings.append)
+    monkeypatch.setattr(import_module("proxy.cli.run"), "_run", settings.append)
     monkeypatch.chdir(tmp_path)
     for option in OPTIONS:
         monkeypatch.delenv(str(option.envvar), raising=False)

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _opening(open_journal: Callable[..., Any], fate: Fate) -> Callable[..., Any]
 
 if __name__ == "__main__":
     fate = Fate(Path(sys.argv[1]))
-    run: Any = sys.modules["proxy.cli.run"]  # the name `run` in the package is the command
+    run: Any = import_module("proxy.cli.run")
     run.serve = partial(run.serve, steps=fate)
     serving.open_journal = _opening(serving.open_journal, fate)
     main(sys.argv[2:])

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from proxy.cli import main
@@ -27,6 +28,6 @@ class EndAt:
 
 if __name__ == "__main__":
     step, number = sys.argv[1], signal.Signals[f"SIG{sys.argv[2]}"]
-    run: Any = sys.modules["proxy.cli.run"]  # the name `run` in the package is the command
+    run: Any = import_module("proxy.cli.run")
     run.serve = partial(run.serve, steps=EndAt(step, number))
     main(sys.argv[3:])
