@@ -288,8 +288,7 @@ def test_the_commands_and_links_of_a_runbook_are_real(page: Path, monkeypatch: p
         command: click.Command = main
         for word in shlex.split(line):
             if isinstance(command, click.Group) and not word.startswith("-"):
-                assert word in command.commands, line
-                command = command.commands[word]
+                command = named(command, word)
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert (page.parent / target).exists(), target
 
@@ -297,8 +296,14 @@ def test_the_commands_and_links_of_a_runbook_are_real(page: Path, monkeypatch: p
 def parse(command: click.Command, words: list[str]) -> None:
     """As the command line would, without running anything: raises where an option is unknown or missing."""
     while isinstance(command, click.Group) and words:
-        command, words = command.commands[words[0]], words[1:]
+        command, words = named(command, words[0]), words[1:]
     command.make_context(command.name, words)
+
+
+def named(group: click.Group, name: str) -> click.Command:
+    found = group.get_command(click.Context(group), name)
+    assert found is not None, name
+    return found
 
 
 def test_rules_name_only_metrics_that_are_documented_or_recorded() -> None:
