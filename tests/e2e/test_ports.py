@@ -26,6 +26,7 @@ def test_a_port_is_one_providers_and_follows_its_policy(
     first, second = free_port(), free_port()
     sidecar = make_sidecar(sandbox.url, ("merchant: shop", f"listen: 127.0.0.1:{first}\nmerchant: shop"))
     sidecar.start()
+    wait_until(lambda: listens(first), "the port opening")  # after the main one, which a policy must not take from us
     assert charge(f"http://127.0.0.1:{first}", "a") == (200, None)
     assert charge(sidecar.url, "a") == (200, "true")  # the same operation by its path on the main port
     policy = sidecar.home / "policies" / "acme.yaml"
