@@ -6,7 +6,7 @@ BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 CODE   := $(wildcard proxy tests bench deploy)
 # Many tests wait for processes and clocks: more workers than cores, and none that has run out of work waits for another.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 / 2 )))
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo quick test check format bench compare simulate chaos duplicates fuzz dashboards pictures clean

@@ -44,6 +44,7 @@ class Pair:
         self.link.lead_to(free_port())
         self.link.drop()
         wait_until(lambda: self.replica.info("replication")["master_link_status"] == "down", "the cut")
+        wait_until(lambda: self.primary.info("replication")["connected_slaves"] == "0", "the primary's notice of it")
 
     def fail_over(self) -> None:
         """The primary dies with all that only it knew; the replica takes its place."""

@@ -19,7 +19,8 @@ class Forwarder:
 
     def lead_to(self, port: int) -> None:
         """New connections lead there; those that stand stay."""
-        self._to = port
+        with self._lock:
+            self._to = port
 
     def drop(self) -> None:
         """End every connection that stands."""
@@ -40,8 +41,9 @@ class Forwarder:
                 caller, _ = self._server.accept()
             except OSError:
                 return
+            leads_to = self._to
             try:
-                redis = socket.create_connection(("127.0.0.1", self._to), timeout=5)
+                redis = socket.create_connection(("127.0.0.1", leads_to), timeout=5)
             except OSError:
                 caller.close()
                 continue
@@ -49,6 +51,10 @@ class Forwarder:
             for each in (caller, redis):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
+                if leads_to != self._to:  # it leads elsewhere by now, and this one was not there to be dropped
+                    caller.close()
+                    redis.close()
+                    continue
                 self._open |= {caller, redis}
             for source, sink in ((caller, redis), (redis, caller)):
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
