@@ -8,6 +8,9 @@ CODE   := $(wildcard proxy tests bench deploy)
 # Many tests wait for processes and clocks: more workers than cores, and none that has run out of work waits for another.
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
+# Some machines forbid it. Without it every sidecar that a test starts, and every worker, would compile all it loads.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo quick test check format bench compare simulate chaos duplicates fuzz dashboards pictures clean
 
