@@ -12,7 +12,6 @@
     hall         what the connections of one server share
     patience     the part of a connection that knows what it waits for, how long, and how to end
     connection   one caller's connection: half-closing, leaving, what may follow what
-    written      what aiohttp is told of an answer that we wrote ourselves
     streaming    an answer that is passed on while it is still coming
     exchange     one request from its head to its answer, as one vertical list
     sniffing     what a redirected caller wants, looked at and left unread

@@ -18,7 +18,7 @@ from proxy.edge.wishes import Head
 class Body:
     """One request's body. Read it once, in one of the two ways."""
 
-    __slots__ = ("_connection", "_limits", "_loop", "_owes_continue", "_stream", "_waited_s", "length", "present")
+    __slots__ = ("_connection", "_limits", "_owes_continue", "_stream", "_waited_s", "length", "present")
 
     def __init__(self, connection: Connection, stream: StreamReader, head: Head, limits: EdgeLimits) -> None:
         self.present = head.chunked or bool(head.length)
@@ -26,7 +26,6 @@ class Body:
         self._connection = connection
         self._stream = stream
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
         self._owes_continue = head.expects_continue
         self._waited_s = 0.0
 
@@ -73,11 +72,12 @@ class Body:
 
     async def _wait(self) -> bytes:
         limits = self._limits
-        began_mono = self._loop.time()
+        loop = asyncio.get_running_loop()
+        began_mono = loop.time()
         earned_s = limits.body_start_s + self._stream.total_bytes / limits.body_bytes_per_s_min
         within_s = min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s)
         piece = await self._connection.more_of(self._stream, limits.piece_bytes_max, within_s)
-        self._waited_s += self._loop.time() - began_mono
+        self._waited_s += loop.time() - began_mono
         return piece
 
 

@@ -1,9 +1,10 @@
 """One caller's connection: aiohttp's, with what it lacks.
 
-aiohttp parses, queues and calls; it has no bound on the time that heads and bodies take, drops the answer of a caller
-that half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the
-next, and logs malformed lines as they came. That is mended here and in `patience`. Some of the attributes with an
-underscore are aiohttp's own; the tests of this room hold them down.
+aiohttp parses and queues; it has no bound on the time that heads and bodies take, drops the answer of a caller that
+half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the next,
+and logs malformed lines as they came. That is mended here and in `patience`. What it would make for every request (a
+task, a request, a writer, a response) nobody here needs: `start` takes the parsed heads itself. Some of the attributes
+with an underscore are aiohttp's own; the tests of this room hold them down.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any, cast
+from typing import cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http import RawRequestMessage
@@ -25,9 +27,10 @@ from proxy.edge.limits import TOO_MANY_CONNECTIONS
 from proxy.edge.patience import ASKING, PatientConnection, Waits
 from proxy.edge.refused import BodyLost, Refused, malformed
 from proxy.edge.way import Way
-from proxy.edge.written import IS_OVER
 
 _log = logging.getLogger("paywitness.edge")
+
+Serve = Callable[[RawRequestMessage, StreamReader, "Connection"], Awaitable[bool]]  # whether the connection goes on
 
 _PLAIN_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
 
@@ -77,7 +80,44 @@ class Connection(PatientConnection):
             return  # it was never let in
         self._hall.leave(self)
         self._wire = None
+        if self._body is not None and not self._body.is_eof():
+            self._body.set_exception(ConnectionResetError())  # somebody may be waiting for the rest of it
         super().connection_lost(exc)
+
+    async def start(self) -> None:
+        """Serve one request after the other, in the one task that aiohttp makes for a connection."""
+        serve = cast(Serve, self._request_handler)
+        while not self._force_close:
+            if not self._messages:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            message, body = self._messages.popleft()
+            if self._parser is not None:
+                self._parser.message_consumed()
+            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+                self._resume_reading_if_drained()
+            if not await self._served(serve, message, body):
+                break
+        if not self._force_close and self._wire is not None:
+            self._wire.close()
+
+    async def _served(self, serve: Serve, message: object, body: StreamReader) -> bool:
+        """Whether another request may follow."""
+        try:
+            if isinstance(message, RawRequestMessage):
+                return await serve(message, body, self) and not self._close
+            self._cannot_parse(getattr(message, "exc", None))
+        except asyncio.CancelledError:
+            self.force_close()
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody knows what has been done: promise nothing
+            # Its text may hold a caller's bytes; its class does not.
+            _log.error("a connection ended by %s", type(error).__name__)
+            self.break_off()
+        return False
 
     def data_received(self, data: bytes) -> None:
         requests_before = self._request_count
@@ -124,28 +164,6 @@ class Connection(PatientConnection):
         if self._wire is not None and not self._wire.can_write_eof():
             return False  # under TLS nobody can half-close
         return self._waits_for in (Waits.NOTHING, Waits.BODY, Waits.TAKING)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """What aiohttp could not parse. Its own version logs the offending line and sends it back."""
-        if not isinstance(exc, HttpProcessingError):
-            self.break_off()  # not the caller's fault, and nobody knows what has been done: promise nothing
-        elif isinstance(exc, LineTooLong):
-            limit = self._hall.limits.line_bytes_max
-            self._say_and_part(Refused(Problem.TOO_LARGE, f"A line of the head is longer than {limit} bytes.", 431))
-        else:
-            detail = "The request is not well-formed HTTP/1.1, or its framing can be read in two ways."
-            self._say_and_part(malformed(detail))
-        return IS_OVER
-
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """aiohttp's last resort. The exception's text may hold a caller's bytes; its class does not."""
-        _log.error("a connection ended by %s", type(kw.get("exc_info")).__name__)
 
     # -- what the exchange asks
 
@@ -213,6 +231,17 @@ class Connection(PatientConnection):
         """
         if self._serving and self.http11 and not self._answering and self._waits_for is Waits.NOTHING:
             self.say_continue()
+
+    def _cannot_parse(self, error: object) -> None:
+        """aiohttp's own words for it would log the offending line and send it back."""
+        if not isinstance(error, HttpProcessingError):
+            self.break_off()  # not the caller's fault, and nobody knows what has been done: promise nothing
+        elif isinstance(error, LineTooLong):
+            limit = self._hall.limits.line_bytes_max
+            self._say_and_part(Refused(Problem.TOO_LARGE, f"A line of the head is longer than {limit} bytes.", 431))
+        else:
+            detail = "The request is not well-formed HTTP/1.1, or its framing can be read in two ways."
+            self._say_and_part(malformed(detail))
 
     def _cannot_read(self) -> None:
         if self._waits_for in ASKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import cast
 
-from aiohttp import web
+from aiohttp import StreamReader
 from aiohttp.http import HttpVersion11, RawRequestMessage
 
 from proxy.core.reply import Problem, Reply, problem
@@ -22,7 +22,6 @@ from proxy.edge.limits import CALLER_LEFT
 from proxy.edge.refused import CallerLeft, Refused
 from proxy.edge.request import WELCOME, Asked, head_size, read_request
 from proxy.edge.streaming import pass_on
-from proxy.edge.written import GOES_ON, IS_OVER
 
 _log = logging.getLogger("paywitness.edge")
 
@@ -36,18 +35,16 @@ class Exchanges:
     carrier: Carrier
     hall: Hall
 
-    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. Never raises for the caller's or the engine's sake."""
-        message: RawRequestMessage = request._message  # as it was parsed; aiohttp's own properties normalise
-        connection = cast(Connection, request.protocol)
+    async def serve(self, message: RawRequestMessage, stream: StreamReader, connection: Connection) -> bool:
+        """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self.hall.serving.add(task)
         self.hall.counters.requests += 1
         connection.begin(http11=message.version == HttpVersion11)
         goes_on = False
         try:
-            reply, closes = await self._reply_to(message, request, connection)
-            goes_on = not closes and connection.may_go_on(message, request.content)
+            reply, closes = await self._reply_to(message, stream, connection)
+            goes_on = not closes and connection.may_go_on(message, stream)
             if isinstance(reply, Reply):
                 await self._write(reply, message.method, connection, goes_on=goes_on)
             else:
@@ -59,10 +56,10 @@ class Exchanges:
         finally:
             self.hall.serving.discard(task)
             connection.finish(goes_on=goes_on)
-        return GOES_ON if goes_on else IS_OVER
+        return goes_on
 
     async def _reply_to(
-        self, message: RawRequestMessage, request: web.BaseRequest, connection: Connection
+        self, message: RawRequestMessage, stream: StreamReader, connection: Connection
     ) -> tuple[Reply | StreamedReply, bool]:
         """The answer, and whether the connection must end with it."""
         try:
@@ -74,7 +71,7 @@ class Exchanges:
                 return WELCOME, False
             if asked.is_ours:
                 return await self._page(asked), False
-            body = Body(connection, request.content, asked.head, self.hall.limits)
+            body = Body(connection, stream, asked.head, self.hall.limits)
             return await self._carried(asked, body, connection), False
         except Refused as refusal:
             self.hall.counters.refused[refusal.kind] += 1

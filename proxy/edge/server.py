@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -54,7 +54,8 @@ class EdgeServer:
         machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
         if self._server is None:
-            self._server = web.Server(self._exchanges.serve)  # it does not cancel when a caller leaves: keep that
+            # It does not cancel when a caller leaves: keep that. `serve` is called by our connections, never by it.
+            self._server = web.Server(cast(Any, self._exchanges.serve))
             self._sweep_timer = loop.call_later(self._hall.limits.tick_s, self._sweep, loop)
         server = self._server
         listener: asyncio.Server | Porch

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from aiohttp import web
+from aiohttp import StreamReader
 from aiohttp.http import RawRequestMessage
 
 from proxy.clock import Clock, SystemClock
@@ -75,7 +75,7 @@ class _Deliveries(Exchanges):
     receiver: Receiver
 
     async def _reply_to(
-        self, message: RawRequestMessage, request: web.BaseRequest, connection: Connection
+        self, message: RawRequestMessage, stream: StreamReader, connection: Connection
     ) -> tuple[Reply | StreamedReply, bool]:
         limits = self.hall.limits
         try:
@@ -87,7 +87,7 @@ class _Deliveries(Exchanges):
                 return _reply(WebhookReply(404)), False
             if asked.method != "POST":
                 return _reply(WebhookReply(405)), False
-            body = await Body(connection, request.content, asked.head, limits).whole()
+            body = await Body(connection, stream, asked.head, limits).whole()
         except Refused as refusal:
             self.hall.counters.refused[refusal.kind] += 1
             if refusal.kind in (Problem.PATH_NOT_ALLOWED, Problem.PROVIDER_NOT_ALLOWED):
