@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from proxy.core.errors import JournalUnavailable
+from proxy.journal.redis_answers import Answers
 from proxy.journal.redis_connection import (
     ASK_REPLICATION,
     ELSEWHERE,
@@ -76,6 +77,7 @@ class Lane:
         self._tasks = Tasks()
         self._running: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
+        self._answers: Answers | None = None  # what comes on it
         self._standing = standing
         self._binds = binds
         self._standing_asked_at = 0.0
@@ -166,33 +168,27 @@ class Lane:
         wanted = standing.replicas_wanted if standing is not None else 0
         waits = wanted > 0 and any(call.binding is not None for call in calls)
         asks = standing is not None and self._is_time_to_ask()
+        answers = self._answers = self._answers or Answers(connection)
         await _send(connection, wires, wanted if waits else 0, asks)
         self.round_trips += 1
-        forgotten: list[_Call] = []
-        bound: list[tuple[_Call, Any]] = []
-        lost = False
-        for call in calls:
-            answer = await _answer(connection)
-            if isinstance(answer, NoScriptError):
-                forgotten.append(call)
-            elif isinstance(answer, ResponseError):
-                _refuse(call, answer)
-                lost = lost or isinstance(answer, ELSEWHERE)
-            elif waits and call.binding is not None and call.binding(answer):
-                bound.append((call, answer))
-            else:
-                _tell(call, answer)
+        heard = _Heard(waits)
+        unheard = iter(calls)
+        left = len(calls)
+        while left:
+            for answer in await answers.some(left):
+                heard.take(next(unheard), answer)
+                left -= 1
         if waits:
-            _release(bound, await _answer(connection), wanted)
+            _release(heard.bound, await answers.next(), wanted)
         if asks and standing is not None:
-            info = await _answer(connection)
+            info = await answers.next()
             told = replication_in(info) if isinstance(info, bytes) else None
             if told is not None and told.primary:
                 await standing.hear(connection, told)
                 self._connected_under = standing.replication_id
-        if lost:
+        if heard.lost:
             await self._disconnect()
-        return forgotten
+        return heard.forgotten
 
     def _is_time_to_ask(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -207,7 +203,7 @@ class Lane:
         await self._disconnect()
         self._connection = connection = await connected(self._place)
         await connection.send_command(*ASK_REPLICATION, check_health=False)
-        info = await _answer(connection)
+        info = await Answers(connection).next()
         if isinstance(info, bytes):
             told = replication_in(info)
             if not told.primary:
@@ -223,6 +219,7 @@ class Lane:
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        self._answers = None
         if connection is not None:
             with contextlib.suppress(RedisError, OSError):
                 await connection.disconnect(nowait=True)
@@ -237,6 +234,34 @@ class Lane:
             self._timer.cancel()
             self._timer = None
         await self._disconnect()
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What became of the calls of one pipeline."""
+
+    waits: bool  # for replicas, where an answer binds
+    forgotten: list[_Call] = field(default_factory=list)  # their script is not known: they have not run
+    bound: list[tuple[_Call, Any]] = field(default_factory=list)  # told once enough replicas have them
+    lost: bool = False  # the primary is elsewhere
+
+    def take(self, call: _Call, answer: Any) -> None:
+        """Tell a call its answer. Raises what ends the connection."""
+        if isinstance(answer, RedisError):
+            self._take_error(call, answer)
+        elif self.waits and call.binding is not None and call.binding(answer):
+            self.bound.append((call, answer))
+        elif not call.future.done():
+            call.future.set_result(answer)
+
+    def _take_error(self, call: _Call, error: RedisError) -> None:
+        if isinstance(error, NoScriptError):
+            self.forgotten.append(call)
+        elif isinstance(error, ResponseError):
+            _refuse(call, error)
+            self.lost = self.lost or isinstance(error, ELSEWHERE)
+        else:
+            raise error
 
 
 async def _send(connection: Connection, wires: list[bytes], replicas: int, asks: bool) -> None:
@@ -262,14 +287,6 @@ def _release(bound: list[tuple[_Call, Any]], replicas: Any, wanted: int) -> None
 def _whole(call: _Call) -> bytes:
     assert call.script is not None
     return packed(("EVAL", call.script.text, *call.command[2:]))
-
-
-async def _answer(connection: Connection) -> Any:
-    """The answer, or the error that Redis gave in its place."""
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error
 
 
 def _tell(call: _Call, answer: Any) -> None:
