@@ -1,5 +1,5 @@
 """The Lua scripts of the Redis journal: one a file, each run by the hash of its text. `shelf.lua` is put in front of
-all of them, `notice.lua` in front of those about notices, `cursor.lua` of those about cursors.
+all of them, and of each what else it needs: Redis makes every function anew whenever a script runs.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ class Script:
 
 
 def _script(name: str, *before: str) -> Script:
-    text = "\n".join((_BOUNDS, *((_FOLDER / f"{part}.lua").read_text("utf-8") for part in (*before, name))))
+    text = "\n".join((_BOUNDS, *((_FOLDER / f"{part}.lua").read_text("utf-8") for part in ("shelf", *before, name))))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-CLAIM = _script("claim", "shelf")
-LOOK = _script("look", "shelf")
-RECORD = _script("record", "shelf")
-COMMIT = _script("commit", "shelf")
-EACH = _script("each", "shelf")
-DUE = _script("due", "shelf")
-EXPIRED = _script("expired", "shelf")
-RENEW = _script("renew", "shelf")
-ROWS = _script("rows", "shelf")
-HISTORY = _script("history", "shelf")
-OUTCOMES = _script("outcomes", "shelf")
-WALK = _script("walk", "shelf")
-GRAVE = _script("grave", "shelf")
-BURY = _script("bury", "shelf")
-FORGET = _script("forget", "shelf")
-NOTICE_KEEP = _script("notice_keep", "shelf", "notice")
-NOTICE_MOVE = _script("notice_move", "shelf", "notice")
-NOTICES_DUE = _script("notices_due", "shelf", "notice")
-HASTEN = _script("hasten", "shelf")
-CURSOR_TAKE = _script("cursor_take", "shelf", "cursor")
-CURSOR_MOVE = _script("cursor_move", "shelf", "cursor")
-REVISION = _script("revision", "shelf")
-LATEST_REVISION = _script("latest_revision", "shelf")
-NEWEST_CREDENTIAL = _script("newest_credential", "shelf")
-TIME = _script("time", "shelf")
-HISTORY_TOLD = _script("history_told", "shelf")
+CLAIM = _script("claim", "looking", "writing")
+LOOK = _script("look", "looking")
+RECORD = _script("record", "writing", "accepting")
+COMMIT = _script("commit", "looking", "writing", "aliases", "accepting")
+EACH = _script("each", "writing")
+DUE = _script("due")
+EXPIRED = _script("expired")
+RENEW = _script("renew")
+ROWS = _script("rows")
+HISTORY = _script("history")
+OUTCOMES = _script("outcomes")
+WALK = _script("walk")
+GRAVE = _script("grave")
+BURY = _script("bury", "writing", "aliases")
+FORGET = _script("forget")
+NOTICE_KEEP = _script("notice_keep", "notice")
+NOTICE_MOVE = _script("notice_move", "notice")
+NOTICES_DUE = _script("notices_due", "notice")
+HASTEN = _script("hasten")
+CURSOR_TAKE = _script("cursor_take", "cursor")
+CURSOR_MOVE = _script("cursor_move", "cursor")
+REVISION = _script("revision")
+LATEST_REVISION = _script("latest_revision")
+NEWEST_CREDENTIAL = _script("newest_credential")
+TIME = _script("time")
+HISTORY_TOLD = _script("history_told")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Script))

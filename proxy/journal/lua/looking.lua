@@ -1,0 +1,68 @@
+-- Looking up all that a claim or a change may have to know.
+local function disputed(ids)
+  local newest_first = {}
+  for id in string.gmatch(ids, '%S+') do
+    table.insert(newest_first, 1, id)
+  end
+  for _, id in ipairs(newest_first) do
+    local index = redis.call('HGET', P .. 'o:' .. id, 'x')
+    if index and string.sub(index, 1, 1) == '!' then
+      return id
+    end
+  end
+  return false
+end
+
+-- A question of four: key, guard, ids (apart by spaces), credentials (lines of account NUL credential).
+-- Found: now, token (of everything read: equal tokens, nothing changed), rows, newest, disputed, alias, tombstone,
+-- guarded ids (newest first), which credentials are accepted.
+local function look(at, now)
+  local key, guard, wanted, credentials = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local rows, seen, read = {}, {}, {}
+  local function take(id, sealed)
+    if seen[id] then
+      return
+    end
+    seen[id] = true
+    local found = row(id, sealed)
+    if found then
+      rows[#rows + 1] = found
+      read[#read + 1] = id .. ' ' .. found[3] .. ' ' .. (found[5] or '-')
+    else
+      read[#read + 1] = id .. ' gone'
+    end
+  end
+  local newest, contested, alias, tombstone = false, false, false, false
+  if key ~= '' then
+    local ids
+    ids, alias, tombstone = unpack(redis.call('HMGET', P .. 'keys', 'k' .. key, 'a' .. key, 't' .. key))
+    if ids then
+      newest = string.match(ids, '%S+$')
+      contested = disputed(ids)
+      take(newest, true)
+      if contested then
+        take(contested, true)
+      end
+    end
+    if alias then
+      take(string.match(alias, '^[^\n]+'), true)
+    end
+    read[#read + 1] = (ids or '') .. '|' .. (contested or '') .. '|' .. (alias or '') .. '|' .. (tombstone or '')
+  end
+  for id in string.gmatch(wanted, '%S+') do
+    take(id, true)
+  end
+  local holders = {}
+  for _, member in ipairs(guarded(guard, GUARDED_MAX)) do
+    local id = id_in(member)
+    holders[#holders + 1] = id
+    read[#read + 1] = id
+    take(id, false)
+  end
+  local accepted = {}
+  for credential in lines(credentials) do
+    accepted[#accepted + 1] = redis.call('HEXISTS', P .. 'credentials', credential)
+  end
+  local token = redis.sha1hex(table.concat(read, '\n'))
+  return {now, token, rows, newest, contested, alias, tombstone, holders, accepted}
+end
