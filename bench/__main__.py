@@ -108,7 +108,7 @@ def main(quick: bool, rounds: int | None, only: str, wants_json: bool, write: bo
     verdicts = verdicts_of(told)
     if wants_json:
         click.echo(as_json(machine, {**told.measured, "aims": verdicts}))
-    elif told.of("clean") is not None:
+    elif told.of("clean") is not None or told.of("million") is not None:
         _print(["", *aims.lines(verdicts)])
     minutes = (time.monotonic() - began_mono) / 60
     _say(f"{minutes:.1f} minutes")
@@ -154,8 +154,10 @@ def tell(parts: Sequence[Part], say: Callable[[str], None], show: Callable[[list
 def verdicts_of(told: Told) -> list[Aim]:
     clean, million = told.of("clean"), told.of("million")
     stores = () if million is None else million.stores
-    flat = {store.name: scrape.flat_ratio(store) for store in stores if store.full.operations >= scrape.OPERATIONS}
-    return list(aims.aims(() if clean is None else clean.comparisons, flat))
+    full = [store for store in stores if store.full.operations >= scrape.OPERATIONS]
+    flat = {store.name: scrape.flat_ratio(store) for store in full}
+    scrapes_ms = {store.name: scrape.scrape_ms(store) for store in full}
+    return list(aims.aims(() if clean is None else clean.comparisons, flat, scrapes_ms))
 
 
 def _pictures(told: Told) -> Mapping[str, page.Drawn]:

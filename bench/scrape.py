@@ -23,13 +23,13 @@ from typing import Any
 
 import redis as redis_client
 
+from bench.aims import SCRAPE_MS
 from bench.load import Job
 from bench.processes import BenchError, LoadProcess, NotMeasured, Started, end, free_port, start, start_provider
 from bench.processes import start_redis as start_redis_server
 from bench.rounds import PATH_OF_PAYWITNESS, Say, scratch_folder
 
 OPERATIONS, OPERATIONS_QUICK = 1_000_000, 50_000
-AIM_SCRAPE_MS = 50.0
 SQLITE, REDIS = "SQLite", "Redis"
 
 _ROUNDS, _STARTS, _SCRAPES = 5, 3, 50
@@ -176,7 +176,8 @@ def _copied(column: str, named: str = "") -> str:
     return f"substr(word || word || word, 1, length({name}))" if column in _WORDS else name
 
 
-# Copies of one operation: its row, its entries in the index (where, how long a word, what follows it), its key.
+# Copies of one operation: its row, its entries in the index (where, how long a word, what follows it), its key. What
+# goes to one place goes there together: a call from Lua costs more than a member.
 _COPY = """
 local P, from, first, last, entries, key_bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], cjson.decode(ARGV[5]), ARGV[6]
 local fields, seq_at, number_at = redis.call('HGETALL', P .. 'o:' .. from), nil, nil
@@ -186,23 +187,33 @@ for i = 1, #fields, 2 do
   if fields[i] == 'n' then number_at = i + 1 end
   if fields[i] == 'v' then version = fields[i + 1] end
 end
+local count = last - first + 1
+local number = redis.call('INCRBY', P .. 'number', count) - count
+local seq = seq_at and redis.call('INCRBY', P .. 'seq', count) - count
+local keys, members = {}, {}
+for at = 1, #entries do members[at] = {} end
 for i = first, last do
   local id = string.sub(from, 1, -13) .. string.format('%012x', i)
-  fields[number_at] = string.format('%012.0f', redis.call('INCR', P .. 'number'))
+  local nth = i - first + 1
+  fields[number_at] = string.format('%012.0f', number + nth)
   if seq_at then
-    fields[seq_at] = string.format('%.0f', redis.call('INCR', P .. 'seq'))
+    fields[seq_at] = string.format('%.0f', seq + nth)
     redis.call('XADD', P .. 'told', fields[seq_at] .. '-0', 'o', id .. ' ' .. version)
   end
   redis.call('HSET', P .. 'o:' .. id, unpack(fields))
   for at, entry in ipairs(entries) do
-    local index, word, rest = unpack(entry)
-    local drawn = string.sub(string.rep(redis.sha1hex(index .. i), 4), 1, word)
-    redis.call('ZADD', index, 0, drawn .. rest .. id)
+    local drawn = string.sub(string.rep(redis.sha1hex(entry[1] .. i), 4), 1, entry[2])
+    members[at][2 * nth - 1], members[at][2 * nth] = 0, drawn .. entry[3] .. id
   end
-  redis.call('HSET', P .. 'keys', 'k' .. string.sub(string.rep(redis.sha1hex(i), 4), 1, key_bytes), id)
+  keys[2 * nth - 1] = 'k' .. string.sub(string.rep(redis.sha1hex(i), 4), 1, key_bytes)
+  keys[2 * nth] = id
 end
+for at, entry in ipairs(entries) do
+  redis.call('ZADD', entry[1], unpack(members[at]))
+end
+redis.call('HSET', P .. 'keys', unpack(keys))
 """
-_COPIED_AT_ONCE = 1_000
+_COPIED_AT_ONCE = 1_000  # Lua hands over some thousands of values at once, and no more
 
 
 def fill_redis(client: Any, operations: int) -> None:
@@ -331,6 +342,11 @@ def flat_ratio(store: Store) -> float:
     return statistics.median(full / bare for full, bare in zip(store.full.cpu_us, store.empty.cpu_us, strict=True))
 
 
+def scrape_ms(store: Store) -> float:
+    """What all but one of a hundred scrapes over the full journal take at most."""
+    return _quantile(store.full.scrapes_ms, 0.99)
+
+
 def lines(measured: Measured) -> Iterator[str]:
     yield f"A long memory ({_CALLERS} callers; medians of {_ROUNDS} rounds in turns; scrapes as Prometheus asks)"
     for store in measured.stores:
@@ -344,10 +360,9 @@ def lines(measured: Measured) -> Iterator[str]:
                 f"          scrape {_shown(side.scrapes_ms)}; while busy {_shown(side.busy_scrapes_ms)}; "
                 f"{side.scrape_bytes / 1024:.0f} KiB"
             )
-        worst_ms = _quantile(store.full.scrapes_ms, 0.99)
-        kept = "met" if worst_ms < AIM_SCRAPE_MS else "missed"
+        kept = "met" if scrape_ms(store) < SCRAPE_MS else "missed"
         yield (
-            f"          CPU a call x {flat_ratio(store):.2f}; the aim, a scrape under {AIM_SCRAPE_MS:.0f} ms at p99, "
+            f"          CPU a call x {flat_ratio(store):.2f}; the aim, a scrape under {SCRAPE_MS:.0f} ms at p99, "
             f"is {kept}; filled in {store.fill_s:.0f} s"
         )
     for note in measured.not_measured:

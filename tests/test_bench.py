@@ -127,19 +127,21 @@ def test_the_processor_time_of_redis_is_told_apart() -> None:
 
 
 def test_a_missed_aim_is_said_to_be_missed_and_one_that_was_not_measured_too() -> None:
-    def verdicts(redis_us: float, flat: dict[str, float]) -> list[str]:
+    def verdicts(redis_us: float, flat: dict[str, float], scrape_ms: float = 49.0) -> list[str]:
         others = {DIRECT: result(1), PASS_THROUGH: result(100), ENVOY: result(40)}
         comparisons = compare(cells({**others, PAYWITNESS_REDIS: result(redis_us)}))
-        return [aim.verdict for aim in aims.aims(comparisons, flat)]
+        scrapes_ms = dict.fromkeys(flat, scrape_ms)
+        return [aim.verdict for aim in aims.aims(comparisons, flat, scrapes_ms)]
 
-    assert verdicts(79, {"SQLite": 1.0, "Redis": 1.09}) == ["met", "met", "not measured", "met"]
-    assert verdicts(87, {"SQLite": 1.0, "Redis": 1.2}) == ["**missed**", "met", "not measured", "**missed**"]
-    assert verdicts(89, {}) == ["**missed**", "**missed**", "not measured", "not measured"]
+    met, missed, not_measured = "met", "**missed**", "not measured"
+    assert verdicts(79, {"SQLite": 1.0, "Redis": 1.09}) == [met, met, not_measured, met, met]
+    assert verdicts(87, {"SQLite": 1.0, "Redis": 1.2}, 50.0) == [missed, met, not_measured, missed, missed]
+    assert verdicts(89, {}) == [missed, missed, not_measured, not_measured, not_measured]
 
 
 def test_the_aim_at_mitmproxy_is_a_tenth_of_it() -> None:
     routes = {DIRECT: result(1), PASS_THROUGH: result(100), MITMPROXY: result(1000), PAYWITNESS_REDIS: result(101)}
-    (_, _, of_mitmproxy, _) = aims.aims(compare(cells(routes)), {})
+    (_, _, of_mitmproxy, *_) = aims.aims(compare(cells(routes)), {}, {})
     assert (of_mitmproxy.measured, of_mitmproxy.met) == ("x 0.10 (0.10 to 0.10 in the rounds)", False)
 
 
