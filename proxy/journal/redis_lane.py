@@ -86,24 +86,24 @@ class Lane:
         self.round_trips = 0  # pipelines so far; fewer than calls, where calls came together
         self.calls = 0
 
-    async def run(
+    def run(
         self, script: Script, *arguments: Argument, moot: bool = False, binding: Binding | None = None
-    ) -> Any:
+    ) -> asyncio.Future[Any]:
         """Run a script. `moot`: not sent once nobody waits for it any more. `binding`: see `Binding`."""
-        command: Command = ("EVALSHA", script.sha, 1, self._place.prefix, *arguments)
-        return await self._ask(command, script, moot, binding)
+        return self._ask(("EVALSHA", script.sha, 1, self._place.prefix, *arguments), script, moot, binding)
 
-    async def ask(self, name: str, *arguments: Argument | int) -> Any:
+    def ask(self, name: str, *arguments: Argument | int) -> asyncio.Future[Any]:
         """Any other command."""
-        return await self._ask((name, *arguments), None, True, None)
+        return self._ask((name, *arguments), None, True, None)
 
-    async def _ask(self, command: Command, script: Script | None, moot: bool, binding: Binding | None) -> Any:
-        if not self._open:
-            raise JournalUnavailable("the journal is closed")
-        if len(self._waiting) >= WAITING_MAX:
-            raise JournalUnavailable(f"{WAITING_MAX} calls wait for Redis already")
+    def _ask(self, command: Command, script: Script | None, moot: bool, binding: Binding | None) -> asyncio.Future[Any]:
+        """What will be the answer. Whoever awaits it needs no coroutine in between: a call asks twice."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        if not self._open or len(self._waiting) >= WAITING_MAX:
+            why = f"{WAITING_MAX} calls wait for Redis already" if self._open else "the journal is closed"
+            future.set_exception(JournalUnavailable(why))
+            return future
         self._waiting.append(_Call(command, packed(command), future, script, moot, binding))
         self.calls += 1
         if self._running is None:
@@ -111,7 +111,7 @@ class Lane:
         self._unanswered.append((loop.time() + self._call_timeout_s, future))
         if self._timer is None:
             self._timer = loop.call_later(self._call_timeout_s, self._give_up)
-        return await future
+        return future
 
     def _give_up(self) -> None:
         """Tell those that have waited too long, and wait for the next."""

@@ -7,7 +7,7 @@ by itself, are judged beforehand, and their script writes them where that judgem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +66,11 @@ class Writer:
         """For the scripts: empty, and they ask Redis itself."""
         return "" if self._clock is None else repr(self._clock.now())
 
-    async def run(
+    def run(
         self, script: redis_scripts.Script, *arguments: Argument, moot: bool = False, binding: Binding | None = None
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """Run a script that begins by telling the time."""
-        return await self._lane.run(script, self.time(), *arguments, moot=moot, binding=binding)
+        return self._lane.run(script, self.time(), *arguments, moot=moot, binding=binding)
 
     # Claims.
 
@@ -301,8 +301,10 @@ class Writer:
         return reply
 
     def _told(self, now: bytes) -> float:
-        self._latest_at = max(self._latest_at, float(now))
-        return float(now)
+        at = float(now)
+        if at > self._latest_at:
+            self._latest_at = at
+        return at
 
     def _acceptance(self, change: Change) -> tuple[Argument, ...]:
         """What is to be written of a credential that the provider accepted, where what is written will not do."""
