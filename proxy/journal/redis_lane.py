@@ -168,7 +168,8 @@ class Lane:
         wanted = standing.replicas_wanted if standing is not None else 0
         waits = wanted > 0 and any(call.binding is not None for call in calls)
         asks = standing is not None and self._is_time_to_ask()
-        answers = self._answers = self._answers or Answers(connection)
+        answers = self._answers
+        assert answers is not None  # they come and go with the connection
         await _send(connection, wires, wanted if waits else 0, asks)
         self.round_trips += 1
         heard = _Heard(waits)
@@ -203,7 +204,8 @@ class Lane:
         await self._disconnect()
         self._connection = connection = await connected(self._place)
         await connection.send_command(*ASK_REPLICATION, check_health=False)
-        info = await Answers(connection).next()
+        self._answers = Answers(connection)
+        info = await self._answers.next()
         if isinstance(info, bytes):
             told = replication_in(info)
             if not told.primary:
