@@ -17,7 +17,7 @@ from bench.compare.lanes import MITMPROXY as MITMPROXY_OPTIONS
 from bench.compare.peers import Peers
 from bench.figures import ENVOY, HAPROXY, MITMPROXY, PLAIN_NGINX
 from bench.nginx import version_of_nginx
-from bench.processes import BenchError, NotMeasured, Secured, Started, free_port, start
+from bench.processes import BenchError, NotMeasured, Secured, Started, free_port, start, upstream_of
 
 CONFIGURATIONS = Path(__file__).resolve().parent / "configurations"
 _SYSTEM_PATH = "/usr/sbin:/usr/local/sbin"
@@ -94,11 +94,10 @@ def _start_envoy(stack: ExitStack, folder: Path, provider: Started, peers: Peers
 def _start_mitmproxy(
     stack: ExitStack, folder: Path, provider: Started, peers: Peers, secured: Secured | None
 ) -> Started:
-    if secured is not None:
-        raise NotMeasured("it is measured without TLS, and looking into TLS")
     port = free_port()
-    way = f"reverse:http://127.0.0.1:{provider.port}@127.0.0.1:{port}"
+    way = f"reverse:{upstream_of(provider, secured)}@127.0.0.1:{port}"
     command = [peers.program("mitmdump"), "--mode", way, "--set", f"confdir={folder}", *MITMPROXY_OPTIONS]
+    command += ["--set", f"ssl_verify_upstream_trusted_ca={secured.roots}"] if secured else []
     return start(stack, "mitmproxy", port, command, folder, folder / "output.log")
 
 

@@ -14,18 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bench.figures import (
-    ENVOY,
-    HAPROXY,
-    PASS_THROUGH,
-    PAYWITNESS_REDIS,
-    PLAIN_NGINX,
-    Cell,
-    Ratio,
-    Summary,
-    cpu_ratio,
-    summaries,
-)
+from bench.figures import PASS_THROUGH, PAYWITNESS_REDIS, PLAIN, Cell, Ratio, Summary, cpu_ratio, summaries
 from bench.processes import (
     LoadProcess,
     NotMeasured,
@@ -41,8 +30,7 @@ from bench.rounds import PATH, PATH_OF_PAYWITNESS, Plan, Route, Say, Turns, scra
 from proxy.authority.certificates import make_authority, make_leaf
 
 CONCURRENCY = 64
-_PROXIES = (PLAIN_NGINX, HAPROXY, ENVOY)
-_ROUTES = (PASS_THROUGH, *_PROXIES, PAYWITNESS_REDIS)
+_ROUTES = (PASS_THROUGH, *PLAIN, PAYWITNESS_REDIS)
 _HOST = "localhost"
 _WARM_S, _WINDOW_S, _FIRST_S = 0.6, 0.6, 0.5  # handshakes come first: idle connections may have been given up
 
@@ -135,7 +123,7 @@ def _routes(
 
     provider = start_provider(stack, top, scratch, secured)
     yield Route(named(PASS_THROUGH), PATH, start_passthrough(stack, top, scratch, provider, secured))
-    started, missing = start_proxies(_PROXIES, stack, scratch, provider, fetched(top, say), secured)
+    started, missing = start_proxies(PLAIN, stack, scratch, provider, fetched(top, say), secured)
     notes += [note for note in missing if secured]
     for name, process in started.items():
         yield Route(named(name), PATH, process)
