@@ -28,8 +28,9 @@ JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a lo
 QUORUM_SHARE = 0.3  # of the sidecars that have something to say
 OPEN_BASE_MS = 1_000
 # Leased probes cost the provider three calls of the whole fleet, so short intervals are cheap. Long ones are dear: one
-# that is back gets all calls after the rest of an interval, the probes and the ramp, which is to be within 5 s.
-OPEN_MAX_MS = 2_000
+# that is back gets all calls after the rest of an interval, the probes and the ramp, which is to be within 5 s also
+# where sidecars, their store or their machines are busy: nominally it takes 3.7.
+OPEN_MAX_MS = 1_500
 OPEN_GROWTH = 1.5
 _GROWTHS_MAX = 20  # 1.5**20 is beyond every maximum; more would only overflow
 PROBES_MAX = 3
@@ -95,6 +96,20 @@ class CircuitRules:
     slow_after_s: float = 8.0
     open_at: Shares = Shares(bad=0.85, unknown=0.5, slow=0.9)
     degrade_at: Shares = Shares(bad=0.2, unknown=0.05, slow=0.5, throttled=0.1)
+    opens_from: int = 0  # calls, where fewer than `minimum` are enough to open it
+
+    @property
+    def minimum_to_open(self) -> int:
+        return self.opens_from or self.minimum
+
+    def of(self, group: Group) -> CircuitRules:
+        """An inquiry that waits loses nothing, and every payment in doubt makes one: in an outage they would double all
+        calls, so a quarter as many are enough to judge them. A read whose answer is lost leaves no doubt behind:
+        stopping for ambiguity alone has no purpose, and of so few chance would do it."""
+        if group is not Group.INQUIRY:
+            return self
+        opens = replace(self.open_at, unknown=max(self.open_at.unknown, self.open_at.bad))
+        return replace(self, opens_from=math.ceil(self.minimum / 4), open_at=opens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +271,18 @@ def _judge(fleet: Fleet, now_ms: int, draw: float, rules: CircuitRules) -> Fleet
         return _open(fleet, now_ms, draw) if failing else fleet
     if circuit.state not in PASSING:
         return fleet
-    judged = [one for one in sums if one.counts.total >= rules.minimum]
-    if any(rules.open_at.reached(s.counts) and s.bad_rows >= quorum(len(fleet.rows), s.speaking) for s in judged):
+    if any(_is_down(one, len(fleet.rows), rules) for one in sums):
         return _open(fleet, now_ms, draw)
-    if any(rules.degrade_at.reached(one.counts) for one in judged):
+    if any(one.counts.total >= rules.minimum and rules.degrade_at.reached(one.counts) for one in sums):
         if circuit.state is CircuitState.CLOSED:
             fleet = _enter(fleet, CircuitState.DEGRADED, now_ms)
         return replace(fleet, circuit=replace(fleet.circuit, troubled_ms=now_ms))
     return _clean(fleet, now_ms)
+
+
+def _is_down(span: Sum, reporting: int, rules: CircuitRules) -> bool:
+    enough = span.counts.total >= rules.minimum_to_open
+    return enough and rules.open_at.reached(span.counts) and span.bad_rows >= quorum(reporting, span.speaking)
 
 
 def _gated(fleet: Fleet, rows: list[Row], sums: tuple[Sum, Sum], now_ms: int, rules: CircuitRules) -> Fleet:
@@ -331,7 +350,7 @@ def _open(fleet: Fleet, now_ms: int, draw: float) -> Fleet:
 
 
 def open_for_ms(opened: int) -> float:
-    """Before jitter: a second at first, half as long again each time in a row, up to two."""
+    """Before jitter: a second at first, then a second and a half."""
     return min(float(OPEN_MAX_MS), OPEN_BASE_MS * OPEN_GROWTH ** min(opened, _GROWTHS_MAX))
 
 

@@ -254,7 +254,7 @@ class LocalCircuits:
         for provider, rules in book.items():
             for group in Group:
                 cell = self._cell(provider, group)
-                cell.tally.rule_by(rules)
+                cell.tally.rule_by(rules.of(group))
                 self._step(cell, now_ms)
 
     # --- the machine
@@ -263,7 +263,7 @@ class LocalCircuits:
         cell = self._cells.get((provider, group))
         if cell is None:
             rules = self._book().get(provider) or CircuitRules()
-            cell = self._cells[provider, group] = _Cell(Tally.of(rules))
+            cell = self._cells[provider, group] = _Cell(Tally.of(rules.of(group)))
         return cell
 
     def _step(self, cell: _Cell, now_ms: int) -> None:

@@ -77,7 +77,7 @@ def keys_of(prefix: str, provider: str, group: Group) -> tuple[str, str, str]:
 def _numbers(rules: CircuitRules) -> tuple[Argument, ...]:
     opens, degrades = rules.open_at, rules.degrade_at
     shares = (opens.bad, opens.unknown, opens.slow, degrades.bad, degrades.unknown, degrades.slow, degrades.throttled)
-    return rules.minimum, *map(repr, shares)
+    return rules.minimum, rules.minimum_to_open, *map(repr, shares)
 
 
 def _counts(counts: Counts) -> tuple[Argument, ...]:
@@ -138,7 +138,7 @@ class RedisCircuits:
         self._alone.step_all()
         places = [(provider, group) for provider in book for group in Group]
         for provider, group in places:
-            self._cell(provider, group).tally.rule_by(book[provider])
+            self._cell(provider, group).tally.rule_by(book[provider].of(group))
         for first in range(0, len(places), _AT_ONCE):
             await asyncio.gather(*(self._exchange(*place) for place in places[first : first + _AT_ONCE]))
         return tuple(change for place in places if (change := self._change(place)) is not None)
@@ -208,7 +208,7 @@ class RedisCircuits:
         cell = self._cells.get((provider, group))
         if cell is None:
             rules = self._book().get(provider) or CircuitRules()
-            cell = self._cells[provider, group] = _Cell(Tally.of(rules))
+            cell = self._cells[provider, group] = _Cell(Tally.of(rules.of(group)))
         return cell
 
     def _fleet_speaks(self, cell: _Cell) -> bool:

@@ -405,7 +405,7 @@ class Twins:
         self.fleet = Fleet()
         self.text = in_moved_time(Script.named("circuit")).text
         shares = (*vars_of(rules.open_at, "bad unknown slow"), *vars_of(rules.degrade_at, "bad unknown slow throttled"))
-        self.numbers = (rules.minimum, *map(repr, shares))
+        self.numbers = (rules.minimum, rules.minimum_to_open, *map(repr, shares))
 
     def run(self, now_ms: int, verb: str, draw: float, *words: Any) -> Reply:
         self.client.set("moved-time", now_ms)
@@ -463,7 +463,8 @@ def counts(random: Random) -> Counts:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_script_and_the_core_agree_on_every_field_after_every_step(client, seed):
     random, now_ms = Random(seed), 1_700_000_000_000
-    twins, seen = Twins(client, CircuitRules(minimum=20)), set()
+    rules = CircuitRules(minimum=20)
+    twins, seen = Twins(client, rules.of(INQUIRY) if seed % 3 == 0 else rules), set()
     for number in range(400):
         now_ms += random.choice([0, 20, 100, 400, 400, 1000, 3000])
         verb, reply, granted = twins.step(random, now_ms)

@@ -4,16 +4,17 @@
 -- sequences and compares every field, so change both or neither.
 --
 -- KEYS 1 circuit (hash)  2 rows (hash: sidecar -> its counts)  3 leases (sorted set: lease -> until)
--- ARGV 1 verb  2 draw in [0, 1)  3 minimum  4-6 open at bad, unknown, slow  7-10 degrade at bad, unknown, slow, throttled
---   report   11 sidecar  12 epoch  13-17 recent counts  18-22 whole counts  23 Retry-After that is left, 0 for none
---   take     11 lease  12 how long it lasts
---   vote     11 lease  12 '1' well, '0' not, '' no vote
---   force    11 state  12 for how long  13 actor  14 reason
+-- ARGV 1 verb  2 draw in [0, 1)  3 minimum  4 minimum to open  5-7 open at bad, unknown, slow
+--      8-11 degrade at bad, unknown, slow, throttled
+--   report   12 sidecar  13 epoch  14-18 recent counts  19-23 whole counts  24 Retry-After that is left, 0 for none
+--   take     12 lease  13 how long it lasts
+--   vote     12 lease  13 '1' well, '0' not, '' no vote
+--   force    12 state  13 for how long  14 actor  15 reason
 --   release
 -- Reply: granted, now, sidecars, then the circuit's fields as in FIELDS.
 
 local STALE, JUDGE_EVERY, QUORUM_SHARE = 2000, 200, 0.3
-local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 2000, 1.5, 20
+local OPEN_BASE, OPEN_MAX, OPEN_GROWTH, GROWTHS_MAX = 1000, 1500, 1.5, 20
 local PROBES_MAX, PROBES_OK, BAD_AFTER_OPEN_MAX, BAD_PROBES_LEAST = 3, 5, 0.5, 2
 local RAMP_MINIMUM, RAMP_STAGE, RAMP_STAGES = 5, 750, 3
 local CLEAN, PATIENCE, GATE_MAX, GATE_LEAST = 10000, 10000, 300000, 3
@@ -25,10 +26,10 @@ local WORDS = {state = 'closed', actor = '', reason = ''}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local draw, minimum = tonumber(ARGV[2]), tonumber(ARGV[3])
-local open_at = {bad = tonumber(ARGV[4]), unknown = tonumber(ARGV[5]), slow = tonumber(ARGV[6]), throttled = 2}
-local degrade_at = {bad = tonumber(ARGV[7]), unknown = tonumber(ARGV[8]), slow = tonumber(ARGV[9]),
-  throttled = tonumber(ARGV[10])}
+local draw, minimum, minimum_to_open = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local open_at = {bad = tonumber(ARGV[5]), unknown = tonumber(ARGV[6]), slow = tonumber(ARGV[7]), throttled = 2}
+local degrade_at = {bad = tonumber(ARGV[8]), unknown = tonumber(ARGV[9]), slow = tonumber(ARGV[10]),
+  throttled = tonumber(ARGV[11])}
 
 local circuit, changed = {}, false
 local stored = redis.call('HMGET', KEYS[1], unpack(FIELDS))
@@ -162,12 +163,10 @@ local function judge()
   if circuit.state ~= 'closed' and circuit.state ~= 'degraded' then return end
   local must_open, must_degrade = false, false
   for _, s in ipairs(spans) do
-    if s.total >= minimum then
-      local quorum = 1
-      if reporting > 1 then quorum = math.max(2, math.ceil(QUORUM_SHARE * s.speaking)) end
-      if reached(open_at, s) and s.bad_rows >= quorum then must_open = true end
-      if reached(degrade_at, s) then must_degrade = true end
-    end
+    local quorum = 1
+    if reporting > 1 then quorum = math.max(2, math.ceil(QUORUM_SHARE * s.speaking)) end
+    if s.total >= minimum_to_open and reached(open_at, s) and s.bad_rows >= quorum then must_open = true end
+    if s.total >= minimum and reached(degrade_at, s) then must_degrade = true end
   end
   if must_open then
     open()
@@ -185,11 +184,11 @@ local granted = 0
 local verb = ARGV[1]
 
 if verb == 'report' then
-  local left = tonumber(ARGV[23])
-  local row = {text(now), ARGV[12]}
-  for i = 13, 22 do row[#row + 1] = ARGV[i] end
+  local left = tonumber(ARGV[24])
+  local row = {text(now), ARGV[13]}
+  for i = 14, 23 do row[#row + 1] = ARGV[i] end
   row[#row + 1] = left > 0 and text(now + left) or '0'
-  redis.call('HSET', KEYS[2], ARGV[11], table.concat(row, ' '))
+  redis.call('HSET', KEYS[2], ARGV[12], table.concat(row, ' '))
   redis.call('PEXPIRE', KEYS[2], 60000)
   advance()
   local since_judged = now - circuit.judged
@@ -202,20 +201,20 @@ elseif verb == 'take' then
   advance()
   if circuit.state == 'half_open' and circuit.gate <= now then
     redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(now)) -- who died holding one holds none
-    local lasts = tonumber(ARGV[12])
-    local held = redis.call('ZSCORE', KEYS[3], ARGV[11])
+    local lasts = tonumber(ARGV[13])
+    local held = redis.call('ZSCORE', KEYS[3], ARGV[12])
     if held or redis.call('ZCARD', KEYS[3]) < PROBES_MAX then
-      if not held then redis.call('ZADD', KEYS[3], text(now + lasts), ARGV[11]) end
+      if not held then redis.call('ZADD', KEYS[3], text(now + lasts), ARGV[12]) end
       redis.call('PEXPIRE', KEYS[3], text(lasts + 60000))
       set('patience', math.max(circuit.patience, now + lasts + PATIENCE))
       granted = 1
     end
   end
 elseif verb == 'vote' then
-  local held = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[11]) or '0')
-  redis.call('ZREM', KEYS[3], ARGV[11])
-  if ARGV[12] ~= '' and held > now and circuit.state == 'half_open' then
-    if ARGV[12] == '1' then set('ok', circuit.ok + 1) else set('bad', circuit.bad + 1) end
+  local held = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[12]) or '0')
+  redis.call('ZREM', KEYS[3], ARGV[12])
+  if ARGV[13] ~= '' and held > now and circuit.state == 'half_open' then
+    if ARGV[13] == '1' then set('ok', circuit.ok + 1) else set('bad', circuit.bad + 1) end
     circuit.patience = now + PATIENCE
     granted = 1
     if circuit.bad >= BAD_PROBES_LEAST and circuit.bad > BAD_AFTER_OPEN_MAX * (circuit.ok + circuit.bad) then
@@ -225,7 +224,7 @@ elseif verb == 'vote' then
     end
   end
 elseif verb == 'force' then
-  enter(ARGV[11], now + tonumber(ARGV[12]), 0, ARGV[13], ARGV[14])
+  enter(ARGV[12], now + tonumber(ARGV[13]), 0, ARGV[14], ARGV[15])
 elseif verb == 'release' then
   if forced then end_of_force() end
 end
