@@ -43,9 +43,9 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 bench: .venv/.dev .want-peers ## What a call costs through us, Envoy, nginx and others: make bench [QUICK=1] [WRITE=1]
 	@exec $(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(WRITE),--write)
 
-MINUTES ?= 30
-compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=30] [QUICK=1]
-	@exec $(BIN)/python -m bench.compare $(if $(QUICK),--quick,--minutes $(MINUTES))
+MINUTES ?= 20
+compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=20] [QUICK=1] [RESUME=1]
+	@exec $(BIN)/python -m bench.compare $(if $(QUICK),--quick,--minutes $(MINUTES)) $(if $(RESUME),--resume)
 
 SEEDS     ?= 1-20
 PAYMENTS  ?= 1000

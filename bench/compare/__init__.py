@@ -9,6 +9,7 @@
     callers     the shop: a job that pays an order, and runs again when it was not told that it is paid
     clients     one run of a job: a plain client, one with a loop, tenacity, the stripe SDK
     staging     one scenario for one group of lanes: start, pay, let settle, ask, read the ledgers, end
+    kept        what a run has measured so far, as a file
     figures     what was told against what the ledger shows; pure
     verdicts    the aims, and where a peer is better; pure
     report      figures to docs/comparison.md; pure

@@ -122,7 +122,12 @@ def _indented(text: str, spaces: int) -> str:
     return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
 
 
-def shown(envoy: Envoy) -> str:
-    """For the report: what is set, beside what every one of them has."""
+def shown(envoy: Envoy, name: str) -> str:
+    """For the report: what is set, beside what every one of them has; of the first, all of it."""
+    if name == "defaults":
+        return (
+            "# envoy --concurrency 1; all four have this for each sidecar, and the others what is told below as well\n"
+            + (configuration(envoy, [0], [0]).replace("port_value: 0", "port_value: PORT"))
+        )
     parts = [("of the route", envoy.route), ("of the cluster", envoy.cluster)]
-    return "".join(f"# {where}\n{text}" for where, text in parts if text) or "# nothing but a listener and a cluster\n"
+    return "".join(f"# {where}\n{text}" for where, text in parts if text)

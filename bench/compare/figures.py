@@ -46,6 +46,8 @@ class Figures:
     """Orders that were charged twice or more."""
     lost: int
     """Orders that were charged and whose shop does not know it, in the end; or that it has as paid and are not."""
+    told_wrongly: int
+    """Of these, the ones whose shop believes the opposite; of the others it only does not know."""
     known_unpaid: int
     """Orders that are not charged and whose shop knows it: it may try again whenever it likes."""
     goodput: float
@@ -84,10 +86,12 @@ def figures_of(observed: Observed, pace: Pace) -> Figures:
     right = sum(charged == (told is Told.PAID) for told, charged in found)
     others = [order for order in orders if order.number % scenario.pods != BAD_POD] if scenario.pods else None
     waits_s = _waits_s(orders)
+    told_wrongly = verdict.charged_but_told_failed + verdict.told_paid_but_not_charged
     return Figures(
         orders=len(orders),
         doubles=verdict.charged_twice,
-        lost=verdict.charged_but_told_failed + verdict.told_paid_but_not_charged + verdict.told_unknown_and_charged,
+        lost=told_wrongly + verdict.told_unknown_and_charged,
+        told_wrongly=told_wrongly,
         known_unpaid=verdict.failed_and_told_failed + verdict.declined,
         goodput=_goodput(orders, charges),
         amplification=_amplification(observed, 0.0, float("inf")) or 0.0,

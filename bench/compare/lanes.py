@@ -88,7 +88,7 @@ location / {{
 }}
 """
 POLICY = """\
-extends: paywitness:acme
+extends: paywitness:acme  # policies/acme.yaml: budget, circuit and the rest as shipped
 upstream: {upstream}
 timeouts: {{connect: 1s, first_byte: {try_s:g}s, deadline: {call_s:g}s}}
 retry: {{default: {{attempts: 4}}}}  # as many tries as Envoy and tenacity have; the file that it extends has 3
@@ -100,7 +100,7 @@ MITMPROXY = ("--quiet", "--set", "connection_strategy=lazy")
 def configuration_of(lane: Lane) -> str:
     """Everything that was set for a lane, for whoever disputes it."""
     if lane.peer is Peer.ENVOY:
-        return shown(ENVOYS[lane.set_up])
+        return shown(ENVOYS[lane.set_up], lane.set_up)
     if lane.peer is Peer.NGINX:
         return NGINX
     if lane.peer is Peer.MITMPROXY:

@@ -134,17 +134,28 @@ SCENARIOS = (
     ),
 )
 
-QUICK = Pace(lead_s=1.5, trouble_s=4.5, after_s=6.0, orders_per_s=10.0, settle_s=15.0, lanes_at_once=99)
-MINUTES_MIN = 6.0
+QUICK = Pace(lead_s=2.0, trouble_s=5.0, after_s=6.0, orders_per_s=10.0, settle_s=15.0, lanes_at_once=99)
+LOAD_S_MIN = 20.0  # then trouble lasts 8 s: 4 until a circuit is open, and 4 more
+_LOAD_S_MAX = 150.0
 _AT_ONCE = 4
 _ORDERS_PER_S = 20.0
 _SETTLE_S = 90.0  # the first three steps of the shipped policy's schedule; less where no doubt is left
-_BESIDE_S = 18.0  # to start, to let the last jobs end, to stop
+# As measured: to start, to let the last jobs end, to stop; and what settling takes of those 90 s, once a scenario.
+_BESIDE_S, _SETTLES_S = 18.0, 40.0
 
 
 def pace_for(minutes: float, scenarios: int, lanes: int) -> Pace:
-    """A pace that keeps a run within about so many minutes."""
-    groups = -(-lanes // _AT_ONCE)
-    for_all_s = minutes * 60 / scenarios - _SETTLE_S
-    load_s = min(max(for_all_s / groups - _BESIDE_S, 10.0), 60.0)
+    """A pace that keeps a run within about so many minutes; but no shorter than what is worth measuring."""
+    load_s = (minutes * 60 / scenarios - _SETTLES_S) / _groups(lanes, _AT_ONCE) - _BESIDE_S
+    load_s = min(max(load_s, LOAD_S_MIN), _LOAD_S_MAX)
     return Pace(0.2 * load_s, 0.4 * load_s, 0.4 * load_s, _ORDERS_PER_S, _SETTLE_S, _AT_ONCE)
+
+
+def minutes_of(pace: Pace, scenarios: int, lanes: int) -> float:
+    """About how long a run of this pace takes."""
+    each_s = _groups(lanes, pace.lanes_at_once) * (pace.load_s + _BESIDE_S) + min(pace.settle_s, _SETTLES_S)
+    return scenarios * each_s / 60
+
+
+def _groups(lanes: int, at_once: int) -> int:
+    return -(-lanes // at_once)
