@@ -95,12 +95,13 @@ def test_recovery_ends_where_the_last_bad_moment_does() -> None:
 
 def test_amplification_in_an_outage_is_told_before_and_after_a_circuit_can_have_opened() -> None:
     orders = [order(number, Told.UNKNOWN, placed_s) for number, placed_s in enumerate((1.0, 3.0, 7.0))]
-    figures = figures_of(observed(orders, [], "hard_outage", arrived_s=[1.0, 2.5, 3.0, 3.5]), PACE)
+    pace = replace(PACE, trouble_s=7)
+    figures = figures_of(observed(orders, [], "hard_outage", arrived_s=[1.0, 2.5, 3.0, 3.5]), pace)
     assert (figures.amplification_early, figures.amplification_late) == (3.0, 0.0)
     at_once = figures_of(observed([order(1, Told.UNKNOWN, 2.5)], [], "hard_outage", arrived_s=[2.5, 2.9, 3.1]), PACE)
     assert (at_once.amplification_outset, at_once.amplification_early) == (2.0, 3.0)
     assert figures.amplification == pytest.approx(4 / 3)
-    short = replace(PACE, trouble_s=4.9)
+    short = replace(PACE, trouble_s=6.9)
     assert figures_of(observed(orders, [], "hard_outage", arrived_s=[6.5]), short).amplification_late is None
     nobody_counts = figures_of(observed(orders, [], "thundering_recovery"), PACE)
     assert nobody_counts.amplification_early is None
@@ -188,6 +189,8 @@ def test_a_missed_aim_is_said_to_be_missed() -> None:
     assert verdicts(replace(GOOD, goodput=0.98))[6] == "**missed**"
     assert verdicts(replace(GOOD, goodput=0.99))[6] == "met"
     assert verdicts(GOOD)[7] == "not measured"
+    assert verdicts(replace(GOOD, others_goodput=1.0))[7] == "met"
+    assert verdicts(replace(GOOD, others_goodput=0.999))[7] == "**missed**"
 
 
 def test_an_aim_about_a_mean_tells_how_it_began() -> None:

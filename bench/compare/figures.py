@@ -16,7 +16,7 @@ BUCKET_S = 0.5
 WELL = 0.9  # of the orders placed in a bucket are paid at their first run
 OUTSET_S = 1.0  # of an outage: no circuit can have opened, for it wants 20 calls
 OPENS_WITHIN_S = 4.0  # the circuit's short window is 3 s, and it is reported twice a second
-SPAN_S_LEAST = 1.0  # of less one round of probes says everything, or nothing
+REST_S_LEAST = 3.0  # two rounds of probes: of less one of them says everything, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _amplification(observed: Observed, from_s: float, to_s: float) -> float | No
 def _in_outage(observed: Observed, pace: Pace, from_s: float, to_s: float) -> float | None:
     """Only where the provider counts what comes: where nobody listens, nobody counts."""
     to_s = min(to_s, pace.trouble_s)
-    if observed.scenario.outage in ("", "refuse") or to_s - from_s < SPAN_S_LEAST:
+    if observed.scenario.outage in ("", "refuse") or to_s - from_s < (REST_S_LEAST if from_s else OUTSET_S):
         return None
     return _amplification(observed, pace.lead_s + from_s, pace.lead_s + to_s)
 

@@ -74,7 +74,7 @@ def lines(title: str, by_lane: Mapping[str, Sequence[float]], trouble_s: tuple[f
     begin, end = (x(at_s) for at_s in trouble_s)
     drawn = [
         f'<rect x="{begin:.1f}" y="{_TOP}" width="{end - begin:.1f}" height="{bottom - _TOP}" fill="#f3e8e2"/>',
-        _text((begin + end) / 2, _TOP + 14, trouble, "middle", colour="#8a5a44"),
+        _text((begin + end) / 2, _TOP - 4, trouble, "middle", colour="#8a5a44"),
     ]
     for value in _ticks(most):
         drawn.append(f'<path d="M{left} {y(value):.1f}H{right}" stroke="#d5dbe1" stroke-width="1"/>')

@@ -37,8 +37,7 @@ def aims(table: Table) -> Iterator[Aim]:
     yield _at_most(table, "hard_outage", lambda f: f.recovery_s, 5.0, after)
     yield _at_most(table, "brownout", lambda f: f.recovery_s, 2.0, "recovered within 2 s of a brownout's end")
     yield _goodput(table)
-    others = "one bad sidecar costs the others nothing: all their orders are paid"
-    yield _at_most(table, "one_bad_sidecar", _missing_of_others, 0.0, others)
+    yield _others(table)
 
 
 def _with_outset(table: Table, aim: Aim) -> Aim:
@@ -53,10 +52,6 @@ def _with_outset(table: Table, aim: Aim) -> Aim:
     return replace(aim, measured=f"{aim.measured}; in its first {OUTSET_S:.0f} s alone, at most {max(outset):.2f}")
 
 
-def _missing_of_others(figures: Figures) -> float | None:
-    return None if figures.others_goodput is None else 1.0 - figures.others_goodput
-
-
 def _at_most(table: Table, scenario: str, value: Callable[[Figures], float | None], most: float, text: str) -> Aim:
     values = [
         found
@@ -67,6 +62,18 @@ def _at_most(table: Table, scenario: str, value: Callable[[Figures], float | Non
         return Aim(text, "", None)
     worst = max(values)
     return Aim(text, "never in this run" if math.isinf(worst) else f"{worst:.2f}", worst <= most + 1e-9)
+
+
+def _others(table: Table) -> Aim:
+    text = "one bad sidecar costs the others nothing: all orders that begin at them are paid"
+    goodputs = [
+        figures.others_goodput
+        for name, figures in table.get("one_bad_sidecar", {}).items()
+        if _is_ours(name) and figures.others_goodput is not None
+    ]
+    if not goodputs:
+        return Aim(text, "", None)
+    return Aim(text, f"{100 * min(goodputs):.1f}%", min(goodputs) == 1.0)
 
 
 def _goodput(table: Table) -> Aim:
