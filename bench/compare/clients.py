@@ -112,15 +112,32 @@ class Tenacity:
         return together(tries)
 
 
+class StripeConnections(stripe.AIOHTTPClient):
+    """The SDK's client over aiohttp, with the session that all lanes share: a fresh connection for every try, and any
+    number of them. Its default over httpx has a hundred, and in an outage they were all taken, and never given back.
+    As to that one, a body that is cut off is a connection that was lost, and is tried again."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        super().__init__(timeout=aiohttp.ClientTimeout(total=TRY_S), session=session)
+
+    async def request_async(
+        self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None
+    ) -> tuple[bytes, int, Mapping[str, str]]:
+        try:
+            return await super().request_async(method, url, headers, post_data)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._handle_request_error(error)
+
+
 @dataclass(frozen=True, slots=True)
 class StripeSdk:
     """The SDK as it is. Its tries are its own affair: when it gives up, nobody knows what the earlier ones did."""
 
     lane: Lane
-    http_client: stripe.HTTPXClient
+    connections: StripeConnections
 
     async def run(self, order: str, url: str) -> Heard:
-        client = _stripe_client(url, self.http_client)
+        client = _stripe_client(url, self.connections)
         options: Any = {"idempotency_key": order} if self.lane.keys is Keys.ORDER else {}
         params: Any = {"amount": AMOUNT, "currency": "eur", "confirm": True, "metadata": {"order_id": order}}
         try:
@@ -133,18 +150,18 @@ class StripeSdk:
 
 
 @functools.cache
-def _stripe_client(url: str, http_client: stripe.HTTPXClient) -> stripe.StripeClient:
+def _stripe_client(url: str, connections: StripeConnections) -> stripe.StripeClient:
     return stripe.StripeClient(
         API_KEY,
         base_addresses={"api": url},
         max_network_retries=STRIPE_RETRIES,
-        http_client=http_client,
+        http_client=connections,
     )
 
 
-def client_of(lane: Lane, session: aiohttp.ClientSession, http_client: stripe.HTTPXClient, tenacity: Any) -> Runs:
+def client_of(lane: Lane, session: aiohttp.ClientSession, tenacity: Any) -> Runs:
     if lane.client is Client.STRIPE:
-        return StripeSdk(lane, http_client)
+        return StripeSdk(lane, StripeConnections(session))
     if lane.client is Client.ONE_TRY:
         return Plain(lane, session)
     plain = Plain(lane, session, TRY_S)

@@ -120,7 +120,7 @@ _CLIENTS = {
     ),
     Client.STRIPE: (
         f"stripe.StripeClient(key, max_network_retries={STRIPE_RETRIES}, "
-        f"http_client=stripe.HTTPXClient(timeout={TRY_S:g}))\n"
+        f"http_client=stripe.AIOHTTPClient(ClientTimeout(total={TRY_S:g}), session=...))\n"
         "POST /v1/payment_intents with confirm=true; what is retried, and when, is the SDK's own\n"
     ),
 }

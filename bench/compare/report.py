@@ -108,7 +108,10 @@ def _wins(run: Run) -> str:
         "## Where a peer is better",
         "",
         "By one measure in one scenario, than the better of Paywitness' lanes; the best peer is named. The last column "
-        "says what it paid for it there: waits are of what was paid, and who sends little amplifies little.",
+        "says what it paid for it there: waits are of what was paid, and who sends little amplifies little. In an "
+        "outage, goodput is a matter of patience: an open circuit refuses at once, so its caller has made both runs "
+        "within a second or two, though it was told when to come back; who keeps trying for ten seconds pays more of "
+        "those orders, at the price of the amplification in the tables.",
         "",
     ]
     if not wins:
@@ -227,6 +230,7 @@ def _callers(run: Run) -> str:
 - Everybody waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run: less than a shop would, so that a run
   fits into minutes. Behind a proxy the client makes {HOW_A_PLAIN_CLIENT_WAITS}; Envoy with nothing set has its own
   timeouts, and mitmproxy none.
+- The stripe SDK waits as long between its tries as it likes: all of a run may take it more than {CALL_S:g} s.
 - A client that retries by itself has {TRIES} tries (naive), {STRIPE_RETRIES + 1} (stripe's default) or {TENACITY_TRIES}
   (tenacity); Envoy and Paywitness have 4, Envoy set with care 5, nginx 3.
 - Keys are the lane's habit (below). SDKs mint a fresh one for every call, and so does the caller of Paywitness; an

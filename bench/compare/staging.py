@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import stripe
 import uvloop
 
 from bench.compare.callers import Shop
@@ -25,7 +24,7 @@ from bench.compare.clients import client_of
 from bench.compare.figures import Arrived, Observed
 from bench.compare.lanes import Client, Lane
 from bench.compare.peers import Peers, Place, start_lane
-from bench.compare.scenarios import TRY_S, Pace, Scenario
+from bench.compare.scenarios import Pace, Scenario
 from bench.processes import NotMeasured, start
 from bench.rounds import scratch_folder
 from proxy.demo.stage import free_ports
@@ -111,34 +110,23 @@ async def _perform(
 ) -> list[Observed]:
     # A stale connection is no fault of this story.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    http_client = stripe.HTTPXClient(timeout=TRY_S)
     async with aiohttp.ClientSession(connector=connector) as session:
-        try:
-            acts = [
-                Act(lane, f"http://127.0.0.1:{port}", _shop(scenario, lane, urls, session, http_client, peers))
-                for lane, port, urls in ready
-            ]
-            await asyncio.gather(*(_begin(session, act, scenario.schedule(pace)) for act in acts))
-            began_at = time.time()
-            times_s, start_mono = scenario.order_times_s(pace), time.monotonic()
-            paying = asyncio.gather(*(act.shop.pay_all(times_s, start_mono) for act in acts))
-            await _while_telling(paying, scenario, acts, len(times_s), say)
-            await _settle(session, acts, pace.settle_s)
-            return [await _observe(session, act, scenario, began_at) for act in acts]
-        finally:
-            await http_client.close_async()
+        acts = [
+            Act(lane, f"http://127.0.0.1:{port}", _shop(scenario, lane, urls, session, peers))
+            for lane, port, urls in ready
+        ]
+        await asyncio.gather(*(_begin(session, act, scenario.schedule(pace)) for act in acts))
+        began_at = time.time()
+        times_s, start_mono = scenario.order_times_s(pace), time.monotonic()
+        paying = asyncio.gather(*(act.shop.pay_all(times_s, start_mono) for act in acts))
+        await _while_telling(paying, scenario, acts, len(times_s), say)
+        await _settle(session, acts, pace.settle_s)
+        return [await _observe(session, act, scenario, began_at) for act in acts]
 
 
-def _shop(
-    scenario: Scenario,
-    lane: Lane,
-    urls: list[str],
-    session: aiohttp.ClientSession,
-    http_client: stripe.HTTPXClient,
-    peers: Peers,
-) -> Shop:
+def _shop(scenario: Scenario, lane: Lane, urls: list[str], session: aiohttp.ClientSession, peers: Peers) -> Shop:
     tenacity = peers.tenacity() if lane.client is Client.TENACITY else None
-    return Shop(client_of(lane, session, http_client, tenacity), urls, scenario.name)
+    return Shop(client_of(lane, session, tenacity), urls, scenario.name)
 
 
 async def _begin(session: aiohttp.ClientSession, act: Act, schedule: dict[str, object]) -> None:
