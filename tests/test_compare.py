@@ -116,6 +116,11 @@ def test_a_client_calls_unknown_what_it_cannot_know() -> None:
     assert heard(503, {"Paywitness-Outcome": "not_sent"}, b"{}") == NOTHING_DONE
     assert heard(503, {"x-envoy-attempt-count": "1"}, b"no healthy upstream") == NOTHING_DONE
     assert heard(503, {"x-envoy-attempt-count": "2"}, b"no healthy upstream") == NOT_KNOWN
+    overloaded = b'{"error": {"code": "overloaded"}}'
+    assert heard(503, {"x-envoy-attempt-count": "1"}, overloaded) == NOTHING_DONE
+    assert heard(503, {"x-envoy-attempt-count": "3"}, overloaded) == NOT_KNOWN  # an earlier try may have paid
+    assert heard(503, {"x-upstream-status": "503"}, overloaded) == NOTHING_DONE
+    assert heard(503, {"x-upstream-status": "504, 503"}, overloaded) == NOT_KNOWN
 
 
 def test_tries_that_failed_for_certain_do_not_undo_an_earlier_doubt() -> None:

@@ -188,10 +188,17 @@ def heard(status_code: int, headers: Mapping[str, str], body: bytes) -> Heard:
 def _nothing_was_done(status_code: int, headers: Mapping[str, str], answer: dict[str, Any], body: bytes) -> bool:
     if "Paywitness-Outcome" in headers:
         return headers["Paywitness-Outcome"] in ("not_sent", "failed")
-    if headers.get("x-envoy-attempt-count") == "1" and any(words in body for words in NOTHING_WAS_SENT):
+    if not _tried_once(headers):
+        return False  # what the last try says is not what the one before it did
+    if "x-envoy-attempt-count" in headers and any(words in body for words in NOTHING_WAS_SENT):
         return True
     error = answer.get("error")
     return status_code == 429 or (isinstance(error, dict) and error.get("code") == "overloaded")
+
+
+def _tried_once(headers: Mapping[str, str]) -> bool:
+    """As far as a proxy tells: Envoy counts its tries, nginx lists what each of them was answered."""
+    return headers.get("x-envoy-attempt-count", "1") == "1" and "," not in headers.get("x-upstream-status", "")
 
 
 def _tree(body: bytes) -> dict[str, Any]:

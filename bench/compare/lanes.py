@@ -85,6 +85,7 @@ location / {{
   proxy_next_upstream error timeout http_500 http_502 http_503 http_504 non_idempotent;
   proxy_next_upstream_tries 3;
   proxy_next_upstream_timeout {CALL_S:g}s;
+  add_header x-upstream-status $upstream_status always;  # so that a caller knows whether there was more than one try
 }}
 """
 POLICY = """\

@@ -237,8 +237,8 @@ def _callers(run: Run) -> str:
   application that hands over the order's number instead is safer, at a provider that dedupes. This one does, and stores
   every executed answer under the key, a 500 too (contract `replayed`, as Stripe's).
 - A job is as careful as it can be: what it cannot know it calls unknown, never failed. It knows that nothing was done
-  when it could not connect, and when the provider (503 overloaded, 429) or the proxy says so (Envoy where it tried
-  once; Paywitness by its outcome).
+  when it could not connect, and when the provider (503 overloaded, 429) or the proxy says so: Paywitness by its
+  outcome, Envoy and nginx where they tell that they tried once, for the last try says nothing of those before it.
 - When the load is over, doubt has up to {pace.settle_s:g} s to be resolved; then the ledgers are read.
 
 Lost responses are made of: {", ".join(f"`{name}` {share:.0%}" for name, share in LOST.items())}."""
