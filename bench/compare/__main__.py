@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -175,4 +176,6 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has told its background job to ignore it
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

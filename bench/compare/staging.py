@@ -141,10 +141,15 @@ async def _begin(session: aiohttp.ClientSession, act: Act, schedule: dict[str, o
 
 async def _while_telling(paying: Awaitable[Any], scenario: Scenario, acts: list[Act], orders: int, say: Say) -> None:
     task = asyncio.ensure_future(paying)
-    while not task.done():
-        await asyncio.wait([task], timeout=_TELL_EVERY_S)
-        done = ", ".join(f"{act.lane.name} {len(act.shop.orders)}" for act in acts)
-        say(f"{scenario.title}: of {orders} orders ended: {done}")
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=_TELL_EVERY_S)
+            done = ", ".join(f"{act.lane.name} {len(act.shop.orders)}" for act in acts)
+            say(f"{scenario.title}: of {orders} orders ended: {done}")
+    except asyncio.CancelledError:  # broken off by a person
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
     await task
 
 

@@ -28,7 +28,8 @@ def aims(table: Table) -> Iterator[Aim]:
     ours = [figures for lanes in table.values() for name, figures in lanes.items() if _is_ours(name)]
     for text, count in (("double charges", lambda f: f.doubles), ("lost payments", lambda f: f.lost)):
         worst = max(map(count, ours), default=None)
-        yield Aim(f"{text}: none in any scenario", str(worst), None if worst is None else worst == 0)
+        measured = "" if worst is None else str(worst)
+        yield Aim(f"{text}: none in any scenario", measured, None if worst is None else worst == 0)
     early = f"amplification in a hard outage's first {OPENS_WITHIN_S:.0f} s, in which the circuit opens: at most 1.10"
     yield _with_outset(table, _at_most(table, "hard_outage", lambda f: f.amplification_early, 1.10, early))
     late = "amplification in a hard outage, after that: at most 0.2"
