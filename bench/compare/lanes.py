@@ -123,6 +123,7 @@ _CLIENTS = {
         f"stripe.StripeClient(key, max_network_retries={STRIPE_RETRIES}, "
         f"http_client=stripe.AIOHTTPClient(ClientTimeout(total={TRY_S:g}), session=...))\n"
         "POST /v1/payment_intents with confirm=true; what is retried, and when, is the SDK's own\n"
+        "its client over aiohttp: the default, over httpx, has a hundred connections, and everybody else any number\n"
     ),
 }
 HOW_A_PLAIN_CLIENT_WAITS = f"one request a run, {PATIENCE_S:g} s of patience"
