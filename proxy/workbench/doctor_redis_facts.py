@@ -107,7 +107,7 @@ def _persistence(configured: Facts) -> Iterator[Finding]:
     if fsync == "always":
         yield ok(subject, "appendonly yes, appendfsync always")
     elif fsync == "everysec":
-        why = "a loss of power loses up to a second; a killed Redis loses nothing"
+        why = "a loss of power loses up to two seconds; so does a killed Redis while its disk is slow"
         remedy = "Have a replica on another machine (we wait for it before a send), or set `appendfsync always`"
         yield warning(subject, "appendonly yes, appendfsync everysec", why, remedy)
     else:
