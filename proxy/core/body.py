@@ -228,6 +228,8 @@ def form_path(name: str) -> list[str]:
 
 def decompressed(body: bytes, coding: str | None) -> bytes:
     """The body without its content coding, for reading only; what is forwarded is never touched."""
+    if coding is None:
+        return body
     name = (coding or "identity").strip().lower()
     if name == "identity":
         return body
@@ -245,7 +247,7 @@ def decompressed(body: bytes, coding: str | None) -> bytes:
 
 def value_at(tree: Tree, path: str) -> Tree:
     """The value under a dotted path, or None."""
-    for key in path.split("."):
+    for key in _keys_of(path):
         if not isinstance(tree, dict) or key not in tree:
             return None
         tree = tree[key]
@@ -254,7 +256,7 @@ def value_at(tree: Tree, path: str) -> Tree:
 
 def can_hold(tree: Tree, path: str) -> bool:
     """Whether a value can be written under the dotted path: objects, or nothing yet, all the way to it."""
-    for key in path.split("."):
+    for key in _keys_of(path):
         if not isinstance(tree, dict):
             return False
         if tree.get(key) is None:
@@ -278,11 +280,11 @@ def has_room(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
 def without(tree: Tree, paths: tuple[str, ...]) -> Tree:
     """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
     for path in paths:
-        tree = _without_one(tree, path.split("."))
+        tree = _without_one(tree, _keys_of(path))
     return tree
 
 
-def _without_one(tree: Tree, keys: list[str]) -> Tree:
+def _without_one(tree: Tree, keys: tuple[str, ...]) -> Tree:
     if isinstance(tree, list):
         return [_without_one(item, keys) for item in tree]
     if not isinstance(tree, dict) or keys[0] not in tree:
@@ -315,15 +317,12 @@ def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_re
     """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
     be read one way only, cannot be written into; `was_read`: it could, when it came."""
     keys = path.split(".")
-    match written_in(body, encoding):
-        case Encoding.JSON:
-            if not was_read:
-                decode(body, Encoding.JSON)
-            return json_with(body, keys, value)
-        case Encoding.FORM:
-            return _form_with(body, keys, value)
-        case Encoding.XML:
-            return xml_with(body, keys, value)
+    written = written_in(body, encoding)
+    if written is Encoding.JSON:
+        if not was_read:
+            decode(body, Encoding.JSON)
+        return json_with(body, keys, value)
+    return xml_with(body, keys, value) if written is Encoding.XML else _form_with(body, keys, value)
 
 
 def _form_with(body: bytes, keys: list[str], value: str) -> bytes:

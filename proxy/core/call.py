@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from proxy.core.frozen import frozen
 
@@ -34,7 +35,7 @@ class Wishes:
     distinct: str | None = None
 
 
-@frozen(slots=False)  # headers are looked up by name a dozen times a call, so their index is kept
+@frozen
 class Call:
     provider: str
     method: str
@@ -44,6 +45,11 @@ class Call:
     headers: Headers  # as they came, less hop-by-hop headers and ours
     body: bytes
     wishes: Wishes = Wishes()
+    by_name: dict[bytes, bytes] = field(init=False, repr=False, compare=False)  # lower-case; the first of each
+
+    def __post_init__(self) -> None:
+        # Headers are looked up by name a dozen times a call.
+        object.__setattr__(self, "by_name", {name.lower(): value for name, value in reversed(self.headers)})
 
     @property
     def target(self) -> str:
@@ -52,9 +58,5 @@ class Call:
 
     def header(self, name: str) -> str | None:
         """The first header of that name, whatever its case."""
-        value = self._by_name.get(_on_the_wire(name))
+        value = self.by_name.get(_on_the_wire(name))
         return value.decode("latin-1") if value is not None else None
-
-    @cached_property
-    def _by_name(self) -> dict[bytes, bytes]:
-        return {key.lower(): value for key, value in reversed(self.headers)}

@@ -10,7 +10,7 @@ passed over: the classification tells that it would have matched, and is the one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from proxy.core.body import Encoding, Tree, decode_answer
 from proxy.core.errors import BodyError, MoneyError
@@ -123,6 +123,16 @@ class ClassifyRules:
     fit: Fit = Fit()
     moves_money: bool = True
     encoding: Encoding = Encoding.JSON  # of requests, and so of answers
+    _by_status: dict[int, tuple[Row, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def rows_for(self, status_code: int) -> tuple[Row, ...]:
+        """The rows that may match an answer of this status, in their order. Looked for once: statuses are few."""
+        found = self._by_status.get(status_code)
+        if found is None:
+            every = (*self.rows, *self.answers)
+            found = tuple(row for row in every if row.status_codes is None or status_code in row.status_codes)
+            self._by_status[status_code] = found
+        return found
 
 
 def _lost(evidence: Evidence) -> Classification:
@@ -143,7 +153,7 @@ def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
 def _by_rows(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Classification | None, Observed | None]:
     """What the first row that matches says, and the first of those only watched that would have come before it."""
     observed: Observed | None = None
-    for row in (*rules.rows, *rules.answers):
+    for row in rules.rows_for(response.status_code):
         reading = row.read(response, tree)
         if reading is None:
             continue
@@ -191,23 +201,26 @@ def fits(fit: Fit, tree: Tree, asked: Asked) -> bool:
     stamp = evaluate(fit.stamp, tree) if fit.stamp is not None else None
     if stamp is not None and asked.stamp is not None and stamp != asked.stamp:
         return False
-    if asked.money is None:
+    money = asked.money
+    if money is None:
         return True
     currency = evaluate(fit.currency, tree) if fit.currency is not None else None
-    if any(str(shown).upper() != asked.money.currency for shown in _each(currency)):
+    if currency is not None and not _is_all_in(currency, money.currency):
         return False
     amount = evaluate(fit.amount, tree) if fit.amount is not None else None
-    if not _each(amount):
+    if amount is None or amount == []:
         return True
     try:
-        return read_money(amount, asked.money.currency, fit.unit) == asked.money
+        return read_money(amount, money.currency, fit.unit) == money
     except MoneyError:
         return False
 
 
-def _each(shown: Tree) -> list[Tree]:
-    """The parts of what an answer shows: several, one, or none."""
-    return shown if isinstance(shown, list) else [] if shown is None else [shown]
+def _is_all_in(shown: Tree, currency: str) -> bool:
+    """Whether the parts of what an answer shows, several or one, are of this currency."""
+    if isinstance(shown, list):
+        return all(str(part).upper() == currency for part in shown)
+    return str(shown).upper() == currency
 
 
 def evaluate(expression: Expression, tree: Tree) -> Tree:
@@ -220,8 +233,11 @@ def evaluate(expression: Expression, tree: Tree) -> Tree:
 
 def truthy(expression: Expression, tree: Tree) -> bool:
     """JMESPath's truth: false, null, "", [] and {} are false; 0 is true."""
-    value = evaluate(expression, tree)
-    return not (value is None or value is False or value in ("", [], {}))
+    try:
+        value = expression(tree)
+    except Exception:  # noqa: BLE001  # as in `evaluate`
+        return False
+    return value is True or not (value is None or value is False or value in ("", [], {}))
 
 
 def _text(value: Tree) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 # A re-send later than this part of the window could meet a provider that has just forgotten the key.
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     @property
     def pays(self) -> bool:
         """Whether it is a payment of an intent, of which at most one may succeed."""
-        return self in {Kind.AUTHORIZATION, Kind.SALE}
+        return self is Kind.SALE or self is Kind.AUTHORIZATION
 
 
 class ErrorsUnderKey(StrEnum):
@@ -52,9 +52,13 @@ class Place:
 
     kind: PlaceKind
     name: str  # header name, dotted body path, path parameter, or the constant itself
+    _written: str = field(init=False, repr=False, compare=False)  # as policies write it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_written", f"{self.kind}:{self.name}")
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
+        return self._written
 
 
 @dataclass(frozen=True, slots=True)

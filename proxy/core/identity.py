@@ -8,9 +8,8 @@ own and length-prefixed parts, so that no two different inputs can run into one.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
@@ -26,7 +25,8 @@ from proxy.core.policy import Policy
 
 CLIENT_KEY_LENGTH_MAX = 255
 SHOWN_LENGTH_MAX = 255
-_CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-auth-token")
+_CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
+_BLOCK_BYTES = 64  # of SHA-256
 
 
 @frozen
@@ -46,16 +46,22 @@ class Identity:
 
 def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
     """HMAC-SHA256 over length-prefixed parts, as hex."""
-    digest = _begun(secret, label, *parts[:-1]).copy()
-    for part in parts[-1:]:
-        digest.update(_prefixed(part))
-    return digest.hexdigest()
+    begun_inner, begun_outer = _begun(secret, label, *parts[:-1])
+    inner, outer = begun_inner.copy(), begun_outer.copy()
+    if parts:
+        inner.update(_prefixed(parts[-1]))
+    outer.update(inner.digest())
+    return outer.hexdigest()
 
 
 @lru_cache(maxsize=256)
-def _begun(secret: bytes, label: str, *parts: str | bytes) -> hmac.HMAC:
-    """To be copied: a call makes several, and all but their last parts are mostly the same, call after call."""
-    return hmac.new(secret, label.encode() + b"".join([_prefixed(part) for part in parts]), hashlib.sha256)
+def _begun(secret: bytes, label: str, *parts: str | bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+    """The two hashes that an HMAC is (RFC 2104), to be copied: a call makes several, and all but their last parts are
+    mostly the same, call after call. The library's own copies three objects for it, in Python."""
+    key = (hashlib.sha256(secret).digest() if len(secret) > _BLOCK_BYTES else secret).ljust(_BLOCK_BYTES, b"\0")
+    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in key)) for pad in (0x36, 0x5C))
+    inner.update(label.encode() + b"".join([_prefixed(part) for part in parts]))
+    return inner, outer
 
 
 def _prefixed(part: str | bytes) -> bytes:
@@ -66,7 +72,7 @@ def _prefixed(part: str | bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _often_hashed(secret: bytes, label: str, *parts: str) -> str:
-    """Accounts and credentials: the same few, call after call."""
+    """Accounts: the same few, call after call."""
     return keyed_hash(secret, label, *parts)[:32]
 
 
@@ -76,13 +82,13 @@ def check_value(secret: bytes) -> str:
 
 
 def identify(
-    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated_key: str
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated: Callable[[], str]
 ) -> Identity:
-    """The identity of a call under its policy. `generated_key` serves where the caller gives none."""
+    """The identity of a call under its policy. `generated` makes a key where the caller gives none."""
     account = account_of(call, policy, tree, parameters, secret)
     client_key, source, place = client_key_of(call, policy, tree, parameters)
     if client_key is None:
-        client_key = generated_key
+        client_key = generated()
     provider_name, operation_name = (policy.names[0] or policy.provider, policy.names[1] or policy.operation)
     key = keyed_hash(secret, "operation", provider_name, account, operation_name, client_key)
     ignore = _ignored(policy)
@@ -187,8 +193,12 @@ _canonical_text = compact_encoder(sort_keys=True)
 
 def credential_of(call: Call, secret: bytes) -> str:
     """Keyed hash of the credential headers: who may be shown a replay."""
-    found = [call.header(name) or "" for name in _CREDENTIAL_HEADERS]
-    return _often_hashed(secret, "credential", *found)
+    return _credential_hash(secret, *map(call.by_name.get, _CREDENTIAL_HEADERS))
+
+
+@lru_cache(maxsize=1024)
+def _credential_hash(secret: bytes, *found: bytes | None) -> str:
+    return keyed_hash(secret, "credential", *((value or b"").decode("latin-1") for value in found))[:32]
 
 
 def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:
@@ -236,7 +246,8 @@ def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> st
 
 def _shown(text: str) -> str:
     """A caller's text as a journal can hold it and a person find it: JSON may carry halves of characters."""
-    return text.encode("utf-8", "replace").decode()[:SHOWN_LENGTH_MAX]
+    whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return whole[:SHOWN_LENGTH_MAX]
 
 
 def _intent_in(policy: Policy, tree: Tree) -> str | None:

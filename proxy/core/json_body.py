@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
 from json.encoder import encode_basestring_ascii as quoted
 
@@ -17,10 +18,8 @@ _WHITESPACE = " \t\n\r"
 _SPACE = r"[ \t\n\r]*+"
 _COLON = re.compile(f"{_SPACE}:{_SPACE}")
 _COMMA = re.compile(f"{_SPACE},{_SPACE}")
-# A member that is not the last, whose key and value can be passed over without being read: most are.
-_PLAIN_MEMBER = re.compile(
-    rf'''"([^"\\]*+)"{_SPACE}:{_SPACE}(?:"[^"\\]*+"|[-+.0-9eE]++|true|false|null){_SPACE},{_SPACE}'''
-)
+# What stands between the key of a plain member and the next one: a value that can be passed over without being read.
+_PLAIN_VALUE = rf"""{_SPACE}:{_SPACE}(?:"[^"\\]*+"|[-+.0-9eE]++|true|false|null){_SPACE},{_SPACE}"""
 _SKIP = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # finds where a value ends
 
 
@@ -43,8 +42,8 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
     position = _skip(text, at + 1)
     empty = text[position : position + 1] == "}"
     while not empty:
-        while (plain := _PLAIN_MEMBER.match(text, position)) is not None and plain[1] != keys[0]:
-            position = plain.end()
+        plain = _plain_members_before(keys[0]).match(text, position)
+        position = plain.end() if plain is not None else position
         key, position = scanstring(text, position + 1)
         colon = _COLON.match(text, position)
         value_start = colon.end() if colon is not None else position
@@ -60,6 +59,12 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
         position = comma.end()
     lead = "" if empty else ", "
     return position, position, f"{lead}{quoted(keys[0])}: {_nested(keys[1:], written)}"
+
+
+@lru_cache(maxsize=256)
+def _plain_members_before(key: str) -> re.Pattern[str]:
+    """All the plain members up to this key, or to one that has to be read, in one step. Keys are a policy's: few."""
+    return re.compile(rf'''(?:"(?!{re.escape(key)}")[^"\\]*+"{_PLAIN_VALUE})*+''')
 
 
 def _nested(keys: list[str], written: str) -> str:

@@ -37,7 +37,10 @@ def priority_of(wish: Priority | None, rules: tuple[PriorityRule, ...], tree: Tr
     """
     if wish is not None:
         return wish
-    return next((rule.priority for rule in rules if rule.applies(tree, money)), Priority.HIGH)
+    for rule in rules:
+        if rule.applies(tree, money):
+            return rule.priority
+    return Priority.HIGH
 
 
 # Amounts of two currencies do not compare, and an amount that is not known is neither more nor less.

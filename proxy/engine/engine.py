@@ -194,7 +194,7 @@ class Engine:
         send_as = policy.contract.send_as
         if send_as is not None and not can_write(call, policy, tree, send_as):
             raise BodyError(f"the body has no room for {send_as.name}")
-        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.chance.token())
+        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.chance.token)
         if policy.key_required and identity.key_source == "generated":
             detail = f"The policy of {policy.provider} demands a key: send Paywitness-Key, or the provider's own."
             return self._refuse(Problem.KEY_REQUIRED, detail, call, policy)

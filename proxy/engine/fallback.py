@@ -55,7 +55,7 @@ class Fallbacks:
         kept = (errand.policy, errand.identity, errand.request, errand.operation)
         secret = self.vault.identity_secret
         errand.policy = policy
-        errand.identity = identify(call, policy, errand.tree, parameters, secret, first.client_key)
+        errand.identity = identify(call, policy, errand.tree, parameters, secret, lambda: first.client_key)
         errand.request = self._under_own_credentials(policy, errand.request)
         second = fresh_operation(errand, self.chance.operation_id(self.clock.now()), self.clock.now(), secret)
         second = second.changed(fallback_of=first.id)

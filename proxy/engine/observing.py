@@ -134,7 +134,7 @@ class Observing:
             self._no_operation(provider)
             return None
         policy, parameters = matched
-        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.chance.token())
+        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.chance.token)
         refusal = turned_away(call, policy, tree, identity)
         if refusal is not None:
             self.telemetry.tell(CallObserved(provider.name, policy.operation, REFUSED, refusal))

@@ -65,7 +65,12 @@ def _comparison(node: Node) -> Closure | None:
     wanted, equal = right["value"], node["value"] == "eq"
     if isinstance(wanted, bool):
         return lambda tree: (found(tree) is wanted) is equal
-    return (lambda tree: (found(tree) == wanted) is equal) if isinstance(wanted, str) else None
+    if not isinstance(wanted, str):
+        return None
+    if equal and left["type"] == "field":  # most rows of most policies
+        name = left["value"]
+        return lambda tree: isinstance(tree, dict) and tree.get(name) == wanted
+    return lambda tree: (found(tree) == wanted) is equal
 
 
 def _either(node: Node) -> Closure | None:

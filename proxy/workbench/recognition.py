@@ -72,7 +72,7 @@ def recognise_call(call: Call, provider: Provider) -> tuple[Recognised | None, d
         refused = provider.unmatched is Unmatched.REFUSE
         return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
     policy, parameters = matched
-    identity = identify(call, policy, tree, parameters, _SECRET, GENERATED)
+    identity = identify(call, policy, tree, parameters, _SECRET, lambda: GENERATED)
     recognised = Recognised(call, policy, tree, parameters, identity, _operation(call, policy, identity, tree))
     facts = _facts(recognised)
     problem = turned_away(call, policy, tree, identity)

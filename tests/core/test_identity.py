@@ -47,7 +47,7 @@ JSON = st.recursive(
 
 def identified(asked: Call, under: Policy, secret: bytes = SECRET, **parameters: str) -> Identity:
     tree = decode(asked.body, under.encoding)
-    return identify(asked, under, tree, parameters, secret, "generated-key")
+    return identify(asked, under, tree, parameters, secret, lambda: "generated-key")
 
 
 def charge(*headers: tuple[str, str], body: object = None, **changes: Any) -> Call:
