@@ -16,8 +16,9 @@ OPERATION_ID_PREFIX = "op_"
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O, U: an id can be read out over the telephone
 _CROCKFORD_PAIRS = tuple(high + low for high in _CROCKFORD for low in _CROCKFORD)  # ten bits a look-up: half the time
 _TIME_BITS = 48  # milliseconds, until the year 10889
-_RANDOM_BYTES = 10
-_PAIR_SHIFTS = tuple(range(120, -1, -10))  # 13 pairs hold 130 bits: 48 of time, 80 of chance, two always zero
+_TIME_SHIFTS = (40, 30, 20, 10, 0)  # five pairs hold 50 bits: 48 of time, two always zero
+_RANDOM_CHARACTERS = 16  # of five bits each
+_CROCKFORD_OF_BYTE = (_CROCKFORD * 8).encode()  # a random byte's last five bits as a character
 
 
 class Chance(ABC):
@@ -34,8 +35,9 @@ class Chance(ABC):
     def operation_id(self, now: float) -> str:
         """A new operation's id: sortable by the wall time given, to the millisecond, and unguessable by 80 bits."""
         milliseconds = int(now * 1000) & ((1 << _TIME_BITS) - 1)
-        value = (milliseconds << 8 * _RANDOM_BYTES) | int.from_bytes(self.random_bytes(_RANDOM_BYTES), "big")
-        return OPERATION_ID_PREFIX + "".join([_CROCKFORD_PAIRS[value >> shift & 1023] for shift in _PAIR_SHIFTS])
+        time = "".join([_CROCKFORD_PAIRS[milliseconds >> shift & 1023] for shift in _TIME_SHIFTS])
+        drawn = self.random_bytes(_RANDOM_CHARACTERS).translate(_CROCKFORD_OF_BYTE)
+        return f"{OPERATION_ID_PREFIX}{time}{drawn.decode('ascii')}"
 
     def token(self) -> str:
         """An owner token: 128 bits in hex. Whoever holds it is the one that claimed."""

@@ -181,12 +181,20 @@ class Floor:
     def in_flight_of(self, lane: Lane) -> int:
         return self._places[lane].in_flight
 
-    def arrive(self, lane: Lane, waiter: int, now_mono: float, patience_s: float) -> Arrival:
+    def enter(self, lane: Lane, now_mono: float) -> bool:
+        """Whether a call that comes is in at once: nobody of its lane waits, and there is room."""
         place = self._places[lane]
         place.active_mono = now_mono
-        if self._head(lane) is None and self._has_room(lane, now_mono):
-            self._enter(lane)
+        if (place.queue and self._head(lane) is not None) or not self._has_room(lane, now_mono):
+            return False
+        place.in_flight += 1
+        self.in_flight += 1
+        return True
+
+    def arrive(self, lane: Lane, waiter: int, now_mono: float, patience_s: float) -> Arrival:
+        if self.enter(lane, now_mono):
             return _IN
+        place = self._places[lane]
         evicted = None
         if patience_s <= 0:
             return _FULL
@@ -226,7 +234,8 @@ class Floor:
             del self._waiters[waiter]
             place.waiting -= 1
             place.active_mono = now_mono
-            self._enter(lane)
+            place.in_flight += 1
+            self.in_flight += 1
             self._given += 1
             yield waiter
 
@@ -234,10 +243,6 @@ class Floor:
         """When the queue of now will be gone, at the pace of now."""
         each_s = (self.limit.usual_s or 1.0) / self.limit.value
         return min(RETRY_MAX_S, max(1.0, (self.waiting + 1) * each_s))
-
-    def _enter(self, lane: Lane) -> None:
-        self._places[lane].in_flight += 1
-        self.in_flight += 1
 
     def _has_room(self, lane: Lane, now_mono: float) -> bool:
         limit = self.limit.value

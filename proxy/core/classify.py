@@ -210,6 +210,8 @@ def fits(fit: Fit, tree: Tree, asked: Asked) -> bool:
     amount = evaluate(fit.amount, tree) if fit.amount is not None else None
     if amount is None or amount == []:
         return True
+    if type(amount) is int and fit.unit is Unit.MINOR:
+        return amount == money.minor_units
     try:
         return read_money(amount, money.currency, fit.unit) == money
     except MoneyError:

@@ -118,18 +118,17 @@ def _ignored(policy: Policy) -> tuple[str, ...]:
 
 def value_in(place: Place, call: Call, tree: Tree, parameters: dict[str, str]) -> str | None:
     """The text at a place of the request, or None where there is none."""
-    match place.kind:
-        case PlaceKind.CONST:
-            return place.name
-        case PlaceKind.HEADER:
-            return call.header(place.name)
-        case PlaceKind.PATH:
-            return parameters.get(place.name)
-        case PlaceKind.BODY:
-            found = value_at(tree, place.name)
-            if isinstance(found, bool) or not isinstance(found, (str, int)):
-                return None
-            return str(found) or None
+    kind = place.kind
+    if kind is PlaceKind.HEADER:
+        return call.header(place.name)
+    if kind is PlaceKind.CONST:
+        return place.name
+    if kind is PlaceKind.PATH:
+        return parameters.get(place.name)
+    found = value_at(tree, place.name)
+    if isinstance(found, bool) or not isinstance(found, (str, int)):
+        return None
+    return str(found) or None
 
 
 def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:

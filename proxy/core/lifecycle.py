@@ -173,25 +173,32 @@ def _moved(operation: Operation, event: Event, attempt: int | None) -> dict[str,
     move = TABLE[operation.state].get(event)
     if move is None:
         raise IllegalTransition(f"{event} cannot happen in {operation.state}")
-    _check_attempt(operation, event, attempt)
+    of_an_attempt = event in OF_AN_ATTEMPT
+    if of_an_attempt:
+        _check_attempt(operation, event, attempt)
     if event in _NEEDS_NO_ATTEMPT_UNDER_WAY and operation.attempt_under_way and move.to is not operation.state:
         raise IllegalTransition(f"{event} cannot lead to {move.to} while an attempt is under way")
     starts = event in _STARTS
     if starts and operation.attempt_under_way:
         raise IllegalTransition(f"{event} cannot happen while an attempt is under way")
-    doubt = _doubt_after(operation, event, attempt, move.to)
+    doubt = operation.doubt
+    if doubt or event in _MAY_DOUBT:
+        doubt = _doubt_after(operation, event, attempt, move.to)
     if doubt and move.to in _NEEDS_EMPTY_DOUBT:
         raise IllegalTransition(f"{event} leads to {move.to}, which needs an empty doubt; in doubt: {sorted(doubt)}")
     if not doubt and move.to is State.UNKNOWN:
         raise IllegalTransition(f"{event} leads to unknown with nothing in doubt")
-    ends = event is Event.LEASE_EXPIRED or (event in OF_AN_ATTEMPT and attempt == operation.attempts)
+    ends = event is Event.LEASE_EXPIRED or (of_an_attempt and attempt == operation.attempts)
+    incident = operation.incident or move.incident
+    if incident is not operation.incident and _was_reckoned_with(operation, event):
+        incident = None
     return {
         "state": move.to,
         "doubt": doubt,
         "seen": operation.seen & doubt,
         "attempts": operation.attempts + (1 if starts else 0),
         "attempt_under_way": starts or (operation.attempt_under_way and not ends),
-        "incident": operation.incident or (None if _was_reckoned_with(operation, event) else move.incident),
+        "incident": incident,
     }
 
 
@@ -209,8 +216,6 @@ _UNSENT = frozenset({None, Reading.NETWORK_CONNECT_FAILURE})
 
 
 def _check_attempt(operation: Operation, event: Event, attempt: int | None) -> None:
-    if event not in OF_AN_ATTEMPT:
-        return
     if attempt is None or not 1 <= attempt <= operation.attempts:
         raise IllegalTransition(f"{event} must say of which attempt it speaks, one of {operation.attempts}")
     if event is Event.TOLD_BEFORE and operation.attempt_under_way and attempt == operation.attempts:
@@ -244,6 +249,7 @@ _OF_ITSELF_ALONE = frozenset(
         Event.ACTION_STANDS,
     },
 )
+_MAY_DOUBT = frozenset({Event.RESEND_RECORDED, Event.ANSWER_LOST, Event.LEASE_EXPIRED})
 _EMPTIES_DOUBT = frozenset({*SUCCESSES, *REVERSALS, *PENDINGS, *ACTIONS, *OUTSIDE_DENIALS, Event.DENIAL_SEEN})
 
 
@@ -302,6 +308,14 @@ def conclude(
     operation: Operation, attempt: int, classification: Classification, contract: ProviderContract
 ) -> tuple[Operation, Event]:
     """The operation after one attempt's end, with what was read of it; and the event that it was."""
+    changed, event = concluded(operation, attempt, classification, contract)
+    return operation.changed(**changed), event
+
+
+def concluded(
+    operation: Operation, attempt: int, classification: Classification, contract: ProviderContract
+) -> tuple[dict[str, Any], Event]:
+    """What `conclude` changes of the operation, for whoever changes more of it in the same step; and the event."""
     event = event_of_answer(operation, attempt, classification, contract)
     changed = _moved(operation, event, attempt)
     if _speaks(operation, event, changed["state"]):
@@ -314,7 +328,7 @@ def conclude(
     changed["reference"] = (shown or known) if newer else (known or shown)
     if paid and changed["incident"] is None:
         changed["incident"] = contradiction(operation, classification)
-    return operation.changed(**changed), event
+    return changed, event
 
 
 _PAID_OR_ACCEPTED = frozenset({State.SUCCEEDED, State.PENDING})

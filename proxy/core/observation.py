@@ -69,6 +69,8 @@ _HEALTH = {
     Reading.UNKNOWN_OUTCOME: Health.UNKNOWN,
 }
 
+OF_AN_ILL_PROVIDER = frozenset(_HEALTH)  # only with these does it matter how long it asks to be left alone
+
 
 def observation_of(
     reading: Reading,
@@ -81,7 +83,7 @@ def observation_of(
         return None
     health = _HEALTH.get(reading, Health.OK)
     slow = evidence.duration_s >= slow_after_s
-    asked_s = retry_after_s if health in {Health.THROTTLED, Health.BAD} else None
+    asked_s = retry_after_s if health is Health.THROTTLED or health is Health.BAD else None
     status = evidence.response.status_code if evidence.response is not None else 0
     overload = health is Health.THROTTLED or evidence.fault in _TIMEOUTS or status in _OVERLOADED
     return Observation(health, evidence.duration_s, slow, asked_s, overload)
@@ -142,10 +144,11 @@ class Window:
             bucket.index, bucket.counts = index, [0, 0, 0, 0, 0]
         counts, health = bucket.counts, observation.health
         counts[0] += 1
-        counts[1] += health is Health.BAD or health is Health.UNKNOWN
         counts[2] += observation.slow
-        counts[3] += health is Health.UNKNOWN
-        counts[4] += health is Health.THROTTLED
+        if health is not Health.OK:
+            counts[1] += health is Health.BAD or health is Health.UNKNOWN
+            counts[3] += health is Health.UNKNOWN
+            counts[4] += health is Health.THROTTLED
 
     def counts(self, now_ms: int, buckets: int = BUCKETS) -> Counts:
         """The sum of the newest buckets, the one that is filling included."""

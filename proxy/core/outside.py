@@ -158,14 +158,15 @@ def is_postponed(operation: Operation, source: Source, reading: Reading, contrac
 def told_by(before: Operation | None, after: Operation) -> Told | None:
     """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
     words: list[Word] = []
-    was_in_doubt = before is not None and before.state.in_doubt
-    if after.state.in_doubt and not was_in_doubt:
+    was, now = before.state if before is not None else None, after.state
+    was_in_doubt = was is not None and was.in_doubt
+    if now.in_doubt and not was_in_doubt:
         words.append(Word.DOUBT_OPENED)
-    if after.state is State.REQUIRES_REVIEW and (before is None or before.state is not State.REQUIRES_REVIEW):
+    if now is State.REQUIRES_REVIEW and was is not now:
         words.append(Word.REVIEW_OPENED)
-    if was_in_doubt and not after.state.in_doubt:
+    if was_in_doubt and not now.in_doubt:
         words.append(Word.RESOLVED)
-    if after.state.ended and (before is None or not before.state.ended):
+    if now.ended and (was is None or not was.ended):
         words.append(Word.ENDED)
     given_back = before is not None and before.reading is Reading.REVERSED
     if after.state is State.SUCCEEDED and after.reading is Reading.REVERSED and not given_back:

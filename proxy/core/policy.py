@@ -215,8 +215,7 @@ class Provider:
     circuit: CircuitRules = CircuitRules()
     trust: Trust = Trust()
     observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
+    falls_back: bool = field(init=False, repr=False, compare=False)  # what it was asked may be made by another route
 
-    @property
-    def falls_back(self) -> bool:
-        """Whether what was asked of it may have been made by another route."""
-        return any(policy.fallbacks for policy in self.policies)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "falls_back", any(policy.fallbacks for policy in self.policies))

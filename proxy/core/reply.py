@@ -122,16 +122,22 @@ NO_SHAPE = ErrorShape()
 
 def end_to_end(headers: Headers) -> Headers:
     """The headers less those of one connection, those that `Connection` names, and the framing."""
+    return tuple([pair for _, pair in _end_to_end(headers)])
+
+
+def _end_to_end(headers: Headers) -> list[tuple[bytes, tuple[bytes, bytes]]]:
+    """The headers that go on, each with its lower-case name."""
+    named = [(pair[0].lower(), pair) for pair in headers]
     dropped = _DROPPED
-    for key, value in headers:
-        if key.lower() == b"connection":
-            dropped |= {token.strip().lower() for token in value.split(b",")}
-    return tuple([pair for pair in headers if pair[0].lower() not in dropped])
+    for name, pair in named:
+        if name == b"connection":
+            dropped |= {token.strip().lower() for token in pair[1].split(b",")}
+    return [both for both in named if both[0] not in dropped]
 
 
 def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
     """The provider's response, status and bytes untouched, with what we know beside it."""
-    theirs = [pair for pair in end_to_end(response.headers) if not pair[0].lower().startswith(b"paywitness-")]
+    theirs = [pair for name, pair in _end_to_end(response.headers) if not name.startswith(b"paywitness-")]
     outcome = operation.outcome
     headers = (*theirs, *_operation_headers(operation, outcome, replayed=replayed))
     return Reply(response.status_code, headers, response.body, outcome, None, operation.id, replayed)
@@ -356,15 +362,17 @@ def described_reply(operation: Operation) -> Reply:
 
 def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool) -> Headers:
     pairs = [
-        (b"Paywitness-Operation", operation.id),
-        (b"Paywitness-Outcome", outcome),
-        (b"Paywitness-Attempts", str(operation.attempts)),
-        (b"Paywitness-Provider", operation.provider),
-        (b"Paywitness-Because", operation.because),
-        (b"Paywitness-Advice", advice_for(operation)),
+        (b"Paywitness-Operation", operation.id.encode("latin-1")),
+        (b"Paywitness-Outcome", outcome.encode()),
+        (b"Paywitness-Attempts", b"%d" % operation.attempts),
+        (b"Paywitness-Provider", operation.provider.encode("latin-1")),
     ]
-    if operation.client_key.isascii() and operation.client_key.isprintable():
-        pairs.append((b"Paywitness-Key", operation.client_key))
+    if operation.because:
+        pairs.append((b"Paywitness-Because", operation.because.encode("latin-1")))
+    pairs.append((b"Paywitness-Advice", advice_for(operation).encode()))
+    key = operation.client_key
+    if key and key.isascii() and key.isprintable():
+        pairs.append((b"Paywitness-Key", key.encode("ascii")))
     if replayed:
-        pairs.append((b"Paywitness-Replayed", "true"))
-    return tuple([(name, value.encode("latin-1")) for name, value in pairs if value])
+        pairs.append((b"Paywitness-Replayed", b"true"))
+    return tuple(pairs)

@@ -34,6 +34,10 @@ def _address_of(upstream: str, trust: Trust) -> tuple[Origin, str]:
     return replace(Origin.parse(f"{parts.scheme}://{parts.netloc}"), trust=trust), parts.path.rstrip("/")
 
 
+# Mostly a policy's own: bounded by the caller's deadline only where little of it is left.
+_timeouts_of = lru_cache(maxsize=256)(Timeouts)
+
+
 @dataclass(frozen=True, slots=True)
 class Sender:
     upstream: UpstreamClient
@@ -80,10 +84,5 @@ class Sender:
         given = policy.timeouts
         left_s = max(_SHORTEST_CONNECT_S, errand.deadline_mono - self.clock.mono())
         bounded = left_s if not operation.doubt else given.deadline_s
-        return Timeouts(
-            connect_s=min(given.connect_s, bounded),
-            tls_s=min(given.tls_s, bounded),
-            write_s=given.write_s,
-            first_byte_s=given.first_byte_s,
-            body_idle_s=given.body_idle_s,
-        )
+        connect_s, tls_s = min(given.connect_s, bounded), min(given.tls_s, bounded)
+        return _timeouts_of(connect_s, tls_s, given.write_s, given.first_byte_s, given.body_idle_s)

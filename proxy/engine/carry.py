@@ -177,7 +177,8 @@ class Carry:
         classification = classify(evidence, policy.classify, Asked(errand.asked.money, operation.sent_stamp))
         await self.steps.reached(step.ANSWER_CLASSIFIED)
         observation = await self.gate.leave(errand, evidence, classification)
-        await self.allowances.judge(errand, evidence, observation)
+        if errand.grant is not None:
+            await self.allowances.judge(errand, evidence, observation)
         return evidence, classification
 
     async def _elsewhere(

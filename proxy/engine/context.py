@@ -95,4 +95,9 @@ def summary_of(number: int, evidence: Evidence, classification: Classification) 
 
 def released_end(operation: Operation) -> bool:
     """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    return operation.effect is Effect.NONE and operation.reading not in _NOES
+    return is_released(operation.reading, operation.effect)
+
+
+def is_released(reading: Reading | None, effect: Effect | None) -> bool:
+    """`released_end`, of an end with this reading and effect."""
+    return effect is Effect.NONE and reading not in _NOES

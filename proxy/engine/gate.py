@@ -19,7 +19,7 @@ from proxy.core.circuit import CircuitRules, Group
 from proxy.core.evidence import Evidence, WireFault
 from proxy.core.frozen import frozen
 from proxy.core.limited import Limited
-from proxy.core.observation import Observation, observation_of, observation_of_read
+from proxy.core.observation import OF_AN_ILL_PROVIDER, Observation, observation_of, observation_of_read
 from proxy.core.operation import GuardKind, Operation
 from proxy.core.passage import CircuitRefusal, CircuitView, Passage
 from proxy.core.policy import FallbackCause, Policy
@@ -27,7 +27,7 @@ from proxy.core.reading import Classification
 from proxy.core.retry_after import retry_after_s
 from proxy.engine.errand import Errand, Turn
 from proxy.limits.admission import Admission, Refused
-from proxy.limits.circuits import Circuits
+from proxy.limits.circuits import Circuits, Probe
 from proxy.policy.book import PolicyBook
 
 _log = logging.getLogger("paywitness.limits")
@@ -106,15 +106,13 @@ class Gate:
 
     async def turn(self, policy: Policy, group: Group, lane: Lane, time_left_s: float) -> Permit:
         """A turn at the provider, or why not. Waits for a place, a little."""
-        provider, repeatable = policy.provider, group is Group.INQUIRY or policy.contract.dedupes
+        provider = policy.provider
         view = self.circuits.view(provider, group)
         if view.passage is Passage.REFUSE:
             return _held(provider, view)
         probe = None
         if view.passage is Passage.PROBE:
-            timeouts = policy.timeouts
-            per_try_s = timeouts.connect_s + timeouts.tls_s + timeouts.first_byte_s
-            probe = await self.circuits.take_probe(provider, group, per_try_s, repeatable=repeatable)
+            probe = await self._probe(policy, group)
             if probe is None:
                 return _held(provider, view)
         try:
@@ -135,6 +133,11 @@ class Gate:
                 await self.end(turn, None)
                 return _held(provider, view)
         return Permit(True, turn=turn)
+
+    async def _probe(self, policy: Policy, group: Group) -> Probe | None:
+        timeouts, repeatable = policy.timeouts, group is Group.INQUIRY or policy.contract.dedupes
+        per_try_s = timeouts.connect_s + timeouts.tls_s + timeouts.first_byte_s
+        return await self.circuits.take_probe(policy.provider, group, per_try_s, repeatable=repeatable)
 
     async def enter(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence | None:
         """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
@@ -158,8 +161,9 @@ class Gate:
         turn, errand.turn = errand.turn, None
         observation = None
         if turn is not None and evidence is not None and classification is not None:
-            asked_s = retry_after_s(evidence.response, self.clock.now())
-            observation = observation_of(classification.reading, evidence, self._slow_after_s(turn), asked_s)
+            reading = classification.reading
+            asked_s = retry_after_s(evidence.response, self.clock.now()) if reading in OF_AN_ILL_PROVIDER else None
+            observation = observation_of(reading, evidence, self._slow_after_s(turn), asked_s)
         if turn is not None:
             await self.end(turn, observation)
         return observation
@@ -176,21 +180,18 @@ class Gate:
 
     async def end(self, turn: Turn, observation: Observation | None) -> None:
         """Never raises for the limits' own sake: what the attempt showed of the payment matters more."""
-        try:
-            await self._end(turn, observation)
-        except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
-            _log.error("what %s showed was not counted: %s", turn.policy.provider, type(error).__name__)
-
-    async def _end(self, turn: Turn, observation: Observation | None) -> None:
         provider = turn.policy.provider
-        self.admission.release(turn.admitted, observation)
-        self.circuits.observe(provider, turn.group, observation)
-        if observation is not None and not observation.well:
-            self._ill[provider] += 1
-        elif observation is not None and self._ill.pop(provider, 0) >= _ILL_IN_A_ROW:
-            self.recovered.add(provider)
-        if turn.probe is not None:
-            await self.circuits.end_probe(turn.probe, observation)
+        try:
+            self.admission.release(turn.admitted, observation)
+            self.circuits.observe(provider, turn.group, observation)
+            if observation is not None and not observation.well:
+                self._ill[provider] += 1
+            elif observation is not None and self._ill.pop(provider, 0) >= _ILL_IN_A_ROW:
+                self.recovered.add(provider)
+            if turn.probe is not None:
+                await self.circuits.end_probe(turn.probe, observation)
+        except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
+            _log.error("what %s showed was not counted: %s", provider, type(error).__name__)
 
     def _slow_after_s(self, turn: Turn) -> float:
         provider = self.book().providers.get(turn.policy.provider)

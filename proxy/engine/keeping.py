@@ -22,6 +22,7 @@ from proxy.vault import Vault
 
 _CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-auth-token"})
 _FORMAT = b"1"
+_PLAIN = frozenset({b"", b"identity"})
 # What classification can read. Another coding would turn every success into doubt.
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
@@ -92,7 +93,7 @@ def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
 
 def _written(first: bytes, second: bytes, headers: Headers, body: bytes) -> bytes:
     """The format and how many lines follow, the lines, the body. No line holds a break: both ends refuse those."""
-    lines = [b"%b:%b" % header for header in headers]
+    lines = [name + b":" + value for name, value in headers]
     return b"\n".join([b"%b %d" % (_FORMAT, len(lines) + 2), first, second, *lines, body])
 
 
@@ -117,7 +118,7 @@ def can_write(call: Call, policy: Policy, tree: Tree, place: Place | None) -> bo
     """Whether a value of ours can stand there: in a header always, in a body that is plain and has room for it."""
     if place is None or place.kind is not PlaceKind.BODY:
         return True
-    is_plain = (call.header("Content-Encoding") or "identity").lower() == "identity"
+    is_plain = call.by_name.get(b"content-encoding", b"identity").lower() in _PLAIN
     return is_plain and has_room(call.body, policy.encoding, tree, place.name)
 
 
@@ -141,9 +142,12 @@ def wire_request(request: KeptRequest, operation: Operation, policy: Policy, pat
 def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
     """The header in the place where it stands, or at the end. Never twice."""
     wanted, names = name.lower(), [given.lower() for given, _ in headers]
-    if wanted not in names:
+    standing = names.count(wanted)
+    if not standing:
         return (*headers, (name, value))
     at = names.index(wanted)
+    if standing == 1 and headers[at][1] == value:
+        return headers
     after = [pair for pair, given in zip(headers[at + 1 :], names[at + 1 :], strict=True) if given != wanted]
     return (*headers[:at], (headers[at][0], value), *after)
 

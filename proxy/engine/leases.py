@@ -83,7 +83,8 @@ class Leases:
             before.until_boot = asked_boot + self.lease_s
             before.operation = operation or before.operation
             return
-        self.let_go(operation_id)
+        if before is not None:
+            self.let_go(operation_id)
         size = len(sealed_request or b"")
         if self._requests_bytes + size > REQUESTS_KEPT_BYTES_MAX:
             sealed_request, size = None, 0

@@ -162,7 +162,7 @@ class Repeats:
         event that overtook the answer left this to whoever carries it."""
         if operation is None or operation.guard is None or operation.unheard or operation.taken:
             return operation
-        if operation.state not in {State.SUCCEEDED, State.PENDING} or operation.lease is not None:
+        if operation.lease is not None or not (operation.state is State.SUCCEEDED or operation.state is State.PENDING):
             return operation
         if not errand.nobody_hears or self.watch.is_awaited(operation.id):
             return operation

@@ -17,7 +17,7 @@ from proxy.core.decide import END_DECISIONS, Action, Decision, decide
 from proxy.core.errors import JournalUnavailable
 from proxy.core.evidence import HELD_BACK, Evidence, Response, WireFault
 from proxy.core.frozen import frozen
-from proxy.core.lifecycle import Event, advance, conclude
+from proxy.core.lifecycle import Event, advance, conclude, concluded
 from proxy.core.operation import AttemptSummary, Lease, Operation, State
 from proxy.core.outside import told_by
 from proxy.core.policy import Policy
@@ -25,7 +25,7 @@ from proxy.core.reading import Classification, Effect, Reading
 from proxy.core.reply import speaks_for
 from proxy.core.retry_after import retry_after_s
 from proxy.engine.allowance import Allowances
-from proxy.engine.context import context_of, released_end, summary_of
+from proxy.engine.context import context_of, is_released, released_end, summary_of
 from proxy.engine.errand import Errand
 from proxy.engine.keeping import seal_response
 from proxy.engine.late import Late
@@ -92,7 +92,7 @@ class Settling:
 
         allowed = True
         first = self._judged(operation, tried, budget_allows=True)
-        judged: tuple[Operation, Event, Decision] | None = first
+        judged: tuple[Operation, tuple[Event, ...], Decision] | None = first
         if first[2].action is Action.RETRY_SAME_OPERATION:
             allowed = await self.allowances.ask(errand, operation, policy, classification)
             judged = None  # time has passed
@@ -100,16 +100,15 @@ class Settling:
         def step_from(current: Operation) -> Change:
             nonlocal decided, before, judged
             before = current
-            after, event, decided = judged or self._judged(current, tried, budget_allows=allowed)
+            following, events, decided = judged or self._judged(current, tried, budget_allows=allowed)
             judged = None  # a second step is taken from where somebody else has left it
-            following, events = self._follow(after, decided, policy, errand)
-            if following.state is State.SUCCEEDED and not current.state.ended:
-                unheard = errand.nobody_hears and not self.watch.is_awaited(current.id)
-                following = following if following.unheard is unheard else following.changed(unheard=unheard)
+            if not following.state.ended:
+                following, more = self._follow(following, decided, policy, errand)
+                events += more
             executed = classification.executed
             return Change(
                 following,
-                (event, *events),
+                events,
                 source=errand.source,
                 attempt=attempt,
                 action=decided.action,
@@ -139,20 +138,24 @@ class Settling:
         errand.last_delay_s = decided.delay_s
         return recorded, decided
 
-    def _judged(self, current: Operation, tried: _Tried, *, budget_allows: bool) -> tuple[Operation, Event, Decision]:
+    def _judged(
+        self, current: Operation, tried: _Tried, *, budget_allows: bool
+    ) -> tuple[Operation, tuple[Event, ...], Decision]:
         """From where the operation stands: as the attempt leaves it, and what is then to be done."""
         policy, evidence, attempt = tried.policy, tried.evidence, tried.attempt
-        after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
+        changed, event = concluded(current, attempt.number, attempt.classification, policy.contract)
+        events = (event,)
+        if (end := END_DECISIONS.get(changed["state"])) is not None:
+            return self._ended(current, changed, end, tried.errand), events, end
+        after = current.changed(**changed)
         if after.doubt:
             quiet_at = (
                 self.records.time.now() + evidence.listening_s
             )  # an earlier attempt may be listened to for longer
             after = after.changed(quiet_at=max(current.quiet_at or 0.0, quiet_at))
-        if after.attempt_under_way and not after.state.ended:
+        if after.attempt_under_way:
             # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
-            return after, event, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
-        if (end := END_DECISIONS.get(after.state)) is not None:
-            return after, event, end
+            return after, events, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
         context = context_of(
             after,
             policy,
@@ -163,7 +166,17 @@ class Settling:
             held_back=evidence.fault in HELD_BACK,
             budget_allows=budget_allows,
         )
-        return after, event, decide(context)
+        return after, events, decide(context)
+
+    def _ended(self, current: Operation, changed: dict[str, Any], end: Decision, errand: Errand) -> Operation:
+        """The operation at its end, which nothing follows: as the attempt leaves it, with what the end itself is."""
+        reading, effect = changed.get("reading", current.reading), changed.get("effect", current.effect)
+        changed["because"], changed["due_at"], changed["released"] = end.because, None, is_released(reading, effect)
+        if current.lease is not None and current.lease.token == errand.token:
+            changed["lease"] = None
+        if changed["state"] is State.SUCCEEDED and not current.state.ended:
+            changed["unheard"] = errand.nobody_hears and not self.watch.is_awaited(current.id)
+        return current.changed(**changed)
 
     async def _spooled(
         self, errand: Errand, operation: Operation, policy: Policy, attempt: AttemptSummary, evidence: Evidence
@@ -204,7 +217,7 @@ class Settling:
         changed: dict[str, Any] = {"because": decision.because}
         if after.lease is None or after.lease.token == errand.token:
             changed["lease"] = Lease(errand.token, 0.0) if decision.action in _SENDS else None
-        if after.state.ended:
+        if after.state.ended:  # given up
             changed |= {"due_at": None, "released": released_end(after)}
         return after.changed(**changed), events
 

@@ -183,8 +183,12 @@ def _under_guard(
 ) -> ClaimSteps:
     """Something new would start: unless another operation holds its guard."""
     fresh = request.fresh
+    guarded = shelf.guarded(fresh.guard.value) if fresh.guard is not None else ()
+    if not guarded:
+        started = _started(request, judgement, now)
+        return ClaimSteps(judgement.verdict, started.operation, tuple(before), started)
     holders: dict[str, Operation] = {}
-    for found in shelf.guarded(fresh.guard.value) if fresh.guard is not None else ():
+    for found in guarded:
         if found.key == fresh.key:
             continue  # its own earlier generation: the key was judged already
         stands = after_expired_lease(found, now)

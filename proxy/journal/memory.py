@@ -53,6 +53,8 @@ class MemoryJournal:
         return self._answer(taken, request, now)
 
     def _answer(self, taken: claiming.ClaimSteps, request: ClaimRequest, now: float) -> Claim:
+        if not claiming.needs_sealed(taken):
+            return claiming.answer(taken, now, (None, None), accepted=False)
         asked, credential = taken.asked, request.fresh.credential
         accepted = asked is not None and (
             asked.credential == credential or (asked.account, credential) in self._shelves.credentials

@@ -57,9 +57,10 @@ class Shelves:
         return tombstone
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        if guard not in self.kept_by_guard:
+        kept = self.kept_by_guard.get(guard)
+        if kept is None:
             return ()
-        ids = sorted(self.kept_by_guard[guard], key=self.numbers.__getitem__)
+        ids = sorted(kept, key=self.numbers.__getitem__) if len(kept) > 1 else list(kept)
         return tuple(self.operations[operation_id] for operation_id in ids[-steps.GUARDED_MAX :])
 
     def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:

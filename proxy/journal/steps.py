@@ -110,7 +110,7 @@ def recorded(change: Change, stored_lease: Lease | None, now: float, guarded: It
     `guarded` what stands under the same guard, where `needs_paid_before`."""
     operation = change.operation
     told, note = change.told, change.note
-    twin = next((first for first in guarded if contradicts_second_success(first, operation)), None)
+    twin = next((first for first in guarded if contradicts_second_success(first, operation)), None) if guarded else None
     if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
         operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
         words = told.words if told is not None else ()

@@ -75,10 +75,10 @@ class Admission:
         now_mono = self._clock.mono()
         if degraded and self._sheds(hall, lane, now_mono):
             return Refused(AdmissionRefusal.SHED, hall.floor.retry_after_s())
+        if hall.floor.enter(lane, now_mono):
+            return Admitted(provider, lane)
         number = next(self._numbers)
         arrival = hall.floor.arrive(lane, number, now_mono, patience_s(deadline_s, hall.floor.limit.usual_s))
-        if arrival.admitted:
-            return Admitted(provider, lane)
         if not arrival.queued:
             return Refused(AdmissionRefusal.QUEUE_FULL, hall.floor.retry_after_s())
         if arrival.evicted is not None:
@@ -94,7 +94,8 @@ class Admission:
             taken = observation.health is Health.OK
             hall.acceptance[admitted.lane].count(taken, now_mono)
         hall.floor.leave(admitted.lane, observation, now_mono)
-        self._admit_next(hall, now_mono)
+        if hall.turns:
+            self._admit_next(hall, now_mono)
 
     def crowds(self) -> tuple[Crowd, ...]:
         return tuple(

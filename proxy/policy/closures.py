@@ -78,6 +78,9 @@ def _either(node: Node) -> Closure | None:
     if first is None or second is None:
         return None
 
+    if all(child["type"] == "comparator" for child in node["children"]):  # which give nothing but true and false
+        return lambda tree: first(tree) or second(tree)
+
     def either(tree: Tree) -> Tree:
         value = first(tree)
         return second(tree) if is_false(value) else value
