@@ -46,7 +46,7 @@ class Identity:
 
 def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
     """HMAC-SHA256 over length-prefixed parts, as hex."""
-    begun_inner, begun_outer = _begun(secret, label, *parts[:-1])
+    begun_inner, begun_outer = _begun(secret, label, parts[:-1])
     inner, outer = begun_inner.copy(), begun_outer.copy()
     if parts:
         inner.update(_prefixed(parts[-1]))
@@ -55,7 +55,7 @@ def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
 
 
 @lru_cache(maxsize=256)
-def _begun(secret: bytes, label: str, *parts: str | bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+def _begun(secret: bytes, label: str, parts: tuple[str | bytes, ...]) -> tuple[hashlib._Hash, hashlib._Hash]:
     """The two hashes that an HMAC is (RFC 2104), to be copied: a call makes several, and all but their last parts are
     mostly the same, call after call. The library's own copies three objects for it, in Python."""
     key = (hashlib.sha256(secret).digest() if len(secret) > _BLOCK_BYTES else secret).ljust(_BLOCK_BYTES, b"\0")
@@ -94,18 +94,22 @@ def identify(
     ignore = _ignored(policy)
     fingerprint = fingerprint_of(call, tree, ignore, secret)
     stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
+    names_purchase = place is not None and place.kind is PlaceKind.BODY and place != policy.contract.send_as
+    provider_key = _provider_key(client_key, place, policy.contract, stem)
+    credential = credential_of(call, secret)
+    guard = _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret)
     return Identity(
-        key=key,
-        account=account,
-        client_key=client_key,
-        key_source=source,
-        names_purchase=place is not None and place.kind is PlaceKind.BODY and place != policy.contract.send_as,
-        provider_key=_provider_key(client_key, place, policy.contract, stem),
-        key_stem=stem,
-        fingerprint=fingerprint,
-        ignore=ignore,
-        credential=credential_of(call, secret),
-        guard=_guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret),
+        key,
+        account,
+        client_key,
+        source,
+        names_purchase,
+        provider_key,
+        stem,
+        fingerprint,
+        ignore,
+        credential,
+        guard,
     )
 
 

@@ -39,6 +39,10 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
     """Which span of the text to replace, and by what, so that the value stands under the keys."""
     if text[at : at + 1] != "{":
         raise BodyError("a value on the way to the body's key is not an object")
+    if len(keys) == 1:
+        members, end = _SKIP(text, at)
+        if keys[0] not in members:  # it becomes the last one
+            return end - 1, end - 1, f"{', ' if members else ''}{quoted(keys[0])}: {written}"
     position = _skip(text, at + 1)
     empty = text[position : position + 1] == "}"
     while not empty:

@@ -22,6 +22,7 @@ from proxy.core.notice import NoticeRules
 from proxy.core.operation import Again
 from proxy.core.priority import PriorityRule
 from proxy.core.reading import Reading
+from proxy.core.reply import ErrorShape
 from proxy.core.template import Template
 
 
@@ -180,6 +181,10 @@ class Policy:
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
+    shape: ErrorShape = field(init=False, repr=False, compare=False)  # of our own answers, for a client that reads JSON
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", ErrorShape(self.problem, self.give_up_headers))
 
     def retry_rule(self, reading: Reading) -> RetryRule:
         return self.retry.get(reading, self.retry_default)

@@ -141,7 +141,7 @@ class Classification:
     @property
     def executed(self) -> bool:
         """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
-        return self.effect is Effect.DONE or self.reading in DENIALS | {Reading.REQUIRES_ACTION}
+        return self.effect is Effect.DONE or self.reading in DENIALS or self.reading is Reading.REQUIRES_ACTION
 
     def naming(self, reference: str | None) -> Classification:
         """The same, of the thing that has this name."""
@@ -151,4 +151,4 @@ class Classification:
     def of(
         cls, reading: Reading, rule: str, *, effect: Effect | None = None, lost: bool = False, stored: bool = True
     ) -> Classification:
-        return cls(reading, effect or DEFAULT_EFFECTS[reading], rule, lost, stored=stored)
+        return cls(reading, effect or DEFAULT_EFFECTS[reading], rule, lost, None, stored)

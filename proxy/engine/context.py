@@ -80,16 +80,17 @@ def fallback_for(policy: Policy, reading: Reading, errand: Errand) -> Fallback |
 
 def summary_of(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:
     """What is kept of an attempt: facts and what they were read as."""
+    status_code = evidence.response.status_code if evidence.response is not None else None
     return AttemptSummary(
-        number=number,
-        phase=evidence.phase.word,
-        bytes_written=evidence.bytes_written,
-        fault=evidence.fault,
-        status_code=evidence.response.status_code if evidence.response is not None else None,
-        detail=evidence.detail,
-        duration_s=evidence.duration_s,
-        reset_by_us=evidence.reset_by_us,
-        classification=classification,
+        number,
+        evidence.phase.word,
+        evidence.bytes_written,
+        evidence.fault,
+        status_code,
+        evidence.detail,
+        evidence.duration_s,
+        evidence.reset_by_us,
+        classification,
     )
 
 

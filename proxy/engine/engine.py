@@ -25,6 +25,7 @@ from proxy.core.priority import priority_of
 from proxy.core.reply import ErrorShape, Problem, Reply, described_reply, problem, unknown
 from proxy.core.trace import trace_id_of
 from proxy.engine.carry import Carry
+from proxy.engine.deadlines import Deadlines
 from proxy.engine.errand import Errand
 from proxy.engine.fallback import Fallbacks
 from proxy.engine.firsts import Firsts
@@ -68,6 +69,10 @@ class Engine:
     book: PolicyBook
     under_way: dict[str, Errand] = field(default_factory=dict)
     firsts: Firsts = field(default_factory=Firsts)
+    deadlines: Deadlines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadlines = Deadlines(self.clock, self._deadline)
 
     def knows(self, provider: str) -> bool:
         return provider in self.book.providers
@@ -136,12 +141,11 @@ class Engine:
 
     async def _see_to(self, errand: Errand) -> Reply:
         self.tasks.start(self._run(errand), name="carry")
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max(0.0, errand.deadline_mono - self.clock.mono()), self._deadline, errand)
+        self.deadlines.keep(errand)
         try:
             return await errand.answer
         finally:
-            timer.cancel()
+            self.deadlines.forget(errand)
 
     async def _run(self, errand: Errand) -> None:
         """The errand to its end, whether or not anybody still waits. Every way out tells those who wait."""
@@ -207,21 +211,21 @@ class Engine:
             asked = Asked(None)  # the provider will refuse it better than we can
         loop = asyncio.get_running_loop()
         errand = Errand(
-            call=call,
-            policy=policy,
-            tree=tree,
-            identity=identity,
-            asked=asked,
-            shape=ErrorShape(policy.problem, policy.give_up_headers, xml=_reads_xml(call, (policy,))),
-            token=self.chance.token(),
-            deadline_mono=self.clock.mono() + (call.wishes.timeout_s or policy.timeouts.deadline_s),
-            still_there=still_there,
-            request=KeptRequest.of(call),
-            answer=loop.create_future(),
-            over=loop.create_future(),
-            never_stored=contains_any(tree, policy.never_store),
-            priority=priority_of(call.wishes.priority, policy.priorities, tree, asked.money),
+            call,
+            policy,
+            tree,
+            identity,
+            asked,
+            replace(policy.shape, xml=True) if _reads_xml(call, (policy,)) else policy.shape,
+            self.chance.token(),
+            self.clock.mono() + (call.wishes.timeout_s or policy.timeouts.deadline_s),
+            still_there,
+            KeptRequest.of(call),
+            loop.create_future(),
+            loop.create_future(),
         )
+        errand.never_stored = contains_any(tree, policy.never_store)
+        errand.priority = priority_of(call.wishes.priority, policy.priorities, tree, asked.money)
         now = self.clock.now()
         errand.operation = fresh_operation(errand, self.chance.operation_id(now), now, self.vault.identity_secret)
         return errand
@@ -289,4 +293,6 @@ class _TreeOnce:
 
 
 def _reads_xml(call: Call, policies: tuple[Policy, ...]) -> bool:
-    return bool(policies) and written_in(call.body, policies[0].encoding) is Encoding.XML
+    if not policies or policies[0].encoding is not Encoding.XML:
+        return False
+    return written_in(call.body, Encoding.XML) is Encoding.XML

@@ -42,7 +42,7 @@ class Permit:
     refusal: str = ""  # the name of the refusal, for the answer and the metric
     detail: str = ""
     retry_after_s: float = 1.0
-    turn: Turn | None = None
+    turn: Turn | None = None  # of what is granted; None: it is held back at once, and goes on by another route
 
     @property
     def limited(self) -> Limited:
@@ -132,7 +132,7 @@ class Gate:
             if view.passage is not Passage.PERMIT:
                 await self.end(turn, None)
                 return _held(provider, view)
-        return Permit(True, turn=turn)
+        return Permit(True, "", "", 0.0, turn)
 
     async def _probe(self, policy: Policy, group: Group) -> Probe | None:
         timeouts, repeatable = policy.timeouts, group is Group.INQUIRY or policy.contract.dedupes

@@ -82,7 +82,7 @@ def credential_headers(headers: Headers) -> Headers:
 
 
 def seal_response(vault: Vault, response: Response, operation_id: str) -> bytes:
-    first = str(response.status_code).encode()
+    first = b"%d" % response.status_code
     return vault.seal(_written(first, response.reason, response.headers, response.body), f"response:{operation_id}")
 
 

@@ -99,7 +99,7 @@ class Records:
         except JournalUnavailable:
             self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
             raise
-        self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono, failed=False))
+        self.telemetry.tell(JournalCalled("claim", self.clock.mono() - began_mono))
         self.time.heard(claim.now)
         return claim
 
@@ -165,7 +165,7 @@ class Records:
         except JournalUnavailable:
             self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=True))
             raise
-        self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono, failed=False))
+        self.telemetry.tell(JournalCalled("record", self.clock.mono() - began_mono))
         self.time.heard(recorded.updated_at)
         # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
         if (
@@ -224,14 +224,9 @@ class Records:
             raise ValueError("an errand claims the operation that it would start")
         # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
         kept = errand.request.without_body() if errand.never_stored else errand.request
-        return ClaimRequest(
-            fresh=fresh,
-            token=errand.token,
-            permitted=permitted,
-            lease_s=self.leases.lease_s,
-            sealed_request=seal_request(self.vault, kept, fresh.id) if permitted else None,
-            key_stem=errand.identity.key_stem,
-        )
+        sealed_request = seal_request(self.vault, kept, fresh.id) if permitted else None
+        lease_s, key_stem = self.leases.lease_s, errand.identity.key_stem
+        return ClaimRequest(fresh, errand.token, permitted, lease_s, sealed_request, key_stem)
 
 
 def _landed(stands: Operation, change: Change) -> bool:

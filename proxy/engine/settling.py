@@ -105,22 +105,25 @@ class Settling:
             if not following.state.ended:
                 following, more = self._follow(following, decided, policy, errand)
                 events += more
-            executed = classification.executed
+            executed, note, finding = classification.executed, "", None
+            # A lease that somebody else has taken since is not ours to lengthen.
+            lease_s = self.leases.lease_s if _is_held_by(following, errand) else None
             return Change(
                 following,
                 events,
-                source=errand.source,
-                attempt=attempt,
-                action=decided.action,
-                because=decided.because,
-                delay_s=decided.delay_s,
-                # A lease that somebody else has taken since is not ours to lengthen.
-                lease_s=self.leases.lease_s if _is_held_by(following, errand) else None,
-                sealed_response=self._sealed(following, classification, evidence.response),
-                erase_request=following.state.ended,
-                accepted_credential=executed,
-                sealed_credential=self.records.credential_to_keep(errand) if executed else None,
-                told=told_by(current, following),
+                errand.source,
+                attempt,
+                decided.action,
+                decided.because,
+                decided.delay_s,
+                note,
+                lease_s,
+                self._sealed(following, classification, evidence.response),
+                following.state.ended,  # the request is erased
+                executed,
+                self.records.credential_to_keep(errand) if executed else None,
+                finding,
+                told_by(current, following),
             )
 
         try:

@@ -263,23 +263,25 @@ def _started(request: ClaimRequest, judgement: Judgement, now: float, flag: str 
 
 def answer(steps: ClaimSteps, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
     """The claim's answer. `sealed` is the holder's request and response; `accepted` counts where one is used."""
-    request, response = sealed
+    verdict = steps.verdict
+    sealed_request = sealed[0] if verdict is Verdict.IN_DOUBT else None
+    sealed_response = sealed[1] if verdict is Verdict.REPLAY else None
     return Claim(
-        steps.verdict,
+        verdict,
         steps.holder,
         now,
-        sealed_request=request if steps.verdict is Verdict.IN_DOUBT else None,
-        sealed_response=response if steps.verdict is Verdict.REPLAY else None,
-        credential_accepted=accepted or not needs_sealed(steps),
-        alias=steps.alias_kind,
-        heard=steps.heard,
-        tombstone=steps.tombstone,
+        sealed_request,
+        sealed_response,
+        accepted or not needs_sealed(steps),
+        steps.alias_kind,
+        steps.heard,
+        steps.tombstone,
     )
 
 
 def needs_sealed(steps: ClaimSteps) -> bool:
     """Whether the answer holds what is sealed, and so has to know whether the credential is accepted."""
-    return steps.holder is not None and steps.verdict in {Verdict.REPLAY, Verdict.IN_DOUBT}
+    return steps.holder is not None and (steps.verdict is Verdict.REPLAY or steps.verdict is Verdict.IN_DOUBT)
 
 
 @frozen

@@ -232,15 +232,10 @@ def stale(operation_id: str, version: int) -> StaleWrite:
 
 
 def entry_of(operation: Operation, source: str, events: tuple[str, ...], note: str) -> HistoryEntry:
-    return HistoryEntry(
-        operation.updated_at,
-        operation.version,
-        source,
-        events,
-        operation.state,
-        operation.doubt,
-        note=note,
-    )
+    at, version, state, doubt = operation.updated_at, operation.version, operation.state, operation.doubt
+    if not note:
+        return HistoryEntry(at, version, source, events, state, doubt)
+    return HistoryEntry(at, version, source, events, state, doubt, note=note)
 
 
 def is_listed(operation: Operation, listing: Listing) -> bool:

@@ -193,8 +193,10 @@ class LocalCircuits:
             self._heard(provider, group, observation)
         cell, now_ms = self._cell(provider, group), self.now_ms()
         counted = cell.tally.add(observation, now_ms)
+        if observation.well:
+            return
         due = not 0 <= now_ms - cell.fleet.circuit.judged_ms < machine.JUDGE_EVERY_MS
-        if counted and due and not observation.well:
+        if counted and due:
             self._step(cell, now_ms)  # bad news does not wait for the next report
 
     async def report(self) -> tuple[Change, ...]:

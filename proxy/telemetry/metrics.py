@@ -284,7 +284,9 @@ class Metrics:
             series.retries(reading, self._rules.label(decision.because)).inc()
 
     def call_answered(self, record: CallAnswered) -> None:
-        self._of_call(record.provider, record.operation_name).calls.observe(record.duration_s, record.trace_id)
+        names = (record.provider or "", record.operation_name or "")
+        series = self._series.get(names) or self._of_call(record.provider, record.operation_name)
+        series.calls.observe(record.duration_s, record.trace_id)
 
     def call_refused(self, record: CallRefused) -> None:
         provider = self._names.provider(record.provider)

@@ -6,6 +6,8 @@ of the next version: its retry would be a new payment.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from dataclasses import replace
 from typing import Any
@@ -55,6 +57,15 @@ def charge(*headers: tuple[str, str], body: object = None, **changes: Any) -> Ca
 
 
 # --- promises in hexadecimal
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 200])
+@pytest.mark.parametrize("parts", [(), ("one",), (b"one", "two", "three")])
+def test_a_keyed_hash_is_the_hmac_of_the_standard(length: int, parts: tuple[str | bytes, ...]) -> None:
+    secret = bytes(range(length))
+    data = [part.encode() if isinstance(part, str) else part for part in parts]
+    written = b"label" + b"".join(len(one).to_bytes(8, "big") + one for one in data)
+    assert keyed_hash(secret, "label", *parts) == hmac.new(secret, written, hashlib.sha256).hexdigest()
 
 
 def test_identity_is_what_it_was() -> None:
