@@ -93,7 +93,7 @@ def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
 
 def _written(first: bytes, second: bytes, headers: Headers, body: bytes) -> bytes:
     """The format and how many lines follow, the lines, the body. No line holds a break: both ends refuse those."""
-    lines = [name + b":" + value for name, value in headers]
+    lines = [*map(b":".join, headers)]
     return b"\n".join([b"%b %d" % (_FORMAT, len(lines) + 2), first, second, *lines, body])
 
 
