@@ -10,7 +10,7 @@ passed over: the classification tells that it would have matched, and is the one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 
 from proxy.core.body import Encoding, Tree, decode_answer
 from proxy.core.errors import BodyError, MoneyError
@@ -123,16 +123,6 @@ class ClassifyRules:
     fit: Fit = Fit()
     moves_money: bool = True
     encoding: Encoding = Encoding.JSON  # of requests, and so of answers
-    _by_status: dict[int, tuple[Row, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def rows_for(self, status_code: int) -> tuple[Row, ...]:
-        """The rows that may match an answer of this status, in their order. Looked for once: statuses are few."""
-        found = self._by_status.get(status_code)
-        if found is None:
-            every = (*self.rows, *self.answers)
-            found = tuple(row for row in every if row.status_codes is None or status_code in row.status_codes)
-            self._by_status[status_code] = found
-        return found
 
 
 def _lost(evidence: Evidence) -> Classification:
@@ -153,7 +143,10 @@ def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
 def _by_rows(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Classification | None, Observed | None]:
     """What the first row that matches says, and the first of those only watched that would have come before it."""
     observed: Observed | None = None
-    for row in rules.rows_for(response.status_code):
+    status_code = response.status_code
+    for row in (*rules.rows, *rules.answers):
+        if row.status_codes is not None and status_code not in row.status_codes:
+            continue  # most rows, for most answers: they need not be asked
         reading = row.read(response, tree)
         if reading is None:
             continue

@@ -22,7 +22,6 @@ from proxy.core.notice import NoticeRules
 from proxy.core.operation import Again
 from proxy.core.priority import PriorityRule
 from proxy.core.reading import Reading
-from proxy.core.reply import ErrorShape
 from proxy.core.template import Template
 
 
@@ -181,10 +180,6 @@ class Policy:
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
-    shape: ErrorShape = field(init=False, repr=False, compare=False)  # of our own answers, for a client that reads JSON
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", ErrorShape(self.problem, self.give_up_headers))
 
     def retry_rule(self, reading: Reading) -> RetryRule:
         return self.retry.get(reading, self.retry_default)
@@ -220,7 +215,8 @@ class Provider:
     circuit: CircuitRules = CircuitRules()
     trust: Trust = Trust()
     observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
-    falls_back: bool = field(init=False, repr=False, compare=False)  # what it was asked may be made by another route
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "falls_back", any(policy.fallbacks for policy in self.policies))
+    @property
+    def falls_back(self) -> bool:
+        """Whether what was asked of it may have been made by another route."""
+        return any(policy.fallbacks for policy in self.policies)

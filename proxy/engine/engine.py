@@ -111,7 +111,7 @@ class Engine:
         provider = book.providers[call.provider]
         if provider.observe:
             return await self.observing.whole(call, book, still_there)
-        if provider.falls_back:
+        if call.provider in book.falling_back:
             call = await self._where_it_was_made(call)
         tree_of = _TreeOnce(call, book)
         try:
@@ -216,7 +216,7 @@ class Engine:
             tree,
             identity,
             asked,
-            replace(policy.shape, xml=True) if _reads_xml(call, (policy,)) else policy.shape,
+            ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,))),
             self.chance.token(),
             self.clock.mono() + (call.wishes.timeout_s or policy.timeouts.deadline_s),
             still_there,
@@ -240,7 +240,7 @@ class Engine:
         """Forward what is no operation, streamed, once."""
         if self.book.providers[call.provider].observe:
             return await self.observing.stream(call, self.book.providers[call.provider], body, length)
-        if self.book.providers[call.provider].falls_back:
+        if call.provider in self.book.falling_back:
             call = await self._where_it_was_made(call)
         provider = self.book.providers[call.provider]
         if provider.unmatched is Unmatched.REFUSE:

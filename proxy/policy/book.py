@@ -34,12 +34,15 @@ class PolicyBook:
     providers: Mapping[str, Provider]
     revision: str
     _index: _Index = field(repr=False, compare=False)
+    falling_back: frozenset[str] = frozenset()  # providers of which another route may have made what they are asked for
 
     @classmethod
     def of(cls, providers: Iterable[Provider]) -> PolicyBook:
         by_name = {provider.name: provider for provider in sorted(providers, key=lambda provider: provider.name)}
         listing = "".join(f"{name} {provider.revision}\n" for name, provider in by_name.items())
-        return cls(by_name, hashlib.sha256(listing.encode()).hexdigest()[:16], _index_of(by_name.values()))
+        falling_back = frozenset(name for name, provider in by_name.items() if provider.falls_back)
+        revision = hashlib.sha256(listing.encode()).hexdigest()[:16]
+        return cls(by_name, revision, _index_of(by_name.values()), falling_back)
 
     def match(
         self, provider: str, method: str, segments: tuple[str, ...], body_tree: Callable[[], Tree]
