@@ -7,7 +7,7 @@ own and length-prefixed parts, so that no two different inputs can run into one.
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -26,7 +26,6 @@ from proxy.core.policy import Policy
 CLIENT_KEY_LENGTH_MAX = 255
 SHOWN_LENGTH_MAX = 255
 _CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
-_BLOCK_BYTES = 64  # of SHA-256
 
 
 @frozen
@@ -46,22 +45,8 @@ class Identity:
 
 def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
     """HMAC-SHA256 over length-prefixed parts, as hex."""
-    begun_inner, begun_outer = _begun(secret, label, parts[:-1])
-    inner, outer = begun_inner.copy(), begun_outer.copy()
-    if parts:
-        inner.update(_prefixed(parts[-1]))
-    outer.update(inner.digest())
-    return outer.hexdigest()
-
-
-@lru_cache(maxsize=256)
-def _begun(secret: bytes, label: str, parts: tuple[str | bytes, ...]) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """The two hashes that an HMAC is (RFC 2104), to be copied: a call makes several, and all but their last parts are
-    mostly the same, call after call. The library's own copies three objects for it, in Python."""
-    key = (hashlib.sha256(secret).digest() if len(secret) > _BLOCK_BYTES else secret).ljust(_BLOCK_BYTES, b"\0")
-    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in key)) for pad in (0x36, 0x5C))
-    inner.update(label.encode() + b"".join([_prefixed(part) for part in parts]))
-    return inner, outer
+    message = label.encode() + b"".join([_prefixed(part) for part in parts])
+    return hmac.digest(secret, message, "sha256").hex()
 
 
 def _prefixed(part: str | bytes) -> bytes:
