@@ -28,7 +28,7 @@ demo: .venv/.runtime ## A hundred payments through a broken provider, with and w
 quick: .venv/.dev .need-redis ## The quick tests: two to three minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
-test: check .need-redis .need-deploy .need-outbound .need-prometheus ## Everything: the checks and all tests
+test: check .need-redis .need-deploy .need-kubectl .need-outbound .need-prometheus ## Everything: the checks and all tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: .venv/.dev ## Lint, format and types; changes nothing
@@ -143,6 +143,11 @@ clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness s
 		echo "  sudo apt-get install haproxy systemd"; \
 		exit 1; \
 	fi
+
+# The tests render the manifests by kubectl, which Debian has only in a version that knows no components.
+.PHONY: .need-kubectl
+.need-kubectl: .venv/.dev
+	@$(BIN)/python -m tests.deploy.kubectl $(BIN)/kubectl
 
 # Clients that the tests bring to us by HTTPS_PROXY, and what makes network namespaces and redirects in them.
 OUTBOUND := nodejs curl nftables iptables iproute2

@@ -22,11 +22,16 @@ SECRETS = {IDENTITY_SECRET, ENCRYPTION_KEYS, ADMIN_TOKEN, EVENTS_SECRET}
 VARIABLES = {str(option.envvar) for option in run.params if option.envvar} | SECRETS
 
 
-def told(program: str, *arguments: str) -> str:
-    """What a tool complains about; "" where all is well. Those of the virtual environment, then the system's."""
+def tool(program: str) -> str:
+    """Where it is: in the virtual environment, else the system's."""
     found = shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
-    assert found, f"{program} is missing (`make test` installs it as root)"
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
+    assert found, f"{program} is missing (`make test` installs it)"
+    return found
+
+
+def told(program: str, *arguments: str) -> str:
+    """What a tool complains about; "" where all is well."""
+    done = subprocess.run([tool(program), *arguments], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
