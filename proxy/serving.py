@@ -109,7 +109,8 @@ async def serve(
     open_limits = limits_at(settings.limits)
     events_key = events_secret(settings, environment)
     async with AsyncExitStack() as stack:
-        telemetry = _telemetry(stack, environment, clock)
+        clean_level = logging.INFO if settings.log_calls == "all" else logging.DEBUG
+        telemetry = _telemetry(stack, environment, clock, clean_level)
         journal, shared = await open_journal(settings, clock)
         stack.push_async_callback(journal.close)
         vault = vault_for(settings, environment, chance)
@@ -164,12 +165,14 @@ async def serve(
         await _leave(settings, engine, edge, clock, say)
 
 
-def _telemetry(stack: AsyncExitStack, environment: Mapping[str, str], clock: Clock) -> Telemetry:
+def _telemetry(
+    stack: AsyncExitStack, environment: Mapping[str, str], clock: Clock, clean_level: int = logging.DEBUG
+) -> Telemetry:
     release = version("paywitness")
     tracing = open_tracing(environment, release, clock.now)
     if tracing is not None:
         stack.push_async_callback(tracing.close)
-    return Telemetry(Metrics(release, clock.now), Logs(logging.getLogger("paywitness")), tracing)
+    return Telemetry(Metrics(release, clock.now), Logs(logging.getLogger("paywitness"), clean_level), tracing)
 
 
 async def _listen(
@@ -219,6 +222,7 @@ async def _listen(
         told = Address(*await listener.start(where.host, where.port, reuse_port=settings.reuse_port))
     edge = EdgeServer(engine if telemetry.tracing is None else TracedCarrier(engine, telemetry.tracing))
     stack.push_async_callback(edge.close)
+    telemetry.metrics.watch_edge(edge.counters)
     where, house = settings.listen, _house(settings, ground.clock, engine)
     stack.push_async_callback(house.tasks.stop)
     listens = Address(*await edge.start(where.host, where.port, house=house, reuse_port=settings.reuse_port))

@@ -59,6 +59,7 @@ class Settings:
     home: Path = Path(".paywitness")
     sandbox: Address | None = None  # the sandbox provider beside the proxy; None: not started
     log_level: str = "info"
+    log_calls: str = "notable"  # all: what went well at the first try is told at info too
     lease_s: float = 30.0
     grace_s: float = 25.0  # below Kubernetes' 30 s
     drain_delay_s: float = 0.0  # from SIGTERM on not ready but serving, so that balancers see it; before the grace

@@ -12,6 +12,8 @@ from enum import StrEnum
 INSTANCE = 'instance=~"$instance"'
 PROVIDER = f'provider=~"$provider", {INSTANCE}'
 OPERATION = f'provider=~"$provider", operation=~"$operation", {INSTANCE}'
+# Of calls: what matched no operation has no attempts, and would make every share smaller than it is.
+CARRIED = f'operation!="none", {OPERATION}'
 _WINDOW = "$__rate_interval"
 
 
@@ -30,7 +32,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One panel. `when_red` says what to do, and `red` from where on it is; `red_below` turns that round."""
+    """One panel. `when_red` says what to do, and `red` from where on it is; `red_below` turns that round. A panel
+    without `red` has no number that is wrong everywhere: it says what to do when it looks wrong."""
 
     title: str
     shows: str
@@ -38,15 +41,19 @@ class Chart:
     queries: tuple[Query, ...]
     red: float | None = None
     red_below: bool = False
+    yellow: float | None = None  # from here on it is worth a look
     unit: str = "short"
     kind: Kind = Kind.LINES
     width: int = 8
     stacked: bool = False
+    decimals: int | None = None
+    nothing: str | None = None  # what is shown where there is no data, and that is as it should be
     states: tuple[tuple[str, str], ...] = ()  # of a chart of states: text and colour by number
 
     @property
     def description(self) -> str:
-        return f"{self.shows}\n\n**When red:** {self.when_red}"
+        when = "When red" if self.red is not None else "When it looks wrong"
+        return f"{self.shows}\n\n**{when}:** {self.when_red}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from deploy.grafana.chart import Board, Chart, Kind, Section
 _TAG = "paywitness"
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _HEIGHT = {Kind.NUMBER: 4, Kind.LINES: 8, Kind.STATES: 6}
+# What the builders give to every variable, and Grafana's own types to one kind alone that is not used here.
+_NO_VARIABLES_OF_OURS = ("auto", "auto_count", "auto_min")
 _VARIABLES = {
     "provider": "label_values(payment_operation_unknown_total, provider)",
     "operation": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, operation)',
@@ -56,7 +58,11 @@ def drawn(board: Board) -> str:
         for chart in _in_whole_lines(section):
             number += 1
             made = made.with_panel(_panel(chart).id(number))
-    return json.dumps(made.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+    plain = json.loads(json.dumps(made.build(), cls=JSONEncoder))
+    for variable in plain["templating"]["list"]:
+        for name in _NO_VARIABLES_OF_OURS:
+            del variable[name]
+    return json.dumps(plain, indent=2, sort_keys=True) + "\n"
 
 
 def _in_whole_lines(section: Section) -> tuple[Chart, ...]:
@@ -88,7 +94,7 @@ def _variable(name: str, query: str) -> builders.QueryVariable:
 def _panel(chart: Chart) -> NumberPanel | LinesPanel | StatesPanel:
     panel: NumberPanel | LinesPanel | StatesPanel
     if chart.kind is Kind.NUMBER:
-        panel = _number()
+        panel = _number(chart)
     elif chart.kind is Kind.STATES:
         panel = _states(chart)
     else:
@@ -102,18 +108,27 @@ def _panel(chart: Chart) -> NumberPanel | LinesPanel | StatesPanel:
         .span(chart.width)
         .height(_HEIGHT[chart.kind])
     )
+    if chart.decimals is not None:
+        panel = panel.decimals(chart.decimals)
+    if chart.nothing is not None:
+        panel = panel.no_value(chart.nothing)
     for place, query in enumerate(chart.queries):
         target = Dataquery().expr(query.expr).ref_id(chr(ord("A") + place)).datasource(_SOURCE)
+        if chart.kind is Kind.NUMBER:
+            target = target.instant()
         panel = panel.with_target(target.legend_format(query.legend).exemplar(query.exemplars))
     return panel
 
 
-def _number() -> NumberPanel:
-    """The last value, its background in its colour: read from across the room."""
+def _number(chart: Chart) -> NumberPanel:
+    """The value now, its background in its colour: read from across the room. Asked for this moment alone: the last one
+    of a range is green for hours after the last sidecar has died."""
+    named = any("{{" in query.legend for query in chart.queries)
     return (
         NumberPanel()
         .color_mode(common.BigValueColorMode.BACKGROUND)
-        .graph_mode(common.BigValueGraphMode.AREA)
+        .graph_mode(common.BigValueGraphMode.NONE)
+        .text_mode(common.BigValueTextMode.VALUE_AND_NAME if named else common.BigValueTextMode.VALUE)
         .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
     )
 
@@ -150,6 +165,8 @@ def _states(chart: Chart) -> StatesPanel:
 def _thresholds(chart: Chart) -> builders.ThresholdsConfig:
     below, above = ("red", "green") if chart.red_below else ("green", "red")
     steps = [models.Threshold(value=None, color=below if chart.red is not None else "green")]
+    if chart.yellow is not None:
+        steps.append(models.Threshold(value=chart.yellow, color="yellow"))
     if chart.red is not None:
         steps.append(models.Threshold(value=chart.red, color=above))
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from deploy.grafana.chart import INSTANCE, OPERATION, PROVIDER, Board, Chart, Query, Section, per_second, risen, share
+from deploy.grafana.chart import (
+    CARRIED,
+    INSTANCE,
+    OPERATION,
+    PROVIDER,
+    Board,
+    Chart,
+    Query,
+    Section,
+    per_second,
+    risen,
+    share,
+)
 
 _ROUTE = "from_provider, to_provider"
 _FROM = f'from_provider=~"$provider", {INSTANCE}'
@@ -40,7 +52,7 @@ _FALLBACK = Section(
                 Query(
                     share(
                         f"sum by (provider) ({_AS_PROVIDER})",
-                        per_second("payment_call_duration_seconds_count", "provider", PROVIDER),
+                        per_second("payment_call_duration_seconds_count", "provider", CARRIED),
                     ),
                     "{{provider}}",
                 ),

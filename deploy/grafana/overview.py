@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deploy.grafana.chart import (
+    CARRIED,
     OPERATION,
     PROVIDER,
     Board,
@@ -19,6 +20,7 @@ from deploy.grafana.chart import (
 
 _ENDED = per_second("payment_operations_total", "provider", OPERATION)
 _CALLS = per_second("payment_call_duration_seconds_count", "provider", OPERATION)
+_CARRIED = per_second("payment_call_duration_seconds_count", "provider", CARRIED)
 _ATTEMPTS = per_second("payment_attempts_total", "provider", OPERATION)
 
 _NOW = Section(
@@ -30,6 +32,7 @@ _NOW = Section(
             "Look at *Unknown outcomes*. If it falls by itself, wait; if not, `paywitness ops list --doubt`.",
             (Query(total(fleet("payment_operations_in_doubt", "provider, operation", OPERATION)), "operations"),),
             red=20,
+            yellow=1,
             kind=Kind.NUMBER,
             width=4,
         ),
@@ -44,6 +47,8 @@ _NOW = Section(
                 ),
             ),
             red=10_000,
+            yellow=0.01,
+            unit="locale",
             kind=Kind.NUMBER,
             width=4,
         ),
@@ -53,6 +58,7 @@ _NOW = Section(
             "Runbook unknown-age: `paywitness ops list --doubt`, then `paywitness ops show` the oldest.",
             (Query(f"max(payment_operation_unknown_age_seconds{{{PROVIDER}}})", "oldest"),),
             red=1800,
+            yellow=300,
             unit="s",
             kind=Kind.NUMBER,
             width=4,
@@ -72,15 +78,17 @@ _NOW = Section(
             "First of all: `paywitness ops list --incidents`. It says what to do about each.",
             (Query(f"sum(increase(payment_incidents_total{{{PROVIDER}}}[$__range]))", "incidents"),),
             red=0.5,
+            decimals=0,
             kind=Kind.NUMBER,
             width=4,
         ),
         Chart(
             "Alerts firing",
-            "Alerts of deploy/prometheus that fire now, by severity.",
+            "Alerts of deploy/prometheus that fire now, by severity. `none` also where Prometheus has not loaded them.",
             "Open the alert: it names its runbook in docs/runbooks.",
             (Query('sum by (severity) (ALERTS{alertname=~"Paywitness.*", alertstate="firing"})', "{{severity}}"),),
             red=1,
+            nothing="none",
             kind=Kind.NUMBER,
             width=4,
         ),
@@ -117,10 +125,11 @@ _COURSE = Section(
         ),
         Chart(
             "Amplification",
-            "Attempts at the provider for each call. 1 is no retries; the budgets hold it down in an outage.",
+            "Attempts at the provider for each call. 1 is no retries, below 1 are calls that were replayed or refused; "
+            "the budgets hold it down in an outage.",
             "Retries do more harm than good: *Retries and budgets* says which class. "
             "`paywitness circuits` says what is held back.",
-            (Query(share(_ATTEMPTS, _CALLS), "{{provider}}"),),
+            (Query(share(_ATTEMPTS, _CARRIED), "{{provider}}"),),
             red=1.5,
         ),
         Chart(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.grafana.chart import INSTANCE, OPERATION, Board, Chart, Query, Section, per_second, quantile, risen
+from deploy.grafana.chart import CARRIED, INSTANCE, OPERATION, Board, Chart, Query, Section, per_second, quantile, risen
 
 _CALL = "payment_call_duration_seconds"
 _UPSTREAM = "payment_upstream_duration_seconds"
@@ -33,18 +33,50 @@ _CALLS = Section(
         ),
         Chart(
             "What a call takes beyond its attempts",
-            "Mean time of a call less the mean of its attempts: the journal, waiting for retries, and us.",
+            "Mean time of a call less that of its attempts: the journal, waiting for retries, and us. A provider in "
+            "observe mode has no attempts of ours, so all its time is here.",
             "Is the journal slow (below)? Does the loop lag? Else it is backoff: *Retries and budgets*.",
             (
                 Query(
-                    f"({per_second(f'{_CALL}_sum', 'instance', OPERATION)} - "
-                    f"{per_second(f'{_UPSTREAM}_sum', 'instance', OPERATION)}) / "
-                    f"{per_second(f'{_CALL}_count', 'instance', OPERATION)}",
-                    "{{instance}}",
+                    f"({per_second(f'{_CALL}_sum', 'provider', CARRIED)} - "
+                    f"{per_second(f'{_UPSTREAM}_sum', 'provider', OPERATION)}) / "
+                    f"{per_second(f'{_CALL}_count', 'provider', CARRIED)}",
+                    "{{provider}}",
                 ),
             ),
             red=0.1,
             unit="s",
+        ),
+    ),
+)
+
+_DOOR = Section(
+    "At the door",
+    (
+        Chart(
+            "Connections of callers",
+            "Open ones, of 1,024 that a sidecar takes.",
+            "New ones are soon turned away. Does a service open one for each call? Else add sidecars.",
+            (Query(f"max by (instance) (paywitness_edge_connections{{{INSTANCE}}})", "{{instance}}"),),
+            red=900,
+        ),
+        Chart(
+            "Turned away at the door",
+            "Requests and connections that were none of a call's, by reason. Nothing was sent.",
+            "`provider-not-allowed`, `path-not-allowed`: a policy is missing, or somebody tries doors. "
+            "`too-many-connections`: add sidecars. `malformed`, `tls-failed`: the caller's client.",
+            (Query(per_second("paywitness_edge_refusals_total", "reason", INSTANCE), "{{reason}}"),),
+            unit="ops",
+            stacked=True,
+        ),
+        Chart(
+            "Answers that did not arrive",
+            "Answers that broke on their way to the caller, by whose fault. What became of the money is journalled.",
+            "`caller-left`: services give up before the deadline: send `Paywitness-Timeout-Ms`, or wait longer. "
+            "`upstream-broke`: the provider, in the midst of a call that is no operation.",
+            (Query(per_second("paywitness_edge_broken_answers_total", "reason", INSTANCE), "{{reason}}"),),
+            unit="ops",
+            stacked=True,
         ),
     ),
 )
@@ -175,4 +207,4 @@ _POLICIES = Section(
     ),
 )
 
-PROXY = Board("proxy", "Paywitness / The proxy itself", "Is it us?", (_CALLS, _JOURNALS, _MACHINE, _POLICIES))
+PROXY = Board("proxy", "Paywitness / The proxy itself", "Is it us?", (_CALLS, _DOOR, _JOURNALS, _MACHINE, _POLICIES))

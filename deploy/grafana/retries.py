@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from deploy.grafana.chart import OPERATION, PROVIDER, Board, Chart, Query, Section, fleet, per_second, risen, share
+from deploy.grafana.chart import (
+    CARRIED,
+    OPERATION,
+    PROVIDER,
+    Board,
+    Chart,
+    Query,
+    Section,
+    fleet,
+    per_second,
+    risen,
+    share,
+)
 
 _RETRIES = "payment_operation_retry_total"
 
@@ -36,7 +48,7 @@ _TRIED = Section(
                 Query(
                     share(
                         per_second("payment_attempts_total", "provider, operation", OPERATION),
-                        per_second("payment_call_duration_seconds_count", "provider, operation", OPERATION),
+                        per_second("payment_call_duration_seconds_count", "provider, operation", CARRIED),
                     ),
                     "{{provider}} {{operation}}",
                 ),
@@ -61,12 +73,12 @@ _HELD = Section(
         ),
         Chart(
             "Retries without allowance",
-            "Retries that were safe and found no budget left.",
+            "Retries that were safe and found no budget left, within ten minutes.",
             "`provider`: nothing, it spares the provider. `account`: its credentials and limits. `failure_class`: a "
             "timeout too short?",
             (
                 Query(
-                    risen("payment_retry_budget_exhausted_total", "provider, scope", OPERATION),
+                    risen("payment_retry_budget_exhausted_total", "provider, scope", OPERATION, "10m"),
                     "{{provider}} {{scope}}",
                 ),
             ),

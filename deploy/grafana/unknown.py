@@ -52,12 +52,12 @@ _ENDING = Section(
     (
         Chart(
             "Came into doubt",
-            "Operations that came into doubt.",
+            "Operations that came into doubt, within ten minutes.",
             "The provider or the network loses answers. Nothing needs to be done "
             "for one; a rising rate deserves a call.",
             (
                 Query(
-                    risen("payment_operation_unknown_total", "provider, operation", OPERATION),
+                    risen("payment_operation_unknown_total", "provider, operation", OPERATION, "10m"),
                     "{{provider}} {{operation}}",
                 ),
             ),

@@ -103,6 +103,13 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     help="info: whatever is not a clean first-try success.",
 )
 @click.option(
+    "--log-calls",
+    default="notable",
+    type=click.Choice(["notable", "all"]),
+    envvar="PAYWITNESS_LOG_CALLS",
+    help="all: clean first-try successes at info too.",
+)
+@click.option(
     "--lease-seconds", default=30.0, envvar="PAYWITNESS_LEASE_SECONDS", help="How long a right to send lasts."
 )
 @click.option(
@@ -209,6 +216,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         home=Path(given["home"]),
         sandbox=read_address(given["sandbox"], "--sandbox") if given["with_sandbox"] else None,
         log_level=given["log_level"],
+        log_calls=given["log_calls"],
         lease_s=given["lease_seconds"],
         grace_s=given["grace_seconds"],
         drain_delay_s=read_duration(given["drain_delay"], "--drain-delay", least_s=0, most_s=600),

@@ -35,6 +35,7 @@ from proxy.telemetry.records import (
     OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
+    ReviewOpened,
     ScheduleRanOut,
 )
 
@@ -154,6 +155,9 @@ class Logs:
 
     def incident_opened(self, record: IncidentOpened) -> None:
         self._write(logging.ERROR, "incident_opened", {**_end_of(record.operation), "kind": record.kind})
+
+    def review_opened(self, record: ReviewOpened) -> None:
+        self._write(logging.WARNING, "review_opened", _end_of(record.operation))
 
     def inquiry_finished(self, record: InquiryFinished) -> None:
         finding = record.finding

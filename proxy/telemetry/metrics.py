@@ -17,8 +17,9 @@ from proxy.core.operation import Operation, Outcome
 from proxy.core.reading import Reading
 from proxy.telemetry.doubt import DoubtCounted, DoubtGauges
 from proxy.telemetry.durations import Duration, Durations
+from proxy.telemetry.edge import EdgeCounted, EdgeGauges
 from proxy.telemetry.limits import LimitsGauges, LimitsWatched
-from proxy.telemetry.names import REFUSALS, BoundedWords, KnownNames
+from proxy.telemetry.names import REFUSALS, REFUSED_BY_JOURNAL, BoundedWords, KnownNames
 from proxy.telemetry.observed import ObservedCounts
 from proxy.telemetry.queue import Queued, QueueGauges
 from proxy.telemetry.records import (
@@ -233,6 +234,8 @@ class Metrics:
         self.registry.register(self._queue)
         self._limits = LimitsGauges(self._names)
         self.registry.register(self._limits)
+        self._edge = EdgeGauges()
+        self.registry.register(self._edge)
         self._observed = ObservedCounts(self.registry, self._names)
         self._loop = self._families.loop.labels()
         ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
@@ -262,9 +265,14 @@ class Metrics:
         """Show how circuits, budgets and admission stand, whenever somebody looks."""
         self._limits.watch(watched)
 
+    def watch_edge(self, watched: EdgeCounted) -> None:
+        """Show what the edge counts by itself, whenever somebody looks."""
+        self._edge.watch(watched)
+
     def look(self) -> None:
         """Ask what is asked at every scrape. In the loop's thread; the scrape itself may be written in another."""
         self._limits.look()
+        self._edge.look()
 
     @property
     def doubt_counts(self) -> tuple[DoubtCounted, ...]:
@@ -287,6 +295,8 @@ class Metrics:
         names = (record.provider or "", record.operation_name or "")
         series = self._series.get(names) or self._of_call(record.provider, record.operation_name)
         series.calls.observe(record.duration_s, record.trace_id)
+        if record.problem in REFUSED_BY_JOURNAL:
+            self._families.refusals.labels(self._names.provider(record.provider), record.problem).inc()
 
     def call_refused(self, record: CallRefused) -> None:
         provider = self._names.provider(record.provider)

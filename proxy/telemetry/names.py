@@ -26,6 +26,18 @@ REFUSALS = frozenset(
     {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "caller_left", "journal_rolled_back"},
 )
 
+# What the journal refuses for what it holds already. Nothing else is told of these than the answer.
+REFUSED_BY_JOURNAL = frozenset(
+    {
+        Problem.CLOSED_WITHOUT_RESPONSE,
+        Problem.CREDENTIAL_NOT_RECOGNISED,
+        Problem.GUARDED,
+        Problem.IN_FLIGHT,
+        Problem.KEY_EXPIRED,
+        Problem.KEY_REUSED,
+    }
+)
+
 
 class KnownNames:
     """The names of providers and their operations."""

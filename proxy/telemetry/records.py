@@ -21,7 +21,7 @@ from proxy.core.circuit import CircuitState, Group
 from proxy.core.decide import Decision
 from proxy.core.frozen import frozen
 from proxy.core.lifecycle import Event
-from proxy.core.operation import AttemptSummary, Finding, Operation, Outcome
+from proxy.core.operation import AttemptSummary, Finding, Operation, Outcome, State
 from proxy.core.reading import Classification, Effect
 from proxy.core.reply import Problem
 
@@ -129,6 +129,13 @@ class DoubtClosed:
     operation: Operation
     evidence_kind: EvidenceKind
     age_s: float
+
+
+@frozen
+class ReviewOpened:
+    """Only a person or new evidence can go on with it."""
+
+    operation: Operation
 
 
 @frozen
@@ -252,6 +259,7 @@ Record = (
     | DoubtOpened
     | DoubtClosed
     | IncidentOpened
+    | ReviewOpened
     | InquiryFinished
     | NoticeReceived
     | FellBack
@@ -266,15 +274,18 @@ Record = (
 )
 
 
+_Changed = OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened | ReviewOpened
+
+
 def changes(
     before: Operation | None, after: Operation, evidence_kind: EvidenceKind, now: float
-) -> tuple[OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened, ...]:
+) -> tuple[_Changed, ...]:
     """What a write changed that is worth telling beside the attempt. `before` is None where it is not at hand: after a
     lease ran out."""
     ended_before = before is not None and before.state.ended
     # A doubt that an attempt left behind has that attempt's effect; one that a lost holder left behind has none yet.
     doubted_before = before.state.in_doubt if before is not None else after.effect not in {None, Effect.NONE}
-    told: list[OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened] = []
+    told: list[_Changed] = []
     if after.state.in_doubt and not doubted_before:
         told.append(DoubtOpened(after))
     if doubted_before and not after.state.in_doubt:
@@ -284,4 +295,6 @@ def changes(
         told.append(OperationEnded(after, evidence_kind))
     if after.incident is not None and (before is None or before.incident is None):
         told.append(IncidentOpened(after, after.incident))
+    if after.state is State.REQUIRES_REVIEW and (before is None or before.state is not State.REQUIRES_REVIEW):
+        told.append(ReviewOpened(after))
     return tuple(told)

@@ -28,6 +28,7 @@ from proxy.telemetry.records import (
     PolicyReloaded,
     Record,
     RetryRefused,
+    ReviewOpened,
     ScheduleRanOut,
 )
 from proxy.telemetry.tracing import Listeners, Tracing
@@ -56,6 +57,7 @@ class Telemetry:
             DoubtOpened: (metrics.doubt_opened, logs.doubt_opened),
             DoubtClosed: (metrics.doubt_closed, logs.doubt_closed),
             IncidentOpened: (metrics.incident_opened, logs.incident_opened),
+            ReviewOpened: (_not_counted, logs.review_opened),
             InquiryFinished: (metrics.inquiry_finished, logs.inquiry_finished),
             NoticeReceived: (metrics.notice_received, logs.notice_received),
             FellBack: (metrics.fell_back, logs.fell_back),

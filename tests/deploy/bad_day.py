@@ -7,6 +7,8 @@ back to `acme`; and `acme_watch`, which is only observed.
 from __future__ import annotations
 
 import itertools
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -115,7 +117,15 @@ class BadDay:
         self.pay(number, provider="acme_watch")
         ask(f"{self.first.url}/v1/charges?order=order-{number}", headers={"Authorization": "Bearer test"})
         self.pay("always the same", amount=number)  # a key that is used again with another payload
+        self._at_the_door()
         self._settled_later(self.pay(f"{number}-later", source="tok_processing"))
+
+    def _at_the_door(self) -> None:
+        """Somebody asks for whom nobody knows, and somebody leaves in the midst of asking."""
+        ask(f"http://127.0.0.1:{self.first.port}/nobody/v1/charges")
+        with socket.create_connection(("127.0.0.1", self.first.port)) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # at once, by a reset
+            leaving.sendall(b"POST /acme/v1/charges HTTP/1.1\r\nHost: shop\r\nContent-Length: 99\r\n\r\n{")
 
     def _settled_later(self, answer: Answer) -> None:
         """Accepted and not final: a person's, when its schedule is over, until the provider tells how it ended."""

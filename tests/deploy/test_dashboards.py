@@ -17,7 +17,7 @@ from tests.deploy.rules import TOP
 METRICS = (TOP / "docs" / "metrics.md").read_text("utf-8")
 FOLDER = TOP / "deploy" / "grafana"
 # Grafana's names of units; another word is shown as it stands, behind the number.
-UNITS = {"short", "s", "ops", "reqps", "percentunit", "bytes"}
+UNITS = {"short", "locale", "s", "ops", "reqps", "percentunit", "bytes"}
 DURATIONS_SUFFIX = re.compile("_(bucket|count|sum)$")
 CHARTS = [pytest.param(chart, id=f"{board.name}: {chart.title}") for board in BOARDS for chart in board.charts]
 

@@ -35,9 +35,11 @@ from proxy.telemetry.records import (
     OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
+    ReviewOpened,
     ScheduleRanOut,
 )
 from tests.telemetry.conftest import Told
+from tests.telemetry.test_edge import at_the_door
 from tests.telemetry.test_limits import watched
 from tests.telemetry.test_metrics import counted
 from tests.telemetry.worth import attempt, decision, operation
@@ -75,12 +77,14 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", Found.MISSED), 0.1))
     told.tell(NoticeReceived("acme", "accepted"))
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
+    told.tell(ReviewOpened(operation(State.REQUIRES_REVIEW)))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     told.tell(OutboxDelivered(3, failed=False, lag=0))
     told.tell(RetryRefused("acme", "authorization", Scope.PROVIDER))
     told.tell(CircuitChanged("acme", Group.WRITE, CircuitState.CLOSED, CircuitState.OPEN, fleet=True))
     told.tell(CircuitForced("acme", Group.WRITE, CircuitState.OPEN, "ada", "maintenance", 60.0))
     told.tell(JournalRolledBack("another replication id"))
+    told.metrics.watch_edge(at_the_door())
     told.metrics.watch_limits(watched())
     told.metrics.look()
     told.metrics.show_queue([QueueRow("acme", "authorization", 1, 5.0)])

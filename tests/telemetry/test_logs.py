@@ -27,6 +27,7 @@ from proxy.telemetry.records import (
     OperationEnded,
     PolicyReloaded,
     Record,
+    ReviewOpened,
 )
 from tests.telemetry.conftest import Told, at_debug
 from tests.telemetry.worth import attempt, decision, operation
@@ -57,6 +58,7 @@ NOTABLE: list[tuple[Record, str, str]] = [
     (DoubtOpened(operation(State.UNKNOWN)), "warning", "doubt_opened"),
     (DoubtClosed(operation(), EvidenceKind.INQUIRY, 42.0), "info", "doubt_closed"),
     (IncidentOpened(operation(State.FAILED), "success_after_failure"), "error", "incident_opened"),
+    (ReviewOpened(operation(State.REQUIRES_REVIEW)), "warning", "review_opened"),
     (JournalCalled("record", 2.0, failed=True), "warning", "journal_call_failed"),
     (PolicyReloaded("r1", ok=True), "info", "policy_in_force"),
     (PolicyReloaded("r1", ok=False, problems=("acme.yaml:1:1: broken",)), "error", "policy_refused"),

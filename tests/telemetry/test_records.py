@@ -13,6 +13,7 @@ from proxy.telemetry.records import (
     EvidenceKind,
     IncidentOpened,
     OperationEnded,
+    ReviewOpened,
     changes,
     evidence_kind_of,
 )
@@ -30,7 +31,9 @@ def test_a_lost_answer_opened_a_doubt() -> None:
 
 
 def test_a_doubt_that_goes_to_review_is_still_the_same_doubt() -> None:
-    assert changes(operation(State.UNKNOWN), operation(State.REQUIRES_REVIEW), EvidenceKind.INQUIRY, CREATED_AT) == ()
+    review = operation(State.REQUIRES_REVIEW)
+    assert changes(operation(State.UNKNOWN), review, EvidenceKind.INQUIRY, CREATED_AT) == (ReviewOpened(review),)
+    assert changes(review, review, EvidenceKind.INQUIRY, CREATED_AT) == ()
 
 
 def test_an_inquiry_that_found_it_closed_the_doubt_and_ended_it() -> None:
