@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 MakeSidecar = Callable[..., Sidecar]
 
 CALLS_A_SECOND = 200
+AT_LEAST_A_SECOND = 100  # beside other tests on two cores; alone it is the whole rate. Fewer would show nothing
 AT_ONCE_MAX = 100  # a machine that cannot keep up is called less often, not buried
 DRAIN_DELAY = "3s"  # thirty of the balancer's looks
 
@@ -178,6 +179,7 @@ async def test_a_rolling_restart_under_load_fails_no_call_and_leaves_no_doubt(
         reached = f"{rate:.0f} of {CALLS_A_SECOND} a second"
         print(f"\nrolling restart: {load.begun} calls, {reached}; the slowest took {load.slowest_s:.2f} s")
     assert load.told == {"200 succeeded": load.begun}
+    assert rate >= AT_LEAST_A_SECOND, reached
     arrived = Counter(arrival["key"] for arrival in sandbox.arrivals() if arrival["method"] == "POST")
     assert arrived == {f"rolling-{number + 1}": 1 for number in range(load.begun)}  # none was even sent again
     assert len(sandbox.ledger()) == load.begun
