@@ -22,6 +22,7 @@ from proxy.clock import Clock, SystemClock
 from proxy.core.operation import Operation
 from proxy.engine.review import NoSuchOperation, NotOffered, Overtaken, UnfitOrder
 from proxy.journal.base import OutcomeRow
+from proxy.telemetry.exposition import open_metrics, plain_text
 
 _OPERATION_ID = re.compile(r"op_[0-9A-Za-z]{1,64}\Z")
 _OUTCOMES_DEFAULT, _OUTCOMES_MAX = 100, 500
@@ -29,6 +30,7 @@ _SEQ_MAX = 2**63 - 1
 _WAIT_MAX_S = 30
 _LOOK_EVERY_S = 0.5  # while somebody waits for the feed
 _VERSION_MAX = 2**31
+_OPEN_METRICS = "application/openmetrics-text"
 
 
 class Api:
@@ -66,9 +68,10 @@ class Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         self._view.metrics.look()
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # Writing a thousand samples takes tens of milliseconds: calls must not wait for it.
-        body = await asyncio.to_thread(encode, self._view.metrics.registry)
+        _, content_type = choose_encoder(request.headers.get("Accept", ""))
+        write = open_metrics if content_type.startswith(_OPEN_METRICS) else plain_text
+        # Writing thousands of samples takes tens of milliseconds: calls must not wait for all of it.
+        body = await asyncio.to_thread(write, self._view.metrics.registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     # --- operations

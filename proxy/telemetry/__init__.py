@@ -8,6 +8,7 @@
     queue       the gauges about what waits to be tried or looked at again
     limits      the gauges about circuits, retry budgets and admission, asked when somebody scrapes
     edge        what the edge counts by itself, asked when somebody scrapes
+    exposition  how a scrape is written
     logs        which record is a line, at which level, with which fields
     lines       how a line is written: JSON, or for a person at a terminal; the last place that redacts
     tracing     whether spans are made too, and for whom; spans: how records become them (an extra)
