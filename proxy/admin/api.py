@@ -30,6 +30,7 @@ _SEQ_MAX = 2**63 - 1
 _WAIT_MAX_S = 30
 _LOOK_EVERY_S = 0.5  # while somebody waits for the feed
 _VERSION_MAX = 2**31
+_AT_ONCE_S = 0.001  # of writing a scrape: then calls have their turn
 _OPEN_METRICS = "application/openmetrics-text"
 
 
@@ -70,9 +71,13 @@ class Api:
         self._view.metrics.look()
         _, content_type = choose_encoder(request.headers.get("Accept", ""))
         write = open_metrics if content_type.startswith(_OPEN_METRICS) else plain_text
-        # Writing thousands of samples takes tens of milliseconds: calls must not wait for all of it.
-        body = await asyncio.to_thread(write, self._view.metrics.registry)
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        pieces, rested_mono = [], self._clock.mono()
+        for piece in write(self._view.metrics.registry):
+            pieces.append(piece)
+            if self._clock.mono() - rested_mono > _AT_ONCE_S:
+                await asyncio.sleep(0)
+                rested_mono = self._clock.mono()
+        return web.Response(body="".join(pieces).encode(), headers={"Content-Type": content_type})
 
     # --- operations
 

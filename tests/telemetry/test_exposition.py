@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import Counter, Gauge, generate_latest
@@ -23,10 +24,24 @@ NUMBERS += [math.inf, -math.inf, math.nan]
 def test_everything_that_is_told_is_written_as_the_library_writes_it(told: Told) -> None:
     shown(told)
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.2, trace_id=TRACE))
-    written = open_metrics(told.metrics.registry)
+    written = _whole(open_metrics(told.metrics.registry))
     assert _still(written) == _still(openmetrics.generate_latest(told.metrics.registry))
     assert TRACE.encode() in written
-    assert _still(plain_text(told.metrics.registry)) == _still(generate_latest(told.metrics.registry))
+    assert _still(_whole(plain_text(told.metrics.registry))) == _still(generate_latest(told.metrics.registry))
+
+
+def _whole(pieces: Iterator[str]) -> bytes:
+    return "".join(pieces).encode()
+
+
+def test_a_large_family_comes_in_pieces() -> None:
+    registry = Registry()
+    many = Counter("one", "One.", ("name",), registry=registry)
+    for number in range(450):
+        many.labels(str(number)).inc()
+    pieces = list(open_metrics(registry))
+    assert [piece.count("\n") for piece in pieces] == [101, 100, 100, 100, 51, 1]
+    assert "".join(pieces).encode() == openmetrics.generate_latest(registry)
 
 
 def _still(written: bytes) -> list[bytes]:
@@ -38,13 +53,13 @@ def _still(written: bytes) -> list[bytes]:
 def test_numbers_are_written_alike(number: float) -> None:
     registry = Registry()
     Gauge("one", "One.", registry=registry).set(number)
-    assert open_metrics(registry) == openmetrics.generate_latest(registry)
-    assert plain_text(registry) == generate_latest(registry)
+    assert _whole(open_metrics(registry)) == openmetrics.generate_latest(registry)
+    assert _whole(plain_text(registry)) == generate_latest(registry)
 
 
 @pytest.mark.parametrize("value", ["", "acme", "a b", 'quoted "so"', "a\\b", "two\nlines", "\\n", "größer", "{}=,#"])
 def test_labels_are_written_alike(value: str) -> None:
     registry = Registry()
     Counter("one", "One.", ("zebra", "ant"), registry=registry).labels(value, "x").inc()
-    assert open_metrics(registry) == openmetrics.generate_latest(registry)
-    assert plain_text(registry) == generate_latest(registry)
+    assert _whole(open_metrics(registry)) == openmetrics.generate_latest(registry)
+    assert _whole(plain_text(registry)) == generate_latest(registry)
