@@ -30,6 +30,7 @@ _SEQ_MAX = 2**63 - 1
 _WAIT_MAX_S = 30
 _LOOK_EVERY_S = 0.5  # while somebody waits for the feed
 _VERSION_MAX = 2**31
+_HEALTH_S = 0.5  # half of what Kubernetes' probes wait where nothing is said
 _AT_ONCE_S = 0.001  # of writing a scrape: then calls have their turn
 _OPEN_METRICS = "application/openmetrics-text"
 
@@ -63,9 +64,17 @@ class Api:
 
     async def readyz(self, request: web.Request) -> web.Response:
         readiness, book = self._view.readiness(), self._view.book()
-        healthy = await self._view.journal.healthy()
+        healthy = await self._journal_healthy()
         told = shapes.ready(readiness, book, self._view.metrics.doubt_counts, journal_healthy=healthy)
         return json_answer(told, 200 if told["ready"] else 503)
+
+    async def _journal_healthy(self) -> bool:
+        """Within a moment: a journal that hangs must not make us look dead to whoever asks whether we are ready."""
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                return await self._view.journal.healthy()
+        except TimeoutError:
+            return False
 
     async def metrics(self, request: web.Request) -> web.Response:
         self._view.metrics.look()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.admin import api
 from proxy.admin.server import AdminServer
 from proxy.admin.view import Readiness
 from tests.admin.conftest import Asker
@@ -39,6 +42,21 @@ async def test_ready_tells_its_detail(world: World, ask: Asker) -> None:
 
 async def test_a_journal_that_is_down_is_detail_not_unreadiness(world: World, ask: Asker) -> None:
     await world.memory.close()
+    answer = await ask("/readyz", token=None)
+    assert (answer.status_code, answer.json["journal_healthy"]) == (200, False)
+
+
+async def test_a_journal_that_hangs_keeps_nobody_waiting(
+    world: World, ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes waits a second by default, and would take every sidecar out of service for one frozen store."""
+
+    async def hangs() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(world.memory, "healthy", hangs)
+    monkeypatch.setattr(api, "_HEALTH_S", 0.01)
     answer = await ask("/readyz", token=None)
     assert (answer.status_code, answer.json["journal_healthy"]) == (200, False)
 
