@@ -54,7 +54,7 @@ class Allowances:
             errand.grant, errand.limited = found, None
             return True
         errand.limited = Limited(found.because, found.wait_s, found.scope, found.remaining)
-        self.telemetry.tell(RetryRefused(policy.provider, policy.operation, found.scope))
+        self.telemetry.tell(RetryRefused(policy.provider, policy.operation, found.scope, operation.id))
         return False
 
     def count(self, errand: Errand, operation: Operation, policy: Policy) -> None:
@@ -93,7 +93,7 @@ class Allowances:
         ask = RetryAsk(self._origin(operation, policy, Group.INQUIRY), last, COST_UNAMBIGUOUS)
         found = await self.budgets.acquire(ask)
         if isinstance(found, Refusal):
-            self.telemetry.tell(RetryRefused(policy.provider, policy.operation, found.scope))
+            self.telemetry.tell(RetryRefused(policy.provider, policy.operation, found.scope, operation.id))
         return found
 
     def count_read(self, operation: Operation, policy: Policy) -> None:

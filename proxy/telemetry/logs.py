@@ -195,7 +195,8 @@ class Logs:
         self._write(level, name, {"count": record.count, "lag": record.lag})
 
     def retry_refused(self, record: RetryRefused) -> None:
-        fields = {"provider": record.provider, "operation": record.operation_name, "scope": record.scope}
+        names = {"provider": record.provider, "operation": record.operation_name}
+        fields = {"operation_id": record.operation_id, **names, "scope": record.scope}
         self._write(logging.INFO, "retry_refused", fields)
 
     def circuit_changed(self, record: CircuitChanged) -> None:

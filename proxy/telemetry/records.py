@@ -197,6 +197,7 @@ class RetryRefused:
     provider: str
     operation_name: str
     scope: Scope
+    operation_id: str | None = None
 
 
 @frozen
