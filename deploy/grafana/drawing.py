@@ -146,6 +146,8 @@ def _lines(chart: Chart) -> LinesPanel:
             .placement(common.LegendPlacement.BOTTOM)
         )
     )
+    if not chart.red_below:
+        panel = panel.axis_soft_min(0)  # a line that moves by a hundredth must not fill the panel
     if chart.stacked:
         panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
     if chart.red is not None:

@@ -97,6 +97,25 @@ def test_a_panel_says_what_it_shows_and_what_to_do_when_it_is_red(chart: Chart) 
 
 
 @pytest.mark.parametrize("chart", CHARTS)
+def test_a_share_of_calls_leaves_out_those_that_match_no_operation(chart: Chart) -> None:
+    """They have no attempts: whoever reads a lot would seem to retry nothing."""
+    for query in chart.queries:
+        _, divided, by = query.expr.partition(") / ")
+        if divided and "payment_call_duration_seconds" in by:
+            assert by.count("payment_call_duration_seconds") == by.count('operation!="none"'), query.expr
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_a_number_is_that_of_this_moment(board: Board) -> None:
+    """The last one of a range stays green for hours after the last sidecar has died."""
+    for panel in panels_of(board):
+        if panel["type"] == "stat":
+            assert all(target["instant"] and not target.get("range") for target in panel["targets"]), panel["title"]
+            named = any("{{" in target["legendFormat"] for target in panel["targets"])
+            assert panel["options"]["textMode"] == ("value_and_name" if named else "value")
+
+
+@pytest.mark.parametrize("chart", CHARTS)
 def test_a_panel_asks_by_the_variables_and_takes_fleet_gauges_by_max(chart: Chart) -> None:
     for query in chart.queries:
         asked = [text for text in re.findall(r"\{([^}]*)\}", query.expr) if "alertname" not in text]
