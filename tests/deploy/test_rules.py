@@ -165,6 +165,13 @@ CASES: dict[str, Case] = {
         {**SIDECAR, "job": "shop/paywitness"},
         "critical",
     ),
+    "PaywitnessAbsent": Case(
+        {'paywitness_build_info{version="1",instance="a:8701"}': "1x5"},
+        "18m",  # five minutes until Prometheus forgets it, and ten of patience
+        "22m",
+        {},
+        "critical",
+    ),
     "PaywitnessJournalDown": Case(
         {'paywitness_journal_errors_total{call="look",instance="a:8701"}': "0x10 1x5 1+12x15"},
         "18m",  # neither one lost call nor a single bad minute is a journal that is down
