@@ -182,3 +182,15 @@ def test_metrics_count_what_happened(sandbox: Provider, sidecar: Sidecar) -> Non
     assert 'payment_resolutions_total{evidence="replay",outcome="succeeded",provider="acme"} 1.0' in text
     assert 'payment_resolutions_total{evidence="inquiry",outcome="succeeded",provider="acme"} 1.0' in text
     assert 'payment_status_inquiry_total{outcome="hit",provider="acme"} 1.0' in text
+
+
+def test_a_clean_payment_is_in_the_log_where_that_is_asked_for(sandbox: Provider, make_sidecar: MakeSidecar) -> None:
+    quiet = make_sidecar(sandbox.url).start()
+    talking = make_sidecar(sandbox.url, options=("--log-calls", "all")).start()
+    for sidecar in (quiet, talking):
+        assert sidecar.charge(sidecar.home.name, sidecar.home.name).status_code == 200
+    wait_until(lambda: "call_answered" in talking.log, "its line")
+    lines = [json.loads(line) for line in talking.log.splitlines() if line.startswith("{")]
+    told = [(line["event"], line["level"]) for line in lines if "operation_id" in line]
+    assert told == [("attempt_finished", "info"), ("call_answered", "info")]
+    assert "operation_id" not in quiet.log
