@@ -22,7 +22,7 @@ from proxy.clock import Clock, SystemClock
 from proxy.core.operation import Operation
 from proxy.engine.review import NoSuchOperation, NotOffered, Overtaken, UnfitOrder
 from proxy.journal.base import OutcomeRow
-from proxy.telemetry.exposition import open_metrics, plain_text
+from proxy.telemetry.exposition import pieces
 
 _OPERATION_ID = re.compile(r"op_[0-9A-Za-z]{1,64}\Z")
 _OUTCOMES_DEFAULT, _OUTCOMES_MAX = 100, 500
@@ -32,7 +32,6 @@ _LOOK_EVERY_S = 0.5  # while somebody waits for the feed
 _VERSION_MAX = 2**31
 _HEALTH_S = 0.5  # half of what Kubernetes' probes wait where nothing is said
 _AT_ONCE_S = 0.001  # of writing a scrape: then calls have their turn
-_OPEN_METRICS = "application/openmetrics-text"
 
 
 class Api:
@@ -78,15 +77,14 @@ class Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         self._view.metrics.look()
-        _, content_type = choose_encoder(request.headers.get("Accept", ""))
-        write = open_metrics if content_type.startswith(_OPEN_METRICS) else plain_text
-        pieces, rested_mono = [], self._clock.mono()
-        for piece in write(self._view.metrics.registry):
-            pieces.append(piece)
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        written, rested_mono = [], self._clock.mono()
+        for piece in pieces(self._view.metrics.registry, encode):
+            written.append(piece)
             if self._clock.mono() - rested_mono > _AT_ONCE_S:
                 await asyncio.sleep(0)
                 rested_mono = self._clock.mono()
-        return web.Response(body="".join(pieces).encode(), headers={"Content-Type": content_type})
+        return web.Response(body=b"".join(written), headers={"Content-Type": content_type})
 
     # --- operations
 
