@@ -139,7 +139,7 @@ def assemble(
     limits = open_limits(circuit_rules, clock, ground.chance)  # how much a provider is given
     gate = Gate(limits.circuits, limits.admission, current, clock, bounds.calls_max)  # who may go to it now
     if rollback is not None:
-        gate.cautious = rollback.cautious
+        gate.cautious, rollback.book = rollback.cautious, current
     allowances = Allowances(limits.budgets, telemetry)  # and who again
     fallbacks = Fallbacks(
         journal, current, leases, vault, clock, ground.chance, ground.environment, telemetry, rollback

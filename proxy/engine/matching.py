@@ -44,8 +44,9 @@ class _Candidate:
         never_reached = self.operation.reading in {None, Reading.NETWORK_CONNECT_FAILURE}
         return self.operation.attempts > 0 and not (self.operation.state is State.FAILED and never_reached)
 
-    def fits(self, shown: Tree) -> bool:
-        return self.policy is not None and fits(self.policy.classify.fit, shown, Asked(self.operation.money))
+    def may_fit(self, shown: Tree) -> bool:
+        """What cannot be held against its policy may: an older generation must not be given what is its."""
+        return self.policy is None or fits(self.policy.classify.fit, shown, Asked(self.operation.money))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +121,4 @@ def _generation(candidates: list[_Candidate], shown: Tree) -> _Candidate:
     """Of the generations of one key, the newest that was sent and fits; else the newest that was sent."""
     newest_first = sorted(candidates, key=lambda candidate: candidate.operation.generation, reverse=True)
     sent = [candidate for candidate in newest_first if candidate.was_sent] or newest_first
-    return next((candidate for candidate in sent if candidate.fits(shown)), sent[0])
+    return next((candidate for candidate in sent if candidate.may_fit(shown)), sent[0])

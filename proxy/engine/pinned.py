@@ -56,10 +56,10 @@ class PinnedPolicies:
     async def _provider_at(self, operation: Operation) -> Provider | None:
         if operation.revision not in self._providers:
             kept = await self._journal.revision(operation.provider, operation.revision)
+            if kept is None:
+                return None  # a store that forgot it may be told again
             try:
-                provider = (
-                    load_content(kept.content.encode(), f"revision {kept.revision}") if kept is not None else None
-                )
+                provider = load_content(kept.content.encode(), f"revision {kept.revision}")
             except PolicyError:
                 provider = None
             self._providers[operation.revision] = provider

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 
 from proxy.clock import Clock
 from proxy.core.errors import JournalUnavailable
@@ -16,6 +17,7 @@ from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
 from proxy.engine.leases import Leases, forgotten_by
 from proxy.journal.base import Journal
+from proxy.policy.book import PolicyBook
 from proxy.telemetry.records import JournalRolledBack
 from proxy.telemetry.telemetry import Telemetry
 
@@ -58,6 +60,7 @@ class Rollback:
         if since_s is not None and since_s >= leases.lease_s:
             self._told_boot = clock.boot() - since_s  # of long ago: at a start nobody's news
         self._mended = True
+        self.book: Callable[[], PolicyBook] | None = None  # in force; set where the engine is put together
 
     def cautious(self) -> bool:
         """Whether what the provider does not dedupe must wait: for one lease after a rollback."""
@@ -118,11 +121,19 @@ class Rollback:
             self._mended = False
         if self._mended:
             return 0
+        await self._keep_revisions()
         again = await self._leases.put_back_forgotten() + await self._put_back()
         self._mended = True
         if again:
             _log.error("the journal had forgotten %d operation(s) of this sidecar: they were put back", again)
         return again
+
+    async def _keep_revisions(self) -> None:
+        """An edit put in force in the forgotten second: operations go on being pinned to it, and others must be
+        able to read it."""
+        for provider in self.book().providers.values() if self.book is not None else ():
+            if await self._journal.revision(provider.name, provider.revision) is None:
+                await self._journal.keep_revision(provider.name, provider.revision, provider.content)
 
     async def _put_back(self) -> int:
         forgotten = await forgotten_by(self._journal, [written.operation for written in self._written.values()])

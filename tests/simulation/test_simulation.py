@@ -95,6 +95,37 @@ KEPT = {
         journal_stalls=3,
         faults={"answer_lost": 0.1, "reset_while_writing": 0.2, "black_hole": 0.2},
     ),
+    # A store forgot the second in which an edited policy was put in force, and nobody told it again. Others could not
+    # read what later operations were pinned to: one was left to a person, of another the event that it was paid was
+    # given to the generation before.
+    "an_edit_is_forgotten_and_its_operation_is_left": Mix(
+        seed=31,
+        payments=40,
+        contract="reexecuted",
+        sidecars=3,
+        rate_per_s=8.0,
+        events=False,
+        attempts=1,
+        resend_for_s=0,
+        harvest_s=0.0,
+        failovers=2,
+        reloads=3,
+        faults={"black_hole": 0.3},
+    ),
+    "an_edit_is_forgotten_and_an_event_goes_astray": Mix(
+        seed=25,
+        payments=40,
+        contract="reexecuted",
+        sidecars=3,
+        rate_per_s=8.0,
+        events=False,
+        attempts=1,
+        resend_for_s=0,
+        harvest_s=0.0,
+        failovers=2,
+        reloads=3,
+        faults={"black_hole": 0.3},
+    ),
 }
 
 
