@@ -267,12 +267,7 @@ class Checkers:
         return entry.kind is Kind.VOID and entry.charge not in self.called_off
 
     def _made_by(self, stamp: str) -> list[Charge | Payout]:
-        label = ("metadata.paywitness", stamp)
-        made: list[Charge | Payout] = []
-        for provider in self.providers:
-            made += provider.bank._charges._by_label.get(label, ())
-            made += provider.bank.payouts._payouts._by_label.get(label, ())
-        return made
+        return [made for provider in self.providers for made in provider.made_by(stamp)]
 
     def _executed_at(self, stamp: str) -> float | None:
         return next((made.created_at for made in self._made_by(stamp)), None)

@@ -296,6 +296,8 @@ class SimUpstream:
         self.listening = 0
         self.cut_off_next = False
         self.on_cut_off: Callable[[float], None] = lambda lasts_s: None
+        self.stops_connecting = False
+        self.on_connecting: Callable[[], None] = lambda: None
         self._cut_off_until_mono = 0.0
 
     async def send(
@@ -313,7 +315,11 @@ class SimUpstream:
             return await self._to_sink(request)
         plan = network.plan(origin.host, request)
         about = _header(request, _WISH) or ""
-        if plan.connects_s > 0:
+        stops = self.stops_connecting and request.method == "POST"
+        if stops:
+            self.stops_connecting = False
+            self.on_connecting()
+        if plan.connects_s > 0 or stops:
             waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
             await asyncio.sleep(min(waits_s, timeouts.connect_s))
         if self.cut_off_next and request.method == "POST":

@@ -6,6 +6,7 @@ window, and tells of its changes by signed webhooks: early, late, twice, in the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -28,6 +29,7 @@ from tests.simulation.policy import WEBHOOK_SECRET
 from tests.simulation.swarm import Mix
 
 WISH_HEADER = "X-Wish"
+STALE_LOOKS_MAX = 2  # at one thing: one less than the misses that the policy asks for
 _TELLS_MAX = 4  # times that an event is offered until it is taken
 Respond = Callable[[Answer], None]
 Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
@@ -62,6 +64,7 @@ class SimProvider:
         self.ledger = ledger  # one for all routes: an order is paid once, wherever
         self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
         self._keys = KeyBook(self.now, mix.window_s)
+        self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
         self._events = 0
         self.deliver: Deliver | None = None
         self.calm = False
@@ -114,7 +117,8 @@ class SimProvider:
             route, names = found
             if fault == "declined_once":  # the issuer says no, this time
                 request = _with_body(request, bytes(request.body).replace(b'"tok_ok"', b'"tok_insufficient_funds"'))
-            committed = route.act(self.bank, request, names)
+            overlooked = not request.writes and self._is_overlooked(request)
+            committed = route.act(self.bank, _finding_nothing(request) if overlooked else request, names)
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:
@@ -126,6 +130,24 @@ class SimProvider:
             self._history.say("provider", "answers", about, (answer.status_code, _brief(request, answer)))
         self._tell_changes(request, troubled=troubled)
         respond(answer)
+
+    def _is_overlooked(self, request: Request) -> bool:
+        """Whether a search is served by a replica that does not have the thing yet. Looks that came before the index
+        had caught up count as well: more than the policy knows of are never in vain."""
+        stamp = request.query.get("paywitness")
+        made = self.made_by(stamp) if stamp is not None and self._mix.stale_looks else []
+        if stamp is None or not made or self._missed[stamp] >= STALE_LOOKS_MAX:
+            return False
+        indexed = self.now() - made[0].created_at >= self._mix.lag_s
+        missed = not indexed or self._dice.random() < self._mix.stale_looks
+        self._missed[stamp] += missed
+        return missed
+
+    def made_by(self, stamp: str) -> list[Charge | Payout]:
+        """The payments and payouts that bear this stamp."""
+        label, bank = ("metadata.paywitness", stamp), self.bank
+        charges, payouts = bank._charges._by_label.get(label, ()), bank.payouts._payouts._by_label.get(label, ())
+        return [*charges, *payouts]
 
     # -- what it tells unasked
 
@@ -204,6 +226,10 @@ def _with_body(request: Request, body: bytes) -> Request:
     other.body += body
     other.complete = True
     return other
+
+
+def _finding_nothing(search: Request) -> Request:
+    return Request(search.method, f"{search.target}&key=nobodys", search.headers, True)
 
 
 def _brief(request: Request, answer: Answer) -> str:

@@ -208,9 +208,21 @@ class Fleet:
         sidecar = self.sidecars[slot]
         if sidecar is None or not sidecar.life.awake:
             return
-        lasts_s = self.dice.choice(
-            (2.0, 15.0, 45.0, 100.0, 100.0)
-        )  # the longest outlast a lease, `settle` and the misses
+        # The longest outlast a lease, `settle` and the misses.
+        self._pause(sidecar, self.dice.choice((2.0, 15.0, 45.0, 100.0, 100.0)))
+
+    def pause_connecting(self, slot: int) -> None:
+        """It stands still while it connects for the next payment, which it has recorded as being sent, and wakes up
+        when its right to send is over."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            sidecar.upstream.stops_connecting = True
+
+    def pause_now(self, sidecar: Sidecar) -> None:
+        if sidecar.life.awake:
+            self._pause(sidecar, self.dice.choice((35.0, 45.0, 60.0, 100.0)))
+
+    def _pause(self, sidecar: Sidecar, lasts_s: float) -> None:
         self.history.say(sidecar.life.name, "is suspended" if self.mix.suspends else "is stopped", "", f"{lasts_s} s")
         sidecar.life.pause()
         self.loop.after(lasts_s, self._wake, sidecar, lasts_s)
@@ -306,6 +318,7 @@ class Sidecar:
         self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
 
         self.upstream = SimUpstream(fleet.network, self.life, mix.harvest_s)
+        self.upstream.on_connecting = lambda: fleet.pause_now(self)
         self.upstream.on_cut_off = lambda lasts_s: self.lose_journal(lasts_s, refuses=True)
 
         def upstream(ground: Ground, bounds: Bounds) -> UpstreamClient:

@@ -27,6 +27,8 @@ FAULTS = (*UNSENT, *LOST, *ODD, *PROVIDER)
 # A second arrival of the same bytes is executed again by a provider that keeps no key: no sidecar could prevent that.
 NEEDS_KEYS = frozenset({"duplicated"})
 OUTAGES = ("refused", "black_hole", "answer_lost", "error_500_before", "overloaded", "slow", "rate_limited")
+LONG_LAGS_S = (10.0, 20.0)  # of searches: what is made just before all has settled shows up well after it
+_WORKED_ON_LONG = frozenset({"late_commit", "gateway_504"})
 BROWNOUTS = (0.3, 0.7, 1.0)  # 1.0: a whole outage
 WEBHOOKS = ("normal", "early", "late", "twice", "out_of_order", "never")
 ROUGH = {0.06: 70, 0.2: 25, 1.0: 5}  # how much of the full rates, and of how many seeds in a hundred
@@ -61,6 +63,7 @@ class Mix:
     fallback: bool = False
     window_s: int = 86_400
     lag_s: float = 0.0
+    stale_looks: float = 0.0  # share of the first looks at a thing that are served by a replica which lacks it
     attempts: int = 3
     deadline_s: int = 6
     resend_for_s: int = 20
@@ -92,6 +95,7 @@ class Mix:
     # sidecars and their store
     crashes: int = 0
     pauses: int = 0
+    pauses_connecting: int = 0  # likewise, just before it sends
     suspends: bool = False
     clock_jumps: int = 0
     operators: int = 0  # so often somebody takes a look at what is open, and does something about it
@@ -143,6 +147,11 @@ def mix_of(seed: int, payments: int) -> Mix:
     forgets = contract in {"replayed", "reexecuted"} and dice.random() < 0.2
     stormy = not forgets and dice.random() < 0.6  # what befalls sidecars and their store
     journal = not forgets and dice.random() < 0.5
+    # Drawn apart: whatever is drawn here moves nothing of the rest.
+    more = stream(seed, "mix, and more")
+    lag_s = dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0))
+    if more.random() < (0.6 if _WORKED_ON_LONG & faults.keys() else 0.1):
+        lag_s = more.choice(LONG_LAGS_S)
     return Mix(
         seed=seed,
         payments=payments,
@@ -151,7 +160,8 @@ def mix_of(seed: int, payments: int) -> Mix:
         webhooks=webhooks,
         fallback=dice.random() < 0.25,
         window_s=window_s,
-        lag_s=dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0)),
+        lag_s=lag_s,
+        stale_looks=more.choice((0.0, 0.0, 0.3, 0.7)),
         attempts=dice.choice((1, 2, 3, 3, 5)),
         deadline_s=dice.choice((3, 6, 15)),
         resend_for_s=min(dice.choice((0, 45, 45, 45) if asks else (0, 0, 45, 45)), int(window_s * 0.8)),
@@ -181,6 +191,7 @@ def mix_of(seed: int, payments: int) -> Mix:
         patience=dice.choice((1, 2, 3, 5)),
         crashes=dice.choice((0, 1, 2, 4)) if stormy else 0,
         pauses=dice.choice((0, 1, 2)) if stormy else 0,
+        pauses_connecting=more.choice((0, 0, 1, 2)) if not forgets else 0,
         suspends=dice.random() < 0.6,
         clock_jumps=dice.choice((0, 2)) if stormy else 0,
         operators=dice.choice((0, 0, 5, 20)),

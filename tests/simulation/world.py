@@ -166,6 +166,7 @@ class World:
             (mix.failovers, fleet.fail_over),
             (mix.operators, self._operator_looks),
             (mix.reloads, lambda slot: fleet.reload(slot, edited)),
+            (mix.pauses_connecting, fleet.pause_connecting),
         ]
         for count, event in events:
             for _ in range(count):
