@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from proxy.core.contract import Kind as OperationKind
 from proxy.core.events import IncidentKind
-from proxy.core.operation import HistoryEntry, Operation, Outcome, State
+from proxy.core.operation import HistoryEntry, Operation, Outcome, State, Word
 from proxy.core.reply import Problem, Reply
 from proxy.sandbox.charge import Charge, Status
 from proxy.sandbox.ledger import PAYING, Entry, Kind
@@ -212,6 +212,14 @@ class Checkers:
             if event_id not in self._seen_events:
                 self._history.violated("every event delivered", about, event_id)
 
+    def told_once(self, operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]]) -> None:
+        """That it ended: whoever reads it delivers the goods. An event that comes twice is none."""
+        for operation in operations:
+            ends = [entry for entry in histories[operation.id] if entry.told and Word.ENDED in entry.told.words]
+            if len(ends) > 1:
+                about = operation.guard.shown if operation.guard is not None else ""
+                self._history.violated("an end is told once", about, f"{operation.id}: {len(ends)} times")
+
     def budget(self, spending: Spending) -> None:
         """Nothing is sent that was not counted, and retries stay under the budget: in two windows of it no more than
         twice the floor that a provider which answers is given, or twice the first attempts of those windows and the one
@@ -256,6 +264,8 @@ class Checkers:
     def _standing(self, order: str, kind: Kind) -> list[Entry]:
         """The effects of an order that the provider did not take back by itself."""
         entries = self.ledger.named("order", order)
+        if len(entries) == 1:  # nothing was taken back
+            return entries if entries[0].kind is kind or (kind in PAYING and entries[0].kind in PAYING) else []
         voided = [entry.charge for entry in entries if self._is_taken_back(entry)]
         kinds = PAYING if kind in PAYING else (kind,)
         return [entry for entry in entries if entry.kind in kinds and entry.charge not in voided]

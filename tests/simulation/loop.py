@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
@@ -95,6 +96,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._number = 0
         self._cancelled = 0
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+
+    # asked by every future and task: what answers no in the least time
+    get_debug = staticmethod(bool)
 
     def time(self) -> float:
         return self.now_mono
@@ -157,46 +162,39 @@ class SimLoop(asyncio.BaseEventLoop):
         heappush(self._timers, (when, self._number, handle))
         return handle
 
-    def _run_once(self) -> None:
-        """asyncio calls it for ever; here one call plays on until the loop is stopped."""
-        due, timers = self._due, self._timers
+    def _run_once(self) -> None:  # noqa: C901  # in one piece: nothing else is done so often
+        """asyncio calls it for ever; here one call plays on until the loop is stopped. What is ready runs in its order;
+        when nothing is left, time moves to the next timer."""
+        due, timers, take = self._due, self._timers, self._due.popleft
         while not self._stopping:  # type: ignore[attr-defined]
-            if not due:
-                while timers and timers[0][2].gone:
-                    heappop(timers)
-                    self._cancelled -= 1
-                if not timers:
-                    raise Deadlock(self._who_waits())
-                if timers[0][0] > self.now_mono:
-                    self.now_mono = timers[0][0]
-            now = self.now_mono
-            while timers and timers[0][0] <= now:
-                handle = heappop(timers)[2]
+            if due:
+                handle = take()
+            elif timers:
+                when, _, handle = heappop(timers)
                 handle.waits = False
                 if handle.gone:
                     self._cancelled -= 1
-                else:
-                    due.append(handle)
-            for _ in range(len(due)):
-                handle = due.popleft()
-                if not handle.gone:
-                    self._run_one(handle)
-
-    def _run_one(self, handle: Handle) -> None:
-        context = handle.context
-        try:
-            if context is None:
-                handle.callback(*handle.args)
-                return
-            life = context.get(LIFE)
-            if life is None or life.awake:
-                context.run(handle.callback, *handle.args)
+                    continue
+                if when > self.now_mono:
+                    self.now_mono = when
             else:
-                life.hold(handle)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001  # as asyncio does
-            self.call_exception_handler({"message": f"in {handle.callback!r}", "exception": error})
+                raise Deadlock(self._who_waits())
+            if handle.gone:
+                continue
+            context = handle.context
+            try:
+                if context is None:
+                    handle.callback(*handle.args)
+                else:
+                    life = context.get(LIFE)
+                    if life is None or life.awake:
+                        context.run(handle.callback, *handle.args)
+                    else:
+                        life.hold(handle)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as asyncio does
+                self.call_exception_handler({"message": f"in {handle.callback!r}", "exception": error})
 
     def one_cancelled(self) -> None:
         self._cancelled += 1

@@ -12,10 +12,12 @@ import re
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 
 from proxy.core.call import Headers
 from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from proxy.engine.steps import UPSTREAM_CONNECTED, UPSTREAM_WRITTEN, Steps
 from proxy.sandbox.answer import Answer, reason_phrase
 from proxy.upstream.client import always
 from proxy.upstream.harvest import OnLate
@@ -211,10 +213,15 @@ class Network:
 
 
 def _response(answer: Answer) -> Response:
-    headers: Headers = ((b"Content-Type", answer.content_type.encode()),)
+    reason, headers = _head(answer.status_code, answer.content_type)
     if answer.headers:
         headers += tuple((name.encode(), value.encode()) for name, value in answer.headers)
-    return Response(answer.status_code, reason_phrase(answer.status_code).encode(), headers, answer.body)
+    return Response(answer.status_code, reason, headers, answer.body)
+
+
+@lru_cache
+def _head(status_code: int, content_type: str) -> tuple[bytes, Headers]:
+    return reason_phrase(status_code).encode(), ((b"Content-Type", content_type.encode()),)
 
 
 def _header(request: WireRequest, wanted: bytes) -> str | None:
@@ -298,6 +305,7 @@ class SimUpstream:
         self.on_cut_off: Callable[[float], None] = lambda lasts_s: None
         self.stops_connecting = False
         self.on_connecting: Callable[[], None] = lambda: None
+        self.steps: Steps | None = None
         self._cut_off_until_mono = 0.0
 
     async def send(
@@ -315,22 +323,15 @@ class SimUpstream:
             return await self._to_sink(request)
         plan = network.plan(origin.host, request)
         about = _header(request, _WISH) or ""
-        stops = self.stops_connecting and request.method == "POST"
-        if stops:
-            self.stops_connecting = False
-            self.on_connecting()
-        if plan.connects_s > 0 or stops:
-            waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
-            await asyncio.sleep(min(waits_s, timeouts.connect_s))
-        if self.cut_off_next and request.method == "POST":
-            self.cut_off_next = False
-            self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
-            self.on_cut_off(CUT_OFF_S)
+        if plan.connects_s > 0 or self.stops_connecting or self.cut_off_next:
+            await self._connect(plan, timeouts, writes=request.method == "POST")
         unsent = plan.fault if self.loop.now_mono >= self._cut_off_until_mono else "connect_timeout"
         if unsent in UNSENT:
             phase, fault = _UNSENT[unsent]
             network.history.say(self.life.name, "could not connect", about, unsent)
             return Evidence(phase, 0, fault, None, unsent, self.loop.now_mono - began_mono)
+        if self.steps is not None:
+            await self.steps.reached(UPSTREAM_CONNECTED)
         if not may_send():
             network.history.say(self.life.name, "may not send", about)
             detail = "the right to send had run out"
@@ -341,6 +342,8 @@ class SimUpstream:
         network.history.say(self.life.name, f"sends {request.method}", about, self._told(sent, plan))
         network.on_sent(sent)
         network.carry(plan, sent, exchange)
+        if self.steps is not None:
+            await self.steps.reached(UPSTREAM_WRITTEN)
         timer = self.loop.call_later(timeouts.first_byte_s, exchange.times_out) if plan.may_be_late else None
         try:
             evidence = await exchange.done
@@ -352,6 +355,17 @@ class SimUpstream:
                 timer.cancel()
         network.history.say(self.life.name, "sees", about, (evidence.phase.word, evidence.fault or evidence.detail))
         return evidence
+
+    async def _connect(self, plan: Plan, timeouts: Timeouts, *, writes: bool) -> None:
+        if self.stops_connecting and writes:
+            self.stops_connecting = False
+            self.on_connecting()
+        waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
+        await asyncio.sleep(min(waits_s, timeouts.connect_s))
+        if self.cut_off_next and writes:
+            self.cut_off_next = False
+            self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
+            self.on_cut_off(CUT_OFF_S)
 
     async def _to_sink(self, request: WireRequest) -> Evidence:
         """Where events go."""

@@ -242,6 +242,39 @@ BUGS = (
         "    elif never_sent or operation.attempt_under_way:\n"
         "        operation = advance(operation, Event.LEASE_EXPIRED)\n",
     ),
+    Bug(
+        "webhook_applied_twice",
+        "an event is applied each time that it comes, and what it says is told again",
+        (
+            Edit(
+                _ENGINE + "webhooks.py",
+                "            bound_to = _bound_to(provider, account, notice.event_id)\n            sealed",
+                '            notice = replace(notice, event_id=f"{notice.event_id} at {now}")\n'
+                "            bound_to = _bound_to(provider, account, notice.event_id)\n            sealed",
+            ),
+            Edit(
+                _ENGINE + "outside.py",
+                "            if _says_nothing_new(current, after) and finding.found is Found.HIT:\n",
+                "            if _says_nothing_new(current, after) and source is not Source.WEBHOOK:\n",
+            ),
+            Edit(
+                _ENGINE + "outside.py",
+                "                told=told_by(current, after),\n                actor=actor,\n",
+                "                told=told_by(None if source is Source.WEBHOOK else current, after),\n"
+                "                actor=actor,\n",
+            ),
+        ),
+        breaks=("an end is told once",),
+    ),
+    bug(
+        "misses_at_once_are_absence",
+        "misses prove absence however fast they follow each other",
+        _CORE + "inquiry.py",
+        " and now - first_at >= proof.lag_s",
+        "",
+        "        soonest = now + max(proof.lag_s, 0.05) * max(1.0, jitter) / max(1, proof.misses - 1)\n",
+        "        soonest = now + 0.05\n",
+    ),
     bug(
         "tombstone_ignored",
         "a key whose operation was retired starts anew",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from proxy.core.policy import Provider
 from proxy.policy.book import PolicyBook, load_content
 from tests.simulation.swarm import Mix
 
@@ -247,9 +248,9 @@ def book_for(mix: Mix, *, edited: bool = False) -> PolicyBook:
     texts = [policy_text(mix, edited=edited)]
     if mix.fallback:
         texts.append(policy_text(mix, elsewhere=True))
-    return _book_of(tuple(texts))
+    return PolicyBook.of([_loaded(text) for text in texts])
 
 
 @lru_cache(maxsize=64)
-def _book_of(texts: tuple[str, ...]) -> PolicyBook:
-    return PolicyBook.of([load_content(text.encode(), "acme.yaml") for text in texts])
+def _loaded(text: str) -> Provider:
+    return load_content(text.encode(), "acme.yaml")

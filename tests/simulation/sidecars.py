@@ -25,7 +25,7 @@ from proxy.engine.recovery import Recovery
 from proxy.engine.reload import keep_revisions
 from proxy.engine.replay import Replay
 from proxy.engine.spool import Spool, SpooledEvidence
-from proxy.engine.steps import NoSteps
+from proxy.engine.steps import NoSteps, Steps
 from proxy.journal.base import Journal
 from proxy.limits.admission import Admission
 from proxy.limits.budgets import Grant, LocalBudgets, Refusal, Tallies
@@ -100,6 +100,22 @@ class SimSpool:
 
     async def done(self, name: str) -> None:
         self._pieces.pop(name, None)
+
+
+class SimSteps:
+    """The named points in the life of a call and of a look. At the last one that is left its process is killed."""
+
+    def __init__(self, kill: Callable[[], None], loop: SimLoop) -> None:
+        self._kill = kill
+        self._loop = loop
+        self.left = 0  # 0: it goes on
+
+    async def reached(self, name: str) -> None:
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                self._kill()
+                await self._loop.create_future()  # of a process that is dead: never
 
 
 class JudgedBudgets(LocalBudgets):
@@ -203,6 +219,12 @@ class Fleet:
             self.journal = self.journal.reopened(self.store_clock)  # as a file that only one process can hold
         longest_s = self.dice.choice((20.0, 20.0, 60.0))  # a lease may be over before it is back
         self.loop.after(self.dice.uniform(0.1, longest_s), self.start, slot)
+
+    def kill_at_a_step(self, slot: int) -> None:
+        """At one of the next named points that it reaches."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None:
+            sidecar.steps.left = self.dice.randint(1, 12)
 
     def pause(self, slot: int) -> None:
         sidecar = self.sidecars[slot]
@@ -313,11 +335,14 @@ class Sidecar:
         journal = cast(Journal, self.door)
         telemetry = cast(Telemetry, _NoTelemetry())
         environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
-        self.ground = Ground(journal, vault, self.clock, chance, NoSteps(), telemetry, environment)
+        self.steps = SimSteps(lambda: fleet.kill(slot), loop)
+        steps: Steps = self.steps if mix.crashes_at_steps else NoSteps()
+        self.ground = Ground(journal, vault, self.clock, chance, steps, telemetry, environment)
         bounds = Bounds(lease_s=LEASE_S, harvest_s=mix.harvest_s)
         self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
 
         self.upstream = SimUpstream(fleet.network, self.life, mix.harvest_s)
+        self.upstream.steps = self.steps if mix.crashes_at_steps else None
         self.upstream.on_connecting = lambda: fleet.pause_now(self)
         self.upstream.on_cut_off = lambda lasts_s: self.lose_journal(lasts_s, refuses=True)
 

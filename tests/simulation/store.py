@@ -32,7 +32,7 @@ Timed = tuple[float, int, str]
 class IndexedShelves(Shelves):
     """Shelves that know what is due, held, telling, and in which state."""
 
-    __slots__ = ("by_name", "by_state", "due", "events", "held", "notices_waiting", "telling")
+    __slots__ = ("_by_name", "_unnamed", "by_state", "due", "events", "held", "notices_waiting", "telling")
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,8 @@ class IndexedShelves(Shelves):
         self.events: set[tuple[str, str, str]] = set()
         self.telling: list[int] = []
         self.by_state: dict[State, dict[str, None]] = {state: {} for state in State}
-        self.by_name: dict[tuple[str, str], dict[str, None]] = {}
+        self._by_name: dict[tuple[str, str], dict[str, None]] = {}
+        self._unnamed: list[Operation] = []  # names are written down when somebody looks for one
 
     def write(self, step: steps.Step) -> None:
         operation = step.operation
@@ -56,14 +57,14 @@ class IndexedShelves(Shelves):
                 self.by_state[before.state].pop(operation.id, None)
             self.by_state[operation.state][operation.id] = None
         if before is None or before.reference != operation.reference:  # the other names stay
-            self._name(operation)
+            self._unnamed.append(operation)
 
     def index_all(self) -> None:
         """After a rollback: everything anew."""
         for operation in self.operations.values():
             self.index(operation)
             self.by_state[operation.state][operation.id] = None
-            self._name(operation)
+            self._unnamed.append(operation)
         self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.told is not None]
         for notice in self.notices.values():
             self.events.add((notice.provider, notice.account, notice.event_id))
@@ -81,17 +82,25 @@ class IndexedShelves(Shelves):
     def _forget(self, operation: Operation) -> None:
         Shelves._forget(self, operation)
         del self.by_state[operation.state][operation.id]
-        for known in map(self.by_name.get, _names_of(operation)):
-            if known is not None:
-                known.pop(operation.id, None)
-
-    def _name(self, operation: Operation) -> None:
         for name in _names_of(operation):
-            known = self.by_name.get(name)
-            if known is None:
-                self.by_name[name] = {operation.id: None}
-            else:
-                known[operation.id] = None
+            self.named(name).pop(operation.id, None)
+
+    def named(self, name: tuple[str, str]) -> dict[str, None]:
+        """The ids of what bears a name."""
+        for operation in self._unnamed:
+            for one in _names_of(operation):
+                self._by_name.setdefault(one, {})[operation.id] = None
+        self._unnamed.clear()
+        return self._by_name.get(name, {})
+
+    def newest_stamped(self, stamp: str) -> Operation | None:
+        """The newest of a key's generations that share a stamp, which is the id of the first of them."""
+        first = self.operations.get(stamp)
+        for operation_id in reversed(self.generations[first.key]) if first is not None else ():
+            operation = self.operations[operation_id]
+            if operation.stamp == stamp:
+                return operation
+        return first
 
 
 def _names_of(operation: Operation) -> list[tuple[str, str]]:
@@ -184,7 +193,7 @@ class IndexedJournal(MemoryJournal):
         names = {"stamp": listing.stamp, "key": listing.key, "reference": listing.reference, "guard": listing.guard}
         given = next(((name, value) for name, value in names.items() if value is not None), None)
         if given is not None and not (given[0] == "key" and shelves.aliases):
-            found = shelves.by_name.get(given, {})
+            found = shelves.named(given)
         elif given is None and listing.states:
             found = {operation_id: None for state in listing.states for operation_id in shelves.by_state[state]}
         else:

@@ -94,6 +94,7 @@ class Mix:
     patience: int = 3
     # sidecars and their store
     crashes: int = 0
+    crashes_at_steps: int = 0  # at a named point of a call's life, between two awaits that take no time
     pauses: int = 0
     pauses_connecting: int = 0  # likewise, just before it sends
     suspends: bool = False
@@ -190,6 +191,7 @@ def mix_of(seed: int, payments: int) -> Mix:
         payouts=sometimes(0.3, 0.2),
         patience=dice.choice((1, 2, 3, 5)),
         crashes=dice.choice((0, 1, 2, 4)) if stormy else 0,
+        crashes_at_steps=more.choice((0, 0, 1, 2)) if stormy else 0,
         pauses=dice.choice((0, 1, 2)) if stormy else 0,
         pauses_connecting=more.choice((0, 0, 1, 2)) if not forgets else 0,
         suspends=dice.random() < 0.6,

@@ -145,8 +145,7 @@ def test_every_fault_is_played_by_several_of_fifty_seeds() -> None:
     mixes = [mix_of(seed, 1_000) for seed in range(1, 51)]
     seldom = {name for name in FAULTS if sum(name in mix.faults for mix in mixes) < 5}
     befalls = (
-        "crashes",
-        "pauses",
+        *("crashes", "crashes_at_steps", "pauses", "pauses_connecting", "stale_looks"),
         "clock_jumps",
         "operators",
         "reloads",

@@ -22,6 +22,7 @@ from tests.simulation.operators import Operators
 from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
+from tests.simulation.store import IndexedShelves
 from tests.simulation.swarm import Mix, mix_of, stream
 
 QUIET_MAX_S = 240.0  # beyond `settle`, a lease and the misses that follow
@@ -167,6 +168,7 @@ class World:
             (mix.operators, self._operator_looks),
             (mix.reloads, lambda slot: fleet.reload(slot, edited)),
             (mix.pauses_connecting, fleet.pause_connecting),
+            (mix.crashes_at_steps, fleet.kill_at_a_step),
         ]
         for count, event in events:
             for _ in range(count):
@@ -190,9 +192,15 @@ class World:
         """Until nothing is open that could still be ended."""
         for _ in range(int(QUIET_MAX_S / _LOOK_EVERY_S)):
             await asyncio.sleep(_LOOK_EVERY_S)
-            operations = self.fleet.journal.shelves.operations.values()
-            if self.fleet.all_awake and not any(self._is_open(operation) for operation in operations):
+            if self.fleet.all_awake and not self._any_open(self.fleet.journal.shelves):
                 return
+
+    def _any_open(self, shelves: IndexedShelves) -> bool:
+        """What may be open is looked at first: that nothing is, is worth a look at everything."""
+        for state, held in shelves.by_state.items():
+            if not state.ended and any(self._is_open(shelves.operations[operation_id]) for operation_id in held):
+                return True
+        return any(self._is_open(operation) for operation in shelves.operations.values())
 
     async def _resumed(self) -> None:
         """What was parked is taken up again, by whoever has a journal."""
@@ -237,8 +245,7 @@ class World:
         """A lease is the right to send: at the first byte the store still holds it for somebody. What an event has
         ended meanwhile, its sender may not know; and a store that forgets knows of no lease."""
         shelves = self.fleet.journal.shelves
-        known = shelves.by_name.get(("stamp", sent.stamp or ""), {}) if not self.mix.failovers else {}
-        operation = max((shelves.operations[found] for found in known), key=lambda one: one.generation, default=None)
+        operation = shelves.newest_stamped(sent.stamp or "") if not self.mix.failovers else None
         if operation is not None and not operation.state.ended:
             lease = operation.lease
             if lease is None or lease.until_at <= self.fleet.store_clock.now():
@@ -267,6 +274,8 @@ class World:
             for operation in operations
         }
         self.checkers.wishes(self.callers.wishes)
+        if not self.mix.failovers:  # what was told may be forgotten since
+            self.checkers.told_once(operations, histories)
         self.checkers.operations(operations, histories, self.network.confused)
         self.checkers.budget(self.fleet.spending)
         if not self.mix.fallback:  # another route's first attempt asks nobody
