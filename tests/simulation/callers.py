@@ -51,6 +51,10 @@ class Told:
     no_journal: bool = False  # its sidecar had none all the while: this call did nothing
 
     @property
+    def says_not_sent(self) -> bool:
+        return self.reply is not None and self.reply.problem is Problem.NOT_SENT
+
+    @property
     def definite(self) -> bool:
         """Whether it said for good what became of this payment."""
         reply = self.reply
@@ -136,6 +140,8 @@ class Callers:
             else:
                 told = await self.call(wish)
             if told.definite and dice.random() >= self._mix.again_after_answer:
+                break
+            if told.says_not_sent and dice.random() < self._mix.goes_elsewhere:
                 break
             await asyncio.sleep(dice.choice((0.05, 0.5, 2.0, 8.0)))
         await self._follow_up(wish)

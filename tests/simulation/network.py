@@ -29,6 +29,8 @@ from tests.simulation.swarm import PROVIDER, UNSENT, Mix
 
 HARVESTS_MAX = 64
 CUT_OFF_S = 45.0  # longer than a lease
+CONNECTING_S = 0.4  # so long before it a payment may be connecting
+CAUGHT_MAX = 4
 _HEAD_BYTES = 220  # about what a request's head has
 _STAMP = re.compile(rb'"paywitness":\s*"([^"]+)"')
 _WISH = WISH_HEADER.encode().lower()
@@ -301,12 +303,12 @@ class SimUpstream:
         self.life = life
         self.listens_s = harvest_s
         self.listening = 0
-        self.cut_off_next = False
+        self.caught_left = 0  # payments that are still to be caught connecting when the network goes
         self.on_cut_off: Callable[[float], None] = lambda lasts_s: None
         self.stops_connecting = False
         self.on_connecting: Callable[[], None] = lambda: None
         self.steps: Steps | None = None
-        self._cut_off_until_mono = 0.0
+        self._cut_off_from_mono = self._cut_off_until_mono = 0.0
 
     async def send(
         self,
@@ -323,7 +325,7 @@ class SimUpstream:
             return await self._to_sink(request)
         plan = network.plan(origin.host, request)
         about = _header(request, _WISH) or ""
-        if plan.connects_s > 0 or self.stops_connecting or self.cut_off_next:
+        if plan.connects_s > 0 or self.stops_connecting or self.caught_left:
             await self._connect(plan, timeouts, writes=request.method == "POST")
         unsent = plan.fault if self.loop.now_mono >= self._cut_off_until_mono else "connect_timeout"
         if unsent in UNSENT:
@@ -356,16 +358,26 @@ class SimUpstream:
         network.history.say(self.life.name, "sees", about, (evidence.phase.word, evidence.fault or evidence.detail))
         return evidence
 
+    def cut_off(self) -> None:
+        """Its network goes, in a moment. Whoever connects for a payment until then does not get through any more."""
+        self.caught_left = CAUGHT_MAX
+        self._cut_off_from_mono = self.loop.now_mono + CONNECTING_S
+        self.loop.after(CONNECTING_S, self._is_cut_off)
+
+    def _is_cut_off(self) -> None:
+        self.caught_left = 0
+        self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
+        self.on_cut_off(CUT_OFF_S)
+
     async def _connect(self, plan: Plan, timeouts: Timeouts, *, writes: bool) -> None:
         if self.stops_connecting and writes:
             self.stops_connecting = False
             self.on_connecting()
         waits_s = timeouts.connect_s if plan.fault == "connect_timeout" else plan.connects_s
+        if self.caught_left and writes:
+            self.caught_left -= 1
+            waits_s = self._cut_off_from_mono - self.loop.now_mono + 0.01
         await asyncio.sleep(min(waits_s, timeouts.connect_s))
-        if self.cut_off_next and writes:
-            self.cut_off_next = False
-            self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
-            self.on_cut_off(CUT_OFF_S)
 
     async def _to_sink(self, request: WireRequest) -> Evidence:
         """Where events go."""

@@ -275,7 +275,7 @@ class Fleet:
         """A sidecar's network goes while it connects: what it is about to send is not sent, and it can tell nobody."""
         sidecar = self.sidecars[slot]
         if sidecar is not None:
-            sidecar.upstream.cut_off_next = True
+            sidecar.upstream.cut_off()
 
     def fail_over(self, slot: int) -> None:
         """Of the store, whoever asks."""

@@ -82,6 +82,7 @@ class Mix:
     # callers
     hangs_up: float = 0.0
     hurries: float = 0.0
+    goes_elsewhere: float = 0.0  # once it is told that nothing was sent
     fresh_key: float = 0.0
     other_payload: float = 0.0
     twice_at_once: float = 0.0
@@ -153,6 +154,10 @@ def mix_of(seed: int, payments: int) -> Mix:
     lag_s = dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0))
     if more.random() < (0.6 if _WORKED_ON_LONG & faults.keys() else 0.1):
         lag_s = more.choice(LONG_LAGS_S)
+    sidecars = dice.choice((1, 1, 2, 3) if not journal else (2, 3, 3))
+    # One that is cut off matters where another one, whose journal answers, takes up what it left.
+    cuts_off = not forgets and rough > 0.1 and more.random() < (0.5 if journal else 0.7)
+    sidecars = max(2, sidecars) if cuts_off else sidecars
     return Mix(
         seed=seed,
         payments=payments,
@@ -168,7 +173,7 @@ def mix_of(seed: int, payments: int) -> Mix:
         resend_for_s=min(dice.choice((0, 45, 45, 45) if asks else (0, 0, 45, 45)), int(window_s * 0.8)),
         harvest_s=dice.choice((0.0, 0.0, 5.0, 20.0) if "late_commit" in faults else (0.0, 5.0, 20.0, 20.0)),
         schedule=dice.choice((DENSE, SPARSE, SPARSE)),
-        sidecars=dice.choice((1, 1, 2, 3) if not journal else (2, 3, 3)),
+        sidecars=sidecars,
         rate_per_s=payments / load_s,
         weather_s=load_s + 2.0,
         new_connections=dice.choice((0.1, 0.5)),
@@ -180,8 +185,9 @@ def mix_of(seed: int, payments: int) -> Mix:
         retires=dice.random() < 0.6,
         hangs_up=sometimes(0.5, 0.2),
         hurries=sometimes(0.4, 0.2),
+        goes_elsewhere=more.choice((0.0, 0.5, 1.0)),
         fresh_key=sometimes(0.4, 0.4) if not forgets else 0.0,
-        other_payload=sometimes(0.3, 0.1),
+        other_payload=max(sometimes(0.3, 0.1), more.choice((0.0, 0.0, 0.1, 0.3)) * max(rough, 0.1)),
         twice_at_once=sometimes(0.4, 0.15),
         again_after_answer=sometimes(0.3, 0.1),
         declines=sometimes(0.6, 0.2),
@@ -203,7 +209,7 @@ def mix_of(seed: int, payments: int) -> Mix:
         journal_refusals=dice.choice((0.0, 0.005, 0.03)) * rough if journal else 0.0,
         journal_late_writes=dice.choice((0.0, 0.005)) * rough if journal else 0.0,
         journal_stalls=dice.choice((0, 1, 2)) if journal else 0,
-        cut_offs=dice.choice((0, 1, 1, 2)) if journal else 0,
+        cut_offs=max(dice.choice((0, 1, 1, 2)) if journal else 0, int(cuts_off)),
         failovers=dice.choice((1, 2)) if forgets else 0,
         spool=dice.random() < 0.9,
         events=dice.random() < 0.2,
