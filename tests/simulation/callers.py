@@ -189,7 +189,7 @@ class Callers:
         self._history.say("caller", "calls", wish.name, (sidecar.life.name, wish.kind, amount, "key", key))
         answer = sidecar.ask(call, still_there)
         waits_s = (timeout_s or mix.deadline_s) + _WAITS_LONGER_S
-        giving_up = self._loop.after(waits_s, self._gives_up, wish, told, answer)
+        giving_up = self._loop.unless_cancelled(waits_s, self._gives_up, wish, told, answer)
         reply = await answer
         giving_up.cancel()
         if reply is None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+Ready = tuple[Callable[..., object], tuple[Any, ...], contextvars.Context | None]  # what, with what, whose
 LIFE: contextvars.ContextVar[Life] = contextvars.ContextVar("life")
 WORLD = contextvars.Context()  # what belongs to nobody's process: the network, the provider, the store, the callers
 EPOCH_AT = 1_750_000_000.0  # what the wall clock shows when the world begins
@@ -38,11 +39,11 @@ class Life:
         self.awake = True  # of a dead one False as well: one look tells whether it may run
         self.context = contextvars.Context()
         self.context.run(LIFE.set, self)
-        self._held: list[Handle] = []
+        self._held: list[Ready | Handle] = []
 
-    def hold(self, handle: Handle) -> None:
+    def hold(self, item: Ready | Handle) -> None:
         if self.alive:
-            self._held.append(handle)
+            self._held.append(item)
 
     def kill(self) -> None:
         self.alive = self.awake = False
@@ -59,7 +60,7 @@ class Life:
 
 
 class Handle:
-    """What is to be run once. asyncio's own does more for debugging than for running."""
+    """What is to be run once, unless it is cancelled. asyncio's own does more for debugging than for running."""
 
     __slots__ = ("args", "callback", "context", "gone", "loop", "waits")
 
@@ -92,8 +93,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now_mono = 1_000.0
         self.faults: list[str] = []  # what came out of callbacks and forgotten tasks: a fault of ours
         self.set_exception_handler(self._note_fault)
-        self._due: deque[Handle] = deque()
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._due: deque[Ready | Handle] = deque()
+        self._timers: list[tuple[float, int, Ready | Handle]] = []
         self._number = 0
         self._cancelled = 0
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
@@ -109,23 +110,29 @@ class SimLoop(asyncio.BaseEventLoop):
         context = life.context if life is not None else WORLD
         return asyncio.Task(coroutine, loop=self, name="simulated", context=context)
 
-    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Handle:
+    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Something that the world does later, whatever becomes of whoever asked for it."""
+        self._number += 1  # of two at the same time the earlier asked for is the first
+        heappush(self._timers, (self.now_mono + delay_s, self._number, (callback, args, None)))
+
+    def unless_cancelled(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Handle:
+        """Likewise."""
         handle = Handle(self, callback, args, None)
         handle.waits = True
-        self._number += 1  # of two at the same time the earlier asked for is the first
+        self._number += 1
         heappush(self._timers, (self.now_mono + delay_s, self._number, handle))
         return handle
 
     def shift_timers(self, life: Life, by_s: float) -> None:
         """A machine that was suspended: its monotonic time stood still, and so did its timers."""
         for place, (when, number, timer) in enumerate(self._timers):
-            if timer.context is not None and timer.context.get(LIFE) is life:
+            context = timer.context if isinstance(timer, Handle) else timer[2]
+            if context is not None and context.get(LIFE) is life:
                 self._timers[place] = (when + by_s, number, timer)
         heapify(self._timers)
 
-    def run_first(self, handles: list[Handle]) -> None:
-        self._due.extend(handles)
+    def run_first(self, items: list[Ready | Handle]) -> None:
+        self._due.extend(items)
 
     def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
         raise AssertionError("a thread in the simulation: its time is not ours")
@@ -143,8 +150,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> Handle:
-        handle = Handle(self, callback, args, context if context is not None else contextvars.copy_context())
+    ) -> Handle | None:
+        if context is not None:  # a task or a future asks, who want no handle
+            self._due.append((callback, args, context))
+            return None
+        handle = Handle(self, callback, args, contextvars.copy_context())
         self._due.append(handle)
         return handle
 
@@ -168,38 +178,42 @@ class SimLoop(asyncio.BaseEventLoop):
         due, timers, take = self._due, self._timers, self._due.popleft
         while not self._stopping:  # type: ignore[attr-defined]
             if due:
-                handle = take()
+                item = take()
             elif timers:
-                when, _, handle = heappop(timers)
-                handle.waits = False
-                if handle.gone:
-                    self._cancelled -= 1
-                    continue
+                when, _, item = heappop(timers)
+                if isinstance(item, Handle):
+                    item.waits = False
+                    if item.gone:
+                        self._cancelled -= 1
+                        continue
                 if when > self.now_mono:
                     self.now_mono = when
             else:
                 raise Deadlock(self._who_waits())
-            if handle.gone:
-                continue
-            context = handle.context
+            if isinstance(item, Handle):
+                if item.gone:
+                    continue
+                callback, args, context = item.callback, item.args, item.context
+            else:
+                callback, args, context = item
             try:
                 if context is None:
-                    handle.callback(*handle.args)
+                    callback(*args)
                 else:
                     life = context.get(LIFE)
                     if life is None or life.awake:
-                        context.run(handle.callback, *handle.args)
+                        context.run(callback, *args)
                     else:
-                        life.hold(handle)
+                        life.hold(item)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001  # as asyncio does
-                self.call_exception_handler({"message": f"in {handle.callback!r}", "exception": error})
+                self.call_exception_handler({"message": f"in {callback!r}", "exception": error})
 
     def one_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled > _CANCELLED_MAX and self._cancelled * 2 > len(self._timers):
-            self._timers[:] = [entry for entry in self._timers if not entry[2].gone]
+            self._timers[:] = [entry for entry in self._timers if isinstance(entry[2], tuple) or not entry[2].gone]
             heapify(self._timers)
             self._cancelled = 0
 
@@ -238,5 +252,5 @@ class SimClock:
     def boot(self) -> float:
         return self._loop.now_mono + self._boot_offset_s
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return asyncio.sleep(seconds)
