@@ -137,6 +137,8 @@ class IndexedJournal(MemoryJournal):
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
         shelves, now = self.shelves, self._time.now()
+        if not shelves.due or shelves.due[0][0] > now:
+            return ()
         due: list[Operation] = []
         passed: list[Timed] = []
         while shelves.due and shelves.due[0][0] <= now and len(due) < limit:
@@ -233,6 +235,8 @@ class IndexedJournal(MemoryJournal):
 
     async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
         shelves, now = self.shelves, self._time.now()
+        if not shelves.notices_waiting or shelves.notices_waiting[0][0] > now:
+            return ()
         due: dict[int, KeptNotice] = {}
         seen = []
         while shelves.notices_waiting and shelves.notices_waiting[0][0] <= now and len(due) < limit:
