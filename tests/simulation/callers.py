@@ -143,8 +143,13 @@ class Callers:
                 break
             if told.says_not_sent and dice.random() < self._mix.goes_elsewhere:
                 break
-            await asyncio.sleep(dice.choice((0.05, 0.5, 2.0, 8.0)))
+            await asyncio.sleep(self._returns_after_s())
         await self._follow_up(wish)
+
+    def _returns_after_s(self) -> float:
+        if self._mix.returns_late and self._dice.random() < self._mix.returns_late:
+            return self._mix.window_s + self._dice.uniform(0.0, 5.0)
+        return self._dice.choice((0.05, 0.5, 2.0, 8.0))
 
     async def _follow_up(self, wish: Wish) -> None:
         paid = next((told for told in wish.told if told.definite and told.reply is not None), None)

@@ -32,6 +32,7 @@ _WORKED_ON_LONG = frozenset({"late_commit", "gateway_504"})
 BROWNOUTS = (0.3, 0.7, 1.0)  # 1.0: a whole outage
 WEBHOOKS = ("normal", "early", "late", "twice", "out_of_order", "never")
 ROUGH = {0.06: 70, 0.2: 25, 1.0: 5}  # how much of the full rates, and of how many seeds in a hundred
+SHORT_WINDOW_S = 600  # of keys: somebody may come back when it is over
 USUAL_PAYMENTS = 1_000
 # Waits between looks. The dense one asks often while nothing can be concluded yet, the sparse one as policies do.
 DENSE = "500ms, 1s, 2s, 4s, 8s, 15s, 30s, 60s, 2m, 10m"
@@ -87,6 +88,7 @@ class Mix:
     other_payload: float = 0.0
     twice_at_once: float = 0.0
     again_after_answer: float = 0.0
+    returns_late: float = 0.0  # when the provider has forgotten the key
     declines: float = 0.0
     open_ends: float = 0.0  # processing and 3DS
     authorizations: float = 0.0
@@ -150,7 +152,7 @@ def mix_of(seed: int, payments: int) -> Mix:
     stormy = not forgets and dice.random() < 0.6  # what befalls sidecars and their store
     journal = not forgets and dice.random() < 0.5
     # Drawn apart: whatever is drawn here moves nothing of the rest.
-    more = stream(seed, "mix, and more")
+    more, late = stream(seed, "mix, and more"), stream(seed, "mix, who comes late")
     lag_s = dice.choice((1.0, 3.0, 3.0)) if "late_commit" in faults else dice.choice((0.0, 0.0, 1.0, 3.0))
     if more.random() < (0.6 if _WORKED_ON_LONG & faults.keys() else 0.1):
         lag_s = more.choice(LONG_LAGS_S)
@@ -164,11 +166,13 @@ def mix_of(seed: int, payments: int) -> Mix:
         contract=contract,
         asks=asks,
         webhooks=webhooks,
+        returns_late=late.choice((0.0, 0.2, 0.5)) if window_s < SHORT_WINDOW_S else 0.0,
         fallback=dice.random() < 0.25,
         window_s=window_s,
         lag_s=lag_s,
         stale_looks=more.choice((0.0, 0.0, 0.3, 0.7)),
-        attempts=dice.choice((1, 2, 3, 3, 5)),
+        # Where nobody can be asked, a second attempt mostly ends the doubt that somebody should come back to.
+        attempts=min(dice.choice((1, 2, 3, 3, 5)), 1 if not asks and late.random() < 0.6 else 5),
         deadline_s=dice.choice((3, 6, 15)),
         resend_for_s=min(dice.choice((0, 45, 45, 45) if asks else (0, 0, 45, 45)), int(window_s * 0.8)),
         harvest_s=dice.choice((0.0, 0.0, 5.0, 20.0) if "late_commit" in faults else (0.0, 5.0, 20.0, 20.0)),

@@ -23,12 +23,11 @@ from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
 from tests.simulation.store import IndexedShelves
-from tests.simulation.swarm import Mix, mix_of, stream
+from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream
 
 QUIET_MAX_S = 240.0  # beyond `settle`, a lease and the misses that follow
 LOAD_MAX_S = 900.0
 _LOOK_EVERY_S = 5.0
-_SHORT_WINDOW_S = 600
 TOMBSTONE_S = 90 * 86_400.0
 RETURNING_MAX = 20  # callers who come back after everything was retired
 
@@ -131,7 +130,7 @@ class World:
             await self._resumed()
             await self._quiet()
         self.checkers.nobody_left_lying(list(self.fleet.journal.shelves.operations.values()), self.provider.now())
-        if self.mix.window_s < _SHORT_WINDOW_S:  # whoever asks now asks for what the provider has forgotten
+        if self.mix.window_s < SHORT_WINDOW_S:  # whoever asks now asks for what the provider has forgotten
             await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
         await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
