@@ -68,7 +68,9 @@ def _place_in_object(text: str, at: int, keys: list[str], written: str) -> tuple
 @lru_cache(maxsize=256)
 def _plain_members_before(key: str) -> re.Pattern[str]:
     """All the plain members up to this key, or to one that has to be read, in one step. Keys are a policy's: few."""
-    return re.compile(rf'''(?:"(?!{re.escape(key)}")[^"\\]*+"{_PLAIN_VALUE})*+''')
+    # The group itself is not repeated possessively: in Python 3.11.2, which Debian 12 has, one that fails halfway does
+    # not go back to where it began.
+    return re.compile(rf'''(?:"(?!{re.escape(key)}")[^"\\]*+"{_PLAIN_VALUE})*''')
 
 
 def _nested(keys: list[str], written: str) -> str:

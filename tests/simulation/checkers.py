@@ -26,6 +26,7 @@ from tests.simulation.swarm import Mix
 WINDOW_S = 10.0  # of the retry budget
 FLOOR = 10 * 10  # ten floors, where trying helps
 SETTLED_S = 60.0  # nothing is worked on for so long
+ENOUGH_TO_JUDGE, PAID_LEAST = 20, 0.25  # wishes, and the share that comes true in the worst of worlds: 0.46 was the least
 _OPEN_AT_PROVIDER = frozenset({Status.PROCESSING, Status.REQUIRES_ACTION, PayoutStatus.PENDING})
 _NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT})
 # By these a call says that it did nothing, whatever another one did.
@@ -121,6 +122,9 @@ class Checkers:
     # -- at the end, after a quiet time
 
     def wishes(self, wishes: list[Wish]) -> None:
+        paid_in_all = sum(1 for wish in wishes if self._effects(wish))
+        if len(wishes) >= ENOUGH_TO_JUDGE and paid_in_all < PAID_LEAST * len(wishes):
+            self._history.violated("somebody is paid", "", f"{paid_in_all} of {len(wishes)} wishes came true")
         for wish in wishes:
             effects = self._effects(wish)
             if len(effects) > 1:
