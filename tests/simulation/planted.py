@@ -267,6 +267,14 @@ BUGS = (
         breaks=("an end is told once",),
     ),
     bug(
+        "nothing_is_ever_sent",
+        "every request is taken for one that cannot be written, and its caller is told so",
+        _ENGINE + "keeping.py",
+        "(policy.contract.send_as, operation.provider_key)):",
+        '(policy.contract.send_as, operation.provider_key)):\n        raise ValueError("no room")',
+        breaks=("somebody is paid",),
+    ),
+    bug(
         "misses_at_once_are_absence",
         "misses prove absence however fast they follow each other",
         _CORE + "inquiry.py",
