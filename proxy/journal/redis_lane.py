@@ -4,7 +4,8 @@ Calls made in one turn of the event loop, or while a pipeline is under way, ride
 its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
 run. A connection that fails fails all that rode on it: what they wrote is not known.
 
-A write before a send is followed by WAIT in the same pipeline, where there are replicas (`redis_replication`).
+A write before a send is followed by WAIT in the same pipeline, where there are replicas (`redis_replication`). Where we
+know of none, it is followed by the question whether others do: then it waits for them after all.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Lane:
     ) -> None:
         self._name = name
         self._place = place
+        self._seen: Command = ("HGET", f"{place.prefix}meta", "replicas_seen")  # whether anybody has seen a replica
         self._call_timeout_s = call_timeout_s
         self._waiting: deque[_Call] = deque()
         self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
@@ -166,30 +168,48 @@ class Lane:
         """Send all, read all; the calls whose script is not known, which have not run."""
         standing = self._standing if self._binds else None
         wanted = standing.replicas_wanted if standing is not None else 0
-        waits = wanted > 0 and any(call.binding is not None for call in calls)
+        binds = standing is not None and any(call.binding is not None for call in calls)
+        waits = wanted > 0 and binds
+        looks = binds and standing is not None and standing.may_learn
         asks = standing is not None and self._is_time_to_ask()
         answers = self._answers
         assert answers is not None  # they come and go with the connection
-        await _send(connection, wires, wanted if waits else 0, asks)
+        after: list[Command] = [_wait_for(wanted)] if waits else [self._seen] if looks else []
+        await _send(connection, wires, [*after, ASK_REPLICATION] if asks else after)
         self.round_trips += 1
-        heard = _Heard(waits)
+        heard = _Heard(waits or looks)
         unheard = iter(calls)
         left = len(calls)
         while left:
             for answer in await answers.some(left):
                 heard.take(next(unheard), answer)
                 left -= 1
+        told_of_replicas = await answers.next() if after else None
         if waits:
-            _release(heard.bound, await answers.next(), wanted)
+            _release(heard.bound, told_of_replicas, wanted)
         if asks and standing is not None:
             info = await answers.next()
             told = replication_in(info) if isinstance(info, bytes) else None
             if told is not None and told.primary:
                 await standing.hear(connection, told)
                 self._connected_under = standing.replication_id
+        if looks and standing is not None:
+            if told_of_replicas == b"1":
+                standing.learn()
+            await self._let_go(connection, answers, heard.bound, standing.replicas_wanted)
         if heard.lost:
             await self._disconnect()
         return heard.forgotten
+
+    async def _let_go(
+        self, connection: Connection, answers: Answers, bound: list[tuple[_Call, Any]], wanted: int
+    ) -> None:
+        """What was written before we knew whether replicas are to be waited for."""
+        replicas = 0
+        if wanted and bound:
+            await _send(connection, [], [_wait_for(wanted)])
+            replicas = await answers.next()
+        _release(bound, replicas, wanted)
 
     def _is_time_to_ask(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -266,13 +286,12 @@ class _Heard:
             raise error
 
 
-async def _send(connection: Connection, wires: list[bytes], replicas: int, asks: bool) -> None:
-    pipeline = [*wires]
-    if replicas:
-        pipeline.append(packed(("WAIT", replicas, WAIT_MS)))
-    if asks:
-        pipeline.append(packed(ASK_REPLICATION))
-    await connection.send_packed_command(b"".join(pipeline), check_health=False)
+def _wait_for(replicas: int) -> Command:
+    return ("WAIT", replicas, WAIT_MS)
+
+
+async def _send(connection: Connection, wires: list[bytes], after: list[Command]) -> None:
+    await connection.send_packed_command(b"".join([*wires, *map(packed, after)]), check_health=False)
 
 
 def _release(bound: list[tuple[_Call, Any]], replicas: Any, wanted: int) -> None:

@@ -2,6 +2,7 @@
 
 - Once a replica was seen, one must have a write before anything is sent on the strength of it: a primary that was cut
   off from its replicas must not go on alone. The journal itself remembers that, for sidecars that start while it is so.
+  One that has been idle since before they joined is told by it with its next write.
 - Another replication id is another history. A replica that was promoted may lack what the primary had acknowledged, a
   Redis that started again what was not yet on its disk. The journal remembers the id it was written under, so that also
   a sidecar that starts afterwards notices.
@@ -41,6 +42,16 @@ class Standing:
         if self._rolled_back_mono is None:
             return None
         return asyncio.get_running_loop().time() - self._rolled_back_mono
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether we count upon no replica, and somebody else may have seen one."""
+        return self._place.replicas is None and not self.replicas_wanted
+
+    def learn(self) -> None:
+        """The journal says that somebody has."""
+        _log.info("the journal's Redis has had replicas: one must have a write before a send")
+        self.replicas_wanted, self._remembered = 1, True
 
     async def hear(self, connection: Connection, told: Replication) -> None:
         """What it says of itself. Where that is new, the journal is told, and tells what others knew."""

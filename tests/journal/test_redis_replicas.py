@@ -148,6 +148,28 @@ async def test_a_sidecar_that_starts_while_the_replica_is_cut_off_waits_for_it_t
     await alone.close()
 
 
+async def test_one_that_was_idle_while_a_replica_came_and_went_waits_for_it_too(tmp_path: Path) -> None:
+    """It has seen none itself, but others have, and told the journal."""
+    primary = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0")
+    primary.start()
+    idle = await RedisJournal.open(primary.url)
+    await owned(idle)
+    replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}")
+    replica.start()
+    _wait_until_replicated(primary, replica)
+    other = await RedisJournal.open(primary.url, call_timeout_s=2.0)
+    await owned(other, "key-2")
+    replica.kill()
+    await _until(lambda: primary.info("replication")["connected_slaves"] == "0")
+    request = asking("key-3")
+    for _ in range(2):
+        with pytest.raises(JournalUnavailable, match="0 of 1 replicas"):
+            await idle.claim(request)
+    for journal in (idle, other):
+        await journal.close()
+    primary.kill()
+
+
 async def test_a_primary_that_never_had_one_is_alone(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "alone")
     server.start()
