@@ -79,6 +79,7 @@ def main(quick: bool, minutes: float, only: str, lane_names: str, docs: Path | N
 
     try:
         measure(measured, scenarios, lanes, pace, peers, _say, after_each)
+        write(run(), folder)  # also where nothing was left to resume
     except KeyboardInterrupt:
         _say(f"broken off; what {len(measured.done)} scenarios showed is kept: --resume goes on")
         sys.exit(130)
