@@ -231,6 +231,18 @@ def prints_nothing(module: Module) -> Iterator[str]:
             yield module.at(node, "print() away from the keyboard: log it, or return it")
 
 
+def repeats_no_group_possessively(module: Module) -> Iterator[str]:
+    """In Python 3.11.2, which Debian 12 has, one that fails halfway does not go back to where it began."""
+    for node in module.nodes:
+        text = node.value if isinstance(node, ast.Constant) else None
+        text = text.decode("latin-1") if isinstance(text, bytes) else text
+        if isinstance(text, str) and _POSSESSIVE_GROUP.search(text):
+            yield module.at(node, "repeats a group possessively: repeat what is in it so, and the group plainly")
+
+
+_POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)[*+?]\+(?!,)")
+
+
 def swallows_no_exception_whole(module: Module) -> Iterator[str]:
     for node in module.nodes:
         if isinstance(node, ast.ExceptHandler) and _catches_all(node.type) and all(map(_does_nothing, node.body)):
@@ -346,6 +358,9 @@ BAD = [
     case(starts_no_bare_task, "proxy/engine/x.py", "loop.create_task(work())"),
     case(starts_no_bare_task, "proxy/engine/x.py", "from asyncio import ensure_future"),
     case(prints_nothing, "proxy/engine/x.py", "print('here')"),
+    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(r'(?:a++b)*+')"),
+    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(rb'(?:a++b)?+c')"),
+    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(rf'(?:{a}b)++')"),
     case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept Exception: pass"),
     case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept: ..."),
     case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept (OSError, BaseException): pass"),
@@ -384,6 +399,8 @@ GOOD = [
     case(draws_no_chance, "proxy/chance.py", "import random"),
     case(draws_no_chance, "proxy/core/x.py", "from uuid import UUID\nUUID(bytes=sixteen)"),
     case(starts_no_bare_task, "proxy/tasks.py", "loop.create_task(work())"),
+    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(r'(?:a++b)*c*+')"),
+    case(repeats_no_group_possessively, "proxy/core/x.py", 're.compile(r"[!$&\'()*+,;=]+")'),
     case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept OSError: pass"),
     case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept Exception as error: tell(error)"),
     case(bears_a_name_of_the_domain, "proxy/core/operation.py", "", "operation"),
@@ -449,6 +466,10 @@ def test_tasks_are_started_only_where_they_are_held() -> None:
 
 def test_only_what_faces_the_keyboard_prints() -> None:
     assert_kept(prints_nothing, "proxy")
+
+
+def test_no_expression_repeats_a_group_possessively() -> None:
+    assert_kept(repeats_no_group_possessively, "proxy")
 
 
 def test_no_exception_is_swallowed_whole() -> None:

@@ -25,7 +25,7 @@ from tests.simulation.sidecars import Fleet
 from tests.simulation.store import IndexedShelves
 from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream
 
-QUIET_MAX_S = 240.0  # beyond `settle`, a lease and the misses that follow
+QUIET_MAX_S = 900.0  # beyond `settle`, a lease, the misses that follow, and the longest step of a schedule
 LOAD_MAX_S = 900.0
 _LOOK_EVERY_S = 5.0
 TOMBSTONE_S = 90 * 86_400.0
