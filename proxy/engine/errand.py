@@ -22,6 +22,8 @@ from proxy.limits.admission import Admitted
 from proxy.limits.budgets import Grant
 from proxy.limits.circuits import Probe
 
+RESOLVER = "resolver"  # as the timeline tells whose errand it is
+
 
 @frozen
 class Turn:
@@ -99,6 +101,11 @@ class Errand:
         return self.byte_started or (self.operation is not None and bool(self.operation.doubt))
 
     @property
+    def in_background(self) -> bool:
+        """Whether nobody asked for it now: the resolver's."""
+        return self.source == RESOLVER
+
+    @property
     def nobody_hears(self) -> bool:
         """Whether the caller has gone, or was told already that nothing is known."""
         return self.answer.done() or not self.still_there()
@@ -140,6 +147,6 @@ def background_errand(
         journal_at=operation.updated_at,
         journal_boot=clock.boot(),
         bytes_at_hand=request is not None and not operation.request_hash,
-        source="resolver",
+        source=RESOLVER,
         operation=operation,
     )

@@ -142,6 +142,10 @@ class Gate:
     async def enter(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence | None:
         """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
         errand.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
+        if errand.in_background and self.cautious():  # its end may be among what the journal forgot, and was told
+            await self.leave(errand)
+            errand.limited = _ROLLED_BACK.limited
+            return Evidence.held_back(WireFault.NOT_ADMITTED, _ROLLED_BACK.refusal)
         if errand.turn is not None:
             return None
         lane = Lane.RESOLUTION if errand.nobody_hears else _LANES[errand.priority]
