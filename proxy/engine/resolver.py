@@ -32,7 +32,7 @@ from proxy.core.reading import Classification, Reading
 from proxy.engine import steps as step
 from proxy.engine.carry import Carry
 from proxy.engine.context import context_of
-from proxy.engine.errand import Errand, background_errand
+from proxy.engine.errand import RESOLVER, Errand, background_errand
 from proxy.engine.inquirer import Inquirer, Look
 from proxy.engine.keeping import KeptRequest
 from proxy.engine.outside import Outside
@@ -220,7 +220,7 @@ class Resolver:
         change = Change(
             resent,
             (Event.RESEND_RECORDED,),
-            source="resolver",
+            source=RESOLVER,
             action=Action.SCHEDULE_RETRY,
             because="in_doubt_same_key_later",
             lease_s=self.carry.leases.lease_s,
@@ -252,7 +252,7 @@ class Resolver:
             Change(
                 operation.changed(cancel_sent=True, cancel_wanted=False),
                 (),
-                source="resolver",
+                source=RESOLVER,
                 action=Action.CANCEL,
                 because="in_doubt_cancel_wanted",
                 lease_s=self.carry.leases.lease_s,
@@ -314,7 +314,7 @@ class Resolver:
             after = after.changed(due_at=due_at, because="schedule_ran_out" if ran_out else after.because)
             finding = look.seen.finding if look is not None else None
             return Change(
-                after, events, source="resolver", because=after.because, finding=finding, told=told_by(current, after)
+                after, events, source=RESOLVER, because=after.because, finding=finding, told=told_by(current, after)
             )
 
         recorded = await self.carry.records.write(operation, step_from)
@@ -334,7 +334,7 @@ class Resolver:
             later = _given_back(current, token)
             if not current.state.ended and current.lease != later.lease:
                 later = later.changed(due_at=self._now(current) + wait_s)
-            return Change(later, (), source="resolver", because=current.because, note="held back by our limits")
+            return Change(later, (), source=RESOLVER, because=current.because, note="held back by our limits")
 
         await self.carry.records.write(operation, step_from)
 
@@ -364,7 +364,7 @@ class Resolver:
                 after, events = advance(current, Event.PARKED), (Event.PARKED,)
             after = _given_back(after, token).changed(due_at=None, because=because)
             told = told_by(current, after)
-            return Change(after, events, source="resolver", because=because, finding=finding, told=told)
+            return Change(after, events, source=RESOLVER, because=because, finding=finding, told=told)
 
         recorded = await self.carry.records.write(operation, step_from)
         for record in changes(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
