@@ -122,9 +122,9 @@ def assemble(
     tasks, watch = Tasks(), Watch()
     leases = Leases(journal, clock, bounds.lease_s, telemetry)  # the right to send
     upstream = open_upstream(ground, bounds)  # the network
-    # What a store forgot is put back.
-    rollback = Rollback(journal, leases, clock, telemetry) if journal.may_forget else None
     time = HeardTime(clock)  # the journal's
+    # What a store forgot is put back.
+    rollback = Rollback(journal, leases, clock, telemetry, time) if journal.may_forget else None
     records = Records(journal, leases, vault, clock, telemetry, time, rollback=rollback)  # claims and writes
     pinned = PinnedPolicies(journal)  # the policy that each operation was started under
     outside = Outside(records, vault, clock, ground.chance, telemetry, watch)  # evidence that came by no attempt
@@ -139,7 +139,7 @@ def assemble(
     limits = open_limits(circuit_rules, clock, ground.chance)  # how much a provider is given
     gate = Gate(limits.circuits, limits.admission, current, clock, bounds.calls_max)  # who may go to it now
     if rollback is not None:
-        gate.cautious, rollback.book = rollback.cautious, current
+        gate.cautious, gate.may_have_ended, rollback.book = rollback.cautious, rollback.may_have_ended, current
     allowances = Allowances(limits.budgets, telemetry)  # and who again
     fallbacks = Fallbacks(
         journal, current, leases, vault, clock, ground.chance, ground.environment, telemetry, rollback

@@ -69,7 +69,7 @@ _ROLLED_BACK = Permit(
 )
 
 
-def _never() -> bool:
+def _never(*_: object) -> bool:
     return False
 
 
@@ -81,6 +81,7 @@ class Gate:
     clock: Clock
     calls_max: int
     cautious: Callable[[], bool] = _never  # whether the journal may have forgotten what it took
+    may_have_ended: Callable[[Operation], bool] = _never  # and whether an end that was told is part of that
     draining: bool = False
     recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
     _ill: Counter[str] = field(default_factory=Counter)
@@ -142,7 +143,7 @@ class Gate:
     async def enter(self, errand: Errand, operation: Operation, policy: Policy) -> Evidence | None:
         """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
         errand.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
-        if errand.in_background and self.cautious():  # its end may be among what the journal forgot, and was told
+        if errand.in_background and self.may_have_ended(operation):
             await self.leave(errand)
             errand.limited = _ROLLED_BACK.limited
             return Evidence.held_back(WireFault.NOT_ADMITTED, _ROLLED_BACK.refusal)

@@ -199,8 +199,8 @@ class Resolver:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
         account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
         any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
-        if self.carry.gate.cautious():
-            return self.carry.leases.lease_s  # its end may be among what the journal forgot, and was told
+        if self.carry.gate.may_have_ended(operation):
+            return self.carry.leases.lease_s  # somebody may have been told "failed", which the journal forgot
         permit = await self.carry.gate.turn(policy, Group.WRITE, Lane.RESOLUTION, policy.timeouts.deadline_s)
         if permit.turn is None:
             return permit.retry_after_s

@@ -15,6 +15,7 @@ from proxy.clock import Clock
 from proxy.core.errors import JournalUnavailable
 from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.leases import Leases, forgotten_by
 from proxy.journal.base import Journal
 from proxy.policy.book import PolicyBook
@@ -48,11 +49,14 @@ class _Written:
 class Rollback:
     """Watches a journal that may roll back; SQLite cannot, and needs none of this."""
 
-    def __init__(self, journal: Journal, leases: Leases, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(
+        self, journal: Journal, leases: Leases, clock: Clock, telemetry: Telemetry, time: HeardTime | None = None
+    ) -> None:
         self._journal = journal
         self._leases = leases
         self._clock = clock
         self._telemetry = telemetry
+        self._time = time or HeardTime(clock)
         self._written: OrderedDict[str, _Written] = OrderedDict()
         self._written_bytes = 0
         self._told_boot: float | None = None  # when the rollback happened that was last told
@@ -66,6 +70,14 @@ class Rollback:
         """Whether what the provider does not dedupe must wait: for one lease after a rollback."""
         since_s = self._journal.rolled_back_s()
         return since_s is not None and since_s < self._leases.lease_s
+
+    def may_have_ended(self, operation: Operation) -> bool:
+        """Whether its end, as its caller was told it, may be among what was forgotten: it was sent before the rollback,
+        or so soon after it that two stores' clocks do not tell."""
+        since_s, sent_at = self._journal.rolled_back_s(), operation.first_sent_at
+        if since_s is None or sent_at is None:
+            return False
+        return self._time.now() - sent_at > since_s - self._leases.lease_s
 
     def remember(
         self, operation: Operation, *, sealed_request: bytes | None = None, sealed_response: bytes | None = None

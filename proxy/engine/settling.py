@@ -225,10 +225,12 @@ class Settling:
         return after.changed(**changed), events
 
     def _first_look_s(self, after: Operation, decision: Decision, policy: Policy, errand: Errand) -> float:
-        """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds."""
+        """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds. After a
+        try that our limits refused there is no hurry: who does not answer calls does not answer questions."""
         if after.state is State.REQUIRES_ACTION:
             return policy.resolve.action_expires_s
-        if decision.action is Action.STATUS_INQUIRY and self.watch.resolving and not errand.nobody_hears:
+        asks = decision.action is Action.STATUS_INQUIRY and self.watch.resolving
+        if asks and not errand.nobody_hears and errand.limited is None:
             return 0.0
         schedule_s = policy.resolve.schedule_s
         return max(decision.delay_s, schedule_s[min(after.looks, len(schedule_s) - 1)])

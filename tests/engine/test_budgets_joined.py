@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -106,6 +107,26 @@ async def test_one_in_doubt_without_an_allowance_is_answered_by_what_the_resolve
         assert (reply.status_code, outcome(reply), len(posts(world))) == (200, "succeeded", 2)
         assert header(reply, "Paywitness-Limited-By") is None
         assert world.effects(order="order-1") == 1
+
+
+@pytest.mark.parametrize(("fault", "tries"), [("drop_after_commit*", 2), ("error_500_after_commit*", 1)])
+async def test_what_is_refused_another_try_is_asked_about_on_schedule_and_all_else_at_once(
+    sandbox: Sandbox, fault: str, tries: int
+) -> None:
+    """In an outage a question for every lost answer would double what the provider gets, before any circuit opens."""
+    on_schedule_s = 1.0
+    resolve = replace(SOON, schedule_s=(on_schedule_s, 9.0))
+    async with limited_world(sandbox, *QUICK, *FIVE_TRIES, *MANY_PER_INTENT, lease_s=1.0, resolve=resolve) as world:
+        background = Tasks()
+        background.start(world.parts.resolver.keep_resolving(), "resolver")
+        reply = await world.charge(fault=fault)
+        await background.stop()
+        assert (reply.status_code, len(posts(world))) == (200, tries)
+        lost_at, asked_at = (
+            max(arrival.at for arrival in world.arrivals if arrival.method == method) for method in ("POST", "GET")
+        )
+        refused = tries > 1
+        assert (asked_at - lost_at >= 0.8 * on_schedule_s) is refused  # steps are jittered by a fifth
 
 
 async def test_the_fourth_retry_of_a_purchase_is_refused_whatever_operation_asks(sandbox: Sandbox) -> None:

@@ -15,6 +15,7 @@ from proxy.core.errors import JournalUnavailable
 from proxy.core.events import IncidentKind
 from proxy.core.operation import State
 from proxy.engine import steps as step
+from proxy.engine.heard_time import HeardTime
 from proxy.engine.leases import Leases
 from proxy.engine.rollback import Rollback
 from proxy.engine.steps import Steps
@@ -259,6 +260,24 @@ async def test_caution_lasts_one_lease_and_what_is_noticed_later_is_told_and_men
     # A process that starts when all that is over has nothing to tell.
     later = Rollback(journal, leases, SystemClock(), telemetry)
     assert (await later.look(), later.cautious(), len(telemetry.records)) == (0, False, 1)
+
+
+async def test_the_end_of_what_was_sent_before_a_rollback_may_be_forgotten_for_ever(
+    server: RedisServer, journal: RedisJournal
+) -> None:
+    lease_s, time = 0.3, HeardTime(SystemClock())
+    rollback = Rollback(journal, Leases(journal, SystemClock(), lease_s), SystemClock(), Told(), time)
+    before = await owned(journal, "before")
+    time.heard(before.updated_at)
+    assert not rollback.may_have_ended(before)
+    Backup(server).take_over()
+    await _connected_again(journal)
+    soon = await owned(journal, "soon")
+    await asyncio.sleep(2 * lease_s)
+    after = await owned(journal, "after")
+    time.heard(after.updated_at)
+    assert not rollback.cautious()
+    assert [rollback.may_have_ended(operation) for operation in (before, soon, after)] == [True, True, False]
 
 
 async def test_what_was_written_from_here_is_kept_within_bounds(journal: RedisJournal) -> None:
