@@ -155,10 +155,10 @@ def test_the_sandbox_takes_every_schedule(scenario) -> None:
 
 def test_a_run_keeps_to_about_the_minutes_it_was_given() -> None:
     for minutes in (20, 30, 40):
-        pace = pace_for(minutes, len(SCENARIOS), len(LANES))
-        assert minutes_of(pace, len(SCENARIOS), len(LANES)) == pytest.approx(minutes)
-    assert pace_for(1, len(SCENARIOS), len(LANES)).load_s == LOAD_S_MIN  # shorter is worth nothing
-    assert pace_for(20, len(SCENARIOS), len(LANES)).trouble_s >= 8  # an outage in which a circuit opens, and a rest
+        pace = pace_for(minutes, SCENARIOS, len(LANES))
+        assert minutes_of(pace, SCENARIOS, len(LANES)) == pytest.approx(minutes)
+    assert pace_for(1, SCENARIOS, len(LANES)).load_s == LOAD_S_MIN  # shorter is worth nothing
+    assert pace_for(20, SCENARIOS, len(LANES)).trouble_s >= 8  # an outage in which a circuit opens, and a rest
 
 
 @pytest.mark.parametrize("name", envoy.ENVOYS)

@@ -50,12 +50,12 @@ def main(quick: bool, minutes: float, only: str, lane_names: str, docs: Path | N
     """
     scenarios = chosen(SCENARIOS, only)
     lanes = chosen(LANES, lane_names)
-    pace = QUICK if quick else pace_for(minutes, len(scenarios), len(lanes))
+    pace = QUICK if quick else pace_for(minutes, scenarios, len(lanes))
     whole = not (quick or only or lane_names)
     folder = docs or (TOP / "docs" if whole else TOP / ".paywitness" / "comparison")
     measured = _taken_up(pace) if resume else Measured()
     stood_on = list(conditions(look_at(TOP)))
-    for line in [*stood_on, f"about {minutes_of(pace, len(scenarios), len(lanes)):.0f} minutes"]:
+    for line in [*stood_on, f"about {minutes_of(pace, scenarios, len(lanes)):.0f} minutes"]:
         _say(line)
     peers = Peers(TOP)
     peers.fetch(_say)
@@ -136,8 +136,9 @@ def measure(
             continue
         fitting = [lane for lane in lanes if lane.fits(scenario.pods)]
         row: dict[str, Figures] = {}
-        for first in range(0, len(fitting), pace.lanes_at_once):
-            group = fitting[first : first + pace.lanes_at_once]
+        at_once = scenario.lanes_at_once(pace)
+        for first in range(0, len(fitting), at_once):
+            group = fitting[first : first + at_once]
             say(f"scenario {number} of {len(scenarios)}, {scenario.title}: {', '.join(lane.name for lane in group)}")
             try:
                 played = play(scenario, pace, group, peers, TOP, say)

@@ -212,8 +212,8 @@ _READING = f"""\
 - **goodput**: orders charged once whose job was told so. What was found out later is not in it.
 - **amplification**: requests at the provider, inquiries too, for each run of a job. In an outage also of its first
   {OUTSET_S:.0f} s, when no circuit can have opened, of its first {OPENS_WITHIN_S:.0f} s, in which one opens, and of the
-  rest. Until its inquiries are stopped, after five that failed, Paywitness asks about every payment in doubt: in the
-  first second up to two requests a run, of which one can pay.
+  rest. Paywitness tries a few again, as far as its budget goes; about the others it asks, and begins when the
+  schedule of its policy does, after two seconds.
 - **recovery**: from the end of the trouble until {WELL:.0%} of the orders of every following {BUCKET_S:g} s are paid at
   their first run; never: not in this run.
 - **p50, p99**: from placing an order to being told "paid", where it was.
@@ -228,7 +228,8 @@ def _callers(run: Run) -> str:
 ## The callers
 
 - {pace.orders_per_s:g} orders a second are placed, each at its time, whatever became of the others; each is one payment
-  of its own. {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own.
+  of its own. {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own; two
+  where many orders come within a second.
 - A job pays an order in up to {JOB_RUNS} runs. It runs again, {JOB_PAUSE_S:g} s later, whenever it was not told "paid"
   or "declined": so do queues, and people. This is the same in every lane.
 - Everybody waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run: less than a shop would, so that a run

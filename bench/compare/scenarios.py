@@ -5,6 +5,7 @@ A run has a calm lead, a time of trouble and a calm end. Where a scenario has no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SEED = 7
@@ -13,6 +14,7 @@ CALL_S = 4.0  # for all tries of one call
 PATIENCE_S = CALL_S + 1.0  # of a client whose proxy does the tries: for its last word
 PODS = 10  # where a scenario is about one of ten
 BAD_POD = 3
+BURST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Scenario:
     brownout: dict[str, float] = field(default_factory=dict)  # in the time of trouble
     strength: float = 0.0  # how many times the load the provider can bear; 0: any
     queue_s: float = 0.0  # how much work it takes in beyond that, before it answers 503
-    burst: float = 0.0  # when trouble ends, this share of the orders of its time comes once more, all at once
+    burst: float = 0.0  # when trouble ends, this share of the orders of its time comes once more, within `BURST_S`
     pods: int = 0  # so many sidecars (pods, where there is no proxy), one of them with a broken network
 
     @property
@@ -68,7 +70,11 @@ class Scenario:
         """When each order is placed, from the beginning."""
         steady = [number / pace.orders_per_s for number in range(round(pace.load_s * pace.orders_per_s))]
         extra = round(self.burst * pace.trouble_s * pace.orders_per_s)
-        return sorted([*steady, *[pace.trouble_over_s] * extra])
+        return sorted([*steady, *(pace.trouble_over_s + BURST_S * number / extra for number in range(extra))])
+
+    def lanes_at_once(self, pace: Pace) -> int:
+        """Bursts of several lanes fall into the same second: more than two, and one machine cannot place them in it."""
+        return min(2, pace.lanes_at_once) if self.burst else pace.lanes_at_once
 
 
 LOST = {
@@ -117,8 +123,8 @@ SCENARIOS = (
     Scenario(
         "thundering_recovery",
         "Thundering recovery",
-        "Nobody listens. When it is over, half of the orders of that time come again at once, and the provider bears "
-        "only twice its usual load: it works one request after the other, also those whose caller has left, and "
+        "Nobody listens. When it is over, half of the orders of that time come again within a second, and the provider "
+        "bears only twice its usual load: it works one request after the other, also those whose caller has left, and "
         "refuses with 503 what would wait longer than 3 s.",
         outage="refuse",
         strength=2.0,
@@ -144,18 +150,23 @@ _SETTLE_S = 90.0  # the first three steps of the shipped policy's schedule; less
 _BESIDE_S, _SETTLES_S = 18.0, 40.0
 
 
-def pace_for(minutes: float, scenarios: int, lanes: int) -> Pace:
+def pace_for(minutes: float, scenarios: Sequence[Scenario], lanes: int) -> Pace:
     """A pace that keeps a run within about so many minutes; but no shorter than what is worth measuring."""
-    load_s = (minutes * 60 / scenarios - _SETTLES_S) / _groups(lanes, _AT_ONCE) - _BESIDE_S
-    load_s = min(max(load_s, LOAD_S_MIN), _LOAD_S_MAX)
+    pace = _pace_of(LOAD_S_MIN)
+    load_s = (minutes * 60 - len(scenarios) * _SETTLES_S) / _groups(pace, scenarios, lanes) - _BESIDE_S
+    return _pace_of(min(max(load_s, LOAD_S_MIN), _LOAD_S_MAX))
+
+
+def _pace_of(load_s: float) -> Pace:
     return Pace(0.2 * load_s, 0.4 * load_s, 0.4 * load_s, _ORDERS_PER_S, _SETTLE_S, _AT_ONCE)
 
 
-def minutes_of(pace: Pace, scenarios: int, lanes: int) -> float:
+def minutes_of(pace: Pace, scenarios: Sequence[Scenario], lanes: int) -> float:
     """About how long a run of this pace takes."""
-    each_s = _groups(lanes, pace.lanes_at_once) * (pace.load_s + _BESIDE_S) + min(pace.settle_s, _SETTLES_S)
-    return scenarios * each_s / 60
+    settles_s = len(scenarios) * min(pace.settle_s, _SETTLES_S)
+    return (_groups(pace, scenarios, lanes) * (pace.load_s + _BESIDE_S) + settles_s) / 60
 
 
-def _groups(lanes: int, at_once: int) -> int:
-    return -(-lanes // at_once)
+def _groups(pace: Pace, scenarios: Sequence[Scenario], lanes: int) -> int:
+    """Of lanes that run side by side, of all scenarios."""
+    return sum(-(-lanes // scenario.lanes_at_once(pace)) for scenario in scenarios)
