@@ -114,6 +114,14 @@ def calls_ratio(cells: list[Cell], route: str, base_route: str) -> Ratio:
     return _ratio(_by_round(cells), _calls_per_s, route, base_route)
 
 
+def added_ms(cells: list[Cell], route: str, direct: str) -> tuple[float, float]:
+    """What the route adds to the p50 and the p99 of a call that goes directly: medians of the rounds."""
+    rounds = _by_round(cells)
+    p50_ms = median((results[route].p50_s - results[direct].p50_s) * 1e3 for results in rounds)
+    p99_ms = median((results[route].p99_s - results[direct].p99_s) * 1e3 for results in rounds)
+    return p50_ms, p99_ms
+
+
 def _by_round(cells: list[Cell]) -> Rounds:
     rounds: dict[int, dict[str, Result]] = {}
     for cell in cells:

@@ -44,7 +44,16 @@ class Way:
     roots: str = ""
 
     def job(self, concurrency: int) -> Job:
-        return Job(self.process.port, self.path, self.process.pid, concurrency, _WARM_S, _WINDOW_S, roots=self.roots)
+        return Job(
+            self.process.port,
+            self.path,
+            self.process.pid,
+            concurrency,
+            _WARM_S,
+            _WINDOW_S,
+            roots=self.roots,
+            tunnelled=bool(self.roots),
+        )
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ import uvloop
 BODY_BYTES = 500
 _SHOWN_BYTES = 1000
 _HOST = "api.acme.test"
+_PROVIDER_HOST = "localhost"  # whom the provider's own certificate names
 _CONNECT = b"CONNECT api.acme.test:443 HTTP/1.1\r\nHost: api.acme.test:443\r\n\r\n"
 _LAST_ANSWERS_S = 15.0  # what is under way at the end of a window gets this long
 _HEAD = (
@@ -46,7 +47,8 @@ class Job:
     warm_s: float  # before the window: connections are made, caches and pools filled
     window_s: float
     beside_pid: int = 0  # whose processor time is counted apart: Redis; 0: nobody's
-    roots: str = ""  # given: the route is a proxy, asked for a tunnel, and these vouch for whoever answers in it
+    roots: str = ""  # given: the call goes by TLS, and these vouch for whoever answers
+    tunnelled: bool = False  # the route is a proxy that is asked for a tunnel first
     also_pids: tuple[int, ...] = ()  # processes that serve the same route: counted together with `pid`
     pause_s: float = 0.0  # of each caller, between an answer and its next call; they begin spread over it
 
@@ -168,10 +170,14 @@ async def drive(job: Job) -> Result:
     tally = Tally(job)
     callers = []
     for _ in range(job.concurrency):
-        if job.roots:
+        if job.tunnelled:
             callers.append(await _through_tunnel(tally))
             continue
-        _, caller = await loop.create_connection(lambda: Caller(tally), "127.0.0.1", job.port)
+        context = ssl.create_default_context(cafile=job.roots) if job.roots else None
+        name = _PROVIDER_HOST if job.roots else None
+        _, caller = await loop.create_connection(
+            lambda: Caller(tally), "127.0.0.1", job.port, ssl=context, server_hostname=name
+        )
         callers.append(caller)
     await asyncio.sleep(job.warm_s)
     began_mono, cpu_before_s, beside_before_s = time.monotonic(), _cpu_s(job), _beside_s(job)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.capture import Argument, Captured
-from bench.processes import NotMeasured, Started, free_port, start
+from bench.processes import NotMeasured, Secured, Started, free_port, start
 
 _PREFIX = b"nginx:{j}:"  # keys of its own, in the Redis that Paywitness uses too
 _PACKAGES = "nginx, libnginx-mod-http-lua, lua-nginx-redis"
@@ -45,7 +45,7 @@ http {{
     }}
     location /provider/ {{
       internal;
-      proxy_pass http://provider/;
+      proxy_pass {scheme}://provider/;{trust}
       proxy_http_version 1.1;
       proxy_set_header Connection "";
       proxy_set_header Host $host;
@@ -55,7 +55,22 @@ http {{
 """
 
 
-def start_nginx(stack: ExitStack, scratch: Path, provider: Started, redis: Started, captured: Captured) -> Started:
+_TRUST = """
+      proxy_ssl_protocols TLSv1.3;
+      proxy_ssl_trusted_certificate {roots};
+      proxy_ssl_verify on;
+      proxy_ssl_name localhost;
+      proxy_ssl_server_name on;"""
+
+
+def start_nginx(
+    stack: ExitStack,
+    scratch: Path,
+    provider: Started,
+    redis: Started,
+    captured: Captured,
+    secured: Secured | None = None,
+) -> Started:
     """Start it, or say why it cannot be measured here."""
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:
@@ -67,7 +82,16 @@ def start_nginx(stack: ExitStack, scratch: Path, provider: Started, redis: Start
     port = free_port()
     configuration = folder / "nginx.conf"
     bench = Path(__file__).resolve().parent
-    configuration.write_text(_CONFIGURATION.format(folder=folder, bench=bench, provider=provider.port, port=port))
+    configuration.write_text(
+        _CONFIGURATION.format(
+            folder=folder,
+            bench=bench,
+            provider=provider.port,
+            port=port,
+            scheme="https" if secured else "http",
+            trust=_TRUST.format(roots=secured.roots) if secured else "",
+        )
+    )
     command = [program, "-p", str(folder), "-c", str(configuration), "-e", str(folder / "nginx.log")]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
     if checked.returncode != 0:

@@ -57,6 +57,7 @@ class Route:
     process: Started
     redis: Started | None = None
     also: tuple[Started, ...] = ()  # sidecars that share its port
+    roots: str = ""  # of whoever is called by TLS
 
     def job(self, concurrency: int, warm_s: float, window_s: float, pause_s: float = 0.0) -> Job:
         return Job(
@@ -69,6 +70,7 @@ class Route:
             beside_pid=0 if self.redis is None else self.redis.pid,
             also_pids=tuple(one.pid for one in self.also),
             pause_s=pause_s,
+            roots=self.roots,
         )
 
 

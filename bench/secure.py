@@ -6,7 +6,7 @@ handshakes are hardly in it. Each proxy is measured with and without, in the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +14,21 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bench.figures import PASS_THROUGH, PAYWITNESS_REDIS, PLAIN, Cell, Ratio, Summary, cpu_ratio, summaries
+from bench.capture import capture
+from bench.figures import (
+    DIRECT,
+    NGINX,
+    PASS_THROUGH,
+    PAYWITNESS_REDIS,
+    PLAIN,
+    Cell,
+    Ratio,
+    Summary,
+    added_ms,
+    cpu_ratio,
+    summaries,
+)
+from bench.nginx import start_nginx
 from bench.processes import (
     LoadProcess,
     NotMeasured,
@@ -30,7 +44,7 @@ from bench.rounds import PATH, PATH_OF_PAYWITNESS, Plan, Route, Say, Turns, scra
 from proxy.authority.certificates import make_authority, make_leaf
 
 CONCURRENCY = 64
-_ROUTES = (PASS_THROUGH, *PLAIN, PAYWITNESS_REDIS)
+_ROUTES = (PASS_THROUGH, *PLAIN, NGINX, PAYWITNESS_REDIS)
 _HOST = "localhost"
 _WARM_S, _WINDOW_S, _FIRST_S = 0.6, 0.6, 0.5  # handshakes come first: idle connections may have been given up
 
@@ -41,6 +55,7 @@ class Measured:
     routes: dict[str, Summary] = field(default_factory=dict)  # with TLS to the provider
     over_plain: dict[str, Ratio] = field(default_factory=dict)  # CPU, over the same proxy without
     over_pass_through: dict[str, Ratio] = field(default_factory=dict)  # CPU, both with
+    added_ms: dict[str, tuple[float, float]] = field(default_factory=dict)  # p50 and p99, beside a direct call by TLS
     notes: list[str] = field(default_factory=list)
 
 
@@ -75,16 +90,19 @@ def summarise(cells: list[Cell], measured: Measured) -> None:
         if name in found:
             measured.over_plain[name] = cpu_ratio(cells, with_tls(name), name)
         measured.over_pass_through[name] = cpu_ratio(cells, with_tls(name), with_tls(PASS_THROUGH))
+        if with_tls(DIRECT) in found:
+            measured.added_ms[name] = added_ms(cells, with_tls(name), with_tls(DIRECT))
 
 
 def lines(measured: Measured) -> Iterator[str]:
     yield (
         f"TLS to the provider, {CONCURRENCY} concurrent (medians of {measured.rounds} rounds in turns; "
-        "x pass: CPU over the pass-through with TLS; x plain: over the same proxy without)"
+        "x pass: CPU over the pass-through with TLS; x plain: over the same proxy without; "
+        "added: to a call that goes to the provider directly, by TLS)"
     )
-    columns = "  {:<24}{:>9}{:>9}{:>8}{:>15}{:>9}{:>10}{:>9}{:>9}"
+    columns = "  {:<24}{:>9}{:>9}{:>8}{:>15}{:>9}{:>10}{:>9}{:>9}{:>11}{:>11}"
     heads = ("calls/s", "CPU us", "x pass", "in the rounds", "x plain", "Redis us", "p50 ms", "p99 ms")
-    yield columns.format("", *heads)
+    yield columns.format("", *heads, "added p50", "added p99")
     for name, route in measured.routes.items():
         over, plain = measured.over_pass_through[name], measured.over_plain.get(name)
         yield columns.format(
@@ -97,6 +115,7 @@ def lines(measured: Measured) -> Iterator[str]:
             f"{route.redis_us:.0f}" if route.redis_us else "",
             f"{route.p50_ms:.2f}",
             f"{route.p99_ms:.2f}",
+            *(f"{added:.2f}" for added in measured.added_ms.get(name, ())),
         )
     yield from (f"  {note}" for note in measured.notes)
 
@@ -122,24 +141,32 @@ def _routes(
         return with_tls(name) if secured else name
 
     provider = start_provider(stack, top, scratch, secured)
+    if secured:
+        yield Route(named(DIRECT), PATH, provider, roots=str(secured.roots))
     yield Route(named(PASS_THROUGH), PATH, start_passthrough(stack, top, scratch, provider, secured))
     started, missing = start_proxies(PLAIN, stack, scratch, provider, fetched(top, say), secured)
     notes += [note for note in missing if secured]
     for name, process in started.items():
         yield Route(named(name), PATH, process)
     try:
-        paywitness, redis = _paywitness(stack, top, scratch, provider, secured)
+        yield from _on_redis(stack, top, scratch, provider, named, secured)
     except NotMeasured as error:
-        notes += [f"{named(PAYWITNESS_REDIS)}: not measured: {error}"] if secured else []
-    else:
-        yield Route(named(PAYWITNESS_REDIS), PATH_OF_PAYWITNESS, paywitness, redis)
+        notes += [f"{with_tls(NGINX)}, {with_tls(PAYWITNESS_REDIS)}: not all measured: {error}"] if secured else []
 
 
-def _paywitness(
-    stack: ExitStack, top: Path, scratch: Path, provider: Started, secured: Secured | None
-) -> tuple[Started, Started]:
+def _on_redis(
+    stack: ExitStack,
+    top: Path,
+    scratch: Path,
+    provider: Started,
+    named: Callable[[str], str],
+    secured: Secured | None,
+) -> Iterator[Route]:
+    """Both in one Redis, which take turns with it."""
     folder = scratch / ("fleet-with-tls" if secured else "fleet")
     folder.mkdir()
     redis = start_redis(stack, folder)
-    started, _ = start_paywitness_on_redis(stack, top, folder, provider, redis, secured)
-    return started, redis
+    paywitness, _ = start_paywitness_on_redis(stack, top, folder, provider, redis, secured)
+    yield Route(named(PAYWITNESS_REDIS), PATH_OF_PAYWITNESS, paywitness, redis)
+    captured = capture(redis, paywitness, PATH_OF_PAYWITNESS)
+    yield Route(named(NGINX), PATH, start_nginx(stack, folder, provider, redis, captured, secured), redis)

@@ -164,6 +164,17 @@ def test_what_tls_adds_is_taken_round_by_round_from_the_same_proxy() -> None:
     assert PASS_THROUGH not in measured.over_plain
 
 
+def test_what_a_proxy_adds_with_tls_is_taken_beside_a_direct_call_by_tls_of_the_same_round() -> None:
+    def waits(direct_s: float, envoy_s: float) -> dict[str, Result]:
+        base = {name: result(1) for name in (DIRECT, secure.with_tls(PASS_THROUGH))}
+        direct, envoy = (replace(result(1), p50_s=seconds, p99_s=2 * seconds) for seconds in (direct_s, envoy_s))
+        return base | {secure.with_tls(DIRECT): direct, secure.with_tls(ENVOY): envoy}
+
+    measured = secure.Measured(3)
+    secure.summarise(cells(waits(0.001, 0.003), waits(0.010, 0.013), waits(0.002, 0.003)), measured)
+    assert measured.added_ms[ENVOY] == pytest.approx((2.0, 4.0))
+
+
 def test_a_part_that_breaks_off_says_so_and_costs_no_other() -> None:
     def broken() -> None:
         raise BenchError("it did not start:\nits log")
@@ -385,6 +396,7 @@ def test_a_provider_with_tls_is_reached_by_those_who_trust_its_authority_and_by_
         def calls(path: str, process: Started) -> Result:
             return load.drive(Route("", path, process).job(1, 0.0, 0.3))
 
+        assert load.drive(Route("", PATH, provider, roots=str(trusted.roots)).job(1, 0.0, 0.3)).failed == 0
         proxies, _ = start_proxies([PLAIN_NGINX, HAPROXY], stack, scratch, provider, Peers(TOP), trusted)
         reached = [(PATH, process) for process in proxies.values()]
         reached.append((PATH, start_passthrough(stack, TOP, scratch, provider, trusted)))
