@@ -11,6 +11,7 @@
     answers      a reply to bytes; pure
     hall         what the connections of one server share
     patience     the part of a connection that knows what it waits for, how long, and how to end
+    seam         where one request ends and the next begins, and whether it begins as it should
     connection   one caller's connection: half-closing, leaving, what may follow what
     streaming    an answer that is passed on while it is still coming
     exchange     one request from its head to its answer, as one vertical list

@@ -2,9 +2,10 @@
 
 aiohttp parses and queues; it has no bound on the time that heads and bodies take, drops the answer of a caller that
 half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the next,
-and logs malformed lines as they came. That is mended here and in `patience`. What it would make for every request (a
-task, a request, a writer, a response) nobody here needs: `start` takes the parsed heads itself. Some of the attributes
-with an underscore are aiohttp's own; the tests of this room hold them down.
+is lenient where a request begins, and logs malformed lines as they came. That is mended here, in `patience` and in
+`seam`. What it would make for every request (a task, a request, a writer, a response) nobody here needs: `start` takes
+the parsed heads itself. Some of the attributes with an underscore are aiohttp's own; the tests of this room hold them
+down.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from proxy.edge.hall import Hall
 from proxy.edge.limits import TOO_MANY_CONNECTIONS
 from proxy.edge.patience import ASKING, PatientConnection, Waits
 from proxy.edge.refused import BodyLost, Refused, malformed
+from proxy.edge.seam import Seam
 from proxy.edge.way import Way
 
 _log = logging.getLogger("paywitness.edge")
@@ -42,6 +44,7 @@ class Connection(PatientConnection):
         "_head_bytes",
         "_latest",
         "_latest_chunked",
+        "_seam",
         "_serving",
         "_tail",
         "bulky",
@@ -59,6 +62,7 @@ class Connection(PatientConnection):
         self._latest: object = None  # the request that came last
         self._latest_chunked = False
         self._tail = b""  # the last bytes of its chunked body
+        self._seam = Seam()
         self._head_bytes = 0  # of a head that is not whole yet
         self._ahead = False  # bytes came after the latest request that are no whole request yet
         self._serving = False  # a request is being answered
@@ -94,6 +98,7 @@ class Connection(PatientConnection):
                     await self._waiter
                 finally:
                     self._waiter = None
+                continue  # what woke us may have been refused since
             message, body = self._messages.popleft()
             if self._parser is not None:
                 self._parser.message_consumed()
@@ -124,11 +129,15 @@ class Connection(PatientConnection):
         body_before = self._body
         try:
             super().data_received(data)
+            sound = self._seam.follow(data, self._messages, self._request_count - requests_before)
         except Exception:  # noqa: BLE001 - the parser lets more than its own errors escape; none may be logged
             self._cannot_read()
             return
+        if self._seam.is_torn and not sound and self._waits_for in ASKING:
+            self._say_and_part(malformed("The request line, or what stands before it, can be read in two ways."))
+            return
         if self._latest_chunked:
-            self._tail = (self._tail + data)[-len(_PLAIN_END) :]
+            self._keep_tail(self._tail + data)
         if self._request_count == requests_before:
             if data:
                 self._took_piece(len(data))
@@ -146,7 +155,7 @@ class Connection(PatientConnection):
             self._wait_for_nothing()
         self._latest_chunked = getattr(self._latest, "chunked", False)
         if self._latest_chunked:
-            self._tail = data[-len(_PLAIN_END) :]
+            self._keep_tail(data)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Every read of a body asks for it, paused or not; aiohttp would parse nothing, at the cost of something."""
@@ -211,7 +220,7 @@ class Connection(PatientConnection):
     @property
     def is_wanted(self) -> bool:
         """Whether a further request can come, and is to be served. What has come is served also in a drain."""
-        if self._close:
+        if self._close or self._seam.is_torn:
             return False
         if self._messages:
             return True
@@ -250,6 +259,12 @@ class Connection(PatientConnection):
         if self._body is not None and not self._body.is_eof():
             self._body.set_exception(BodyLost(Problem.MALFORMED, "The body cannot be read."))
         self.close()  # after the answer that is under way
+
+    def _keep_tail(self, data: bytes) -> None:
+        """Of a chunked body only the parser knows the end; that nothing came behind it, its last bytes show."""
+        self._tail = data[-len(_PLAIN_END) :]
+        if self._tail == _PLAIN_END and self._body is not None and self._body.is_eof():
+            self._seam.begin()
 
     def _took_piece(self, size: int) -> None:
         """Bytes came that completed no head."""

@@ -24,6 +24,7 @@ from proxy.edge.connection import Connection
 from proxy.edge.hall import Hall
 from proxy.edge.limits import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from proxy.edge.refused import Refused, malformed
+from proxy.edge.seam import is_plain
 from proxy.edge.tunnel import Tunnel
 from proxy.edge.way import HTTP_PORT, HTTPS_PORT, REVERSE, Way, host_and_port
 from proxy.settings import Unlisted
@@ -173,6 +174,8 @@ class Doorstep(asyncio.Protocol):
             raise malformed("The request is not well-formed HTTP/1.1.") from None
         if not messages:
             return None
+        if not is_plain(head):
+            raise malformed("The request line has a space too many.")
         if early:
             raise malformed("Bytes came after CONNECT before it was answered.")
         return _authority(messages[0][0])

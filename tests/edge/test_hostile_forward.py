@@ -177,6 +177,8 @@ CONNECTS = [
     connect("api.acme.test:443").replace(b"HTTP/1.1", b"HTTP/2.0"),
     connect("api.acme.test:443").replace(b"HTTP/1.1", b"HTTP/1.1x"),
     connect("api.acme.test:443").replace(b"\r\n", b"\n"),
+    connect("api.acme.test:443").replace(b" HTTP", b"  HTTP"),
+    connect(" api.acme.test:443", host="api.acme.test:443"),
     connect("*"),
     connect("/"),
 ]
