@@ -33,7 +33,6 @@ _BEGINNING = b"HTTP/1."
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _WRONG_IN_HEAD = (  # words for a head that the grammar refused; the first that fits
     (re.compile(rb"\x00"), "a NUL in the head"),
-    (_BARE_LINE_FEED, "a bare line feed in the head"),
     (re.compile(rb"\r(?!\n)"), "a bare carriage return in the head"),
     (re.compile(rb"\r\n[ \t]"), "a folded header"),
     (re.compile(rb"\AHTTP/1\.[01] [1-9][0-9]{2}[ \r]"), "a malformed header line"),
@@ -152,26 +151,35 @@ class AnswerReader:
 
     def _hold_head(self, data: bytes, seen: int) -> None:
         """Keep an incomplete head, unless no continuation can make it a good one: waiting would only hide why."""
+        self._refuse_early(data, seen)
+        if not self.fault and not seen:
+            self._held += data
+
+    def _refuse_early(self, data: bytes, seen: int = 0) -> None:
+        """Refuse what shows before a head is whole; first of a whole one too, or its cuts would choose the reason."""
         if not data.startswith(_BEGINNING[: len(data)]):
             self._refuse("the answer does not begin like HTTP/1")
-        elif _BARE_LINE_FEED.search(data, max(0, seen - 1)):
+        elif _BARE_LINE_FEED.search(data, max(0, seen - 1), HEAD_BYTES_MAX):
             self._refuse("a bare line feed in the head")
         elif len(data) > HEAD_BYTES_MAX:
             self._refuse("the head is too large", WireFault.OVERSIZED)
-        elif not seen:
-            self._held += data
 
     def _read_head(self, head: bytes) -> None:
-        if len(head) > HEAD_BYTES_MAX:
-            self._refuse("the head is too large", WireFault.OVERSIZED)
-        elif head.count(b"\r\n") - 2 > HEADERS_MAX:
-            self._refuse("too many headers", WireFault.OVERSIZED)
-        elif not _HEAD.fullmatch(head):
-            self._refuse(_words_for(head))
+        headers = head.count(b"\r\n") - 2
+        if len(head) > HEAD_BYTES_MAX or headers > HEADERS_MAX or not _HEAD.fullmatch(head):
+            self._refuse_early(head)
+            if not self.fault:
+                self._refuse_whole(head, headers)
         elif head[9] == _DIGIT_1:
             self._skip_interim(head[9:12])
         else:
             self._read_final_head(head)
+
+    def _refuse_whole(self, head: bytes, headers: int) -> None:
+        if headers > HEADERS_MAX:
+            self._refuse("too many headers", WireFault.OVERSIZED)
+        else:
+            self._refuse(_words_for(head))
 
     def _skip_interim(self, status_code: bytes) -> None:
         self._interim += 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.evidence import WireFault
-from proxy.upstream.answer import AnswerReader
+from proxy.upstream.answer import HEAD_BYTES_MAX, HEADERS_MAX, AnswerReader
 from tests.upstream.peer import OK
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA: b\r\n\r\n2;x\r\nok\r\n3\r\nay!\r\n0\r\nT: u\r\n\r\n"
@@ -21,6 +21,8 @@ ANSWERS = [
     b"HTTP/1.1 200 OK\r\nA: b\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\n\r\n",
     b"garbage",
+    b"5\r\nhello\r\n" * 70 + b"\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * (HEADERS_MAX + 1) + b"A: b\n\r\n\r\n",
 ]
 AFTER = [b"", b"\r\n", b"x", OK, b"HTTP/1.1 200 OK\r\n\r\n"]
 
@@ -47,6 +49,15 @@ def test_the_verdict_is_the_same_wherever_the_bytes_are_cut(answer: bytes, after
     for cut in range(1, len(data)):
         assert verdict(read(data[:cut], data[cut:])) == expected
     assert verdict(read(*(data[i : i + 1] for i in range(len(data))))) == expected
+
+
+@pytest.mark.parametrize(
+    ("line_feed_at", "fault"), [(HEAD_BYTES_MAX - 1, WireFault.MALFORMED), (HEAD_BYTES_MAX, WireFault.OVERSIZED)]
+)
+def test_of_two_faults_in_a_large_head_the_one_that_comes_first_is_told(line_feed_at: int, fault: WireFault) -> None:
+    data = b"HTTP/1.1 200 OK\r\nA: ".ljust(line_feed_at, b"a") + b"\n" + b"a" * 1000 + b"\r\n\r\n"
+    for cut in (1, 1000, line_feed_at, line_feed_at + 1, line_feed_at + 2, len(data) - 4, len(data)):
+        assert read(data[:cut], data[cut:]).fault is fault
 
 
 @pytest.mark.parametrize("after", AFTER[1:], ids=repr)
