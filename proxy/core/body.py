@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
+from math import isinf
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_plus
 
@@ -149,8 +150,17 @@ def _refuse_constant(name: str) -> float:
     raise BodyError(f"{name} is no number in JSON")  # Python reads it; another reader may stop there, or read null
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise BodyError("a number in the body is too large to be read")  # all such numbers would be one to us
+    return number
+
+
 # Made once: making one takes as long as reading a body.
-_READER = json.JSONDecoder(object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
+_READER = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
+)
 _SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
 
 

@@ -108,6 +108,8 @@ def test_an_empty_body_is_an_empty_tree(encoding: Encoding, body: bytes) -> None
         b'{"a": ' + b"9" * 5000 + b"}",
         b'{"a": NaN}',
         b'{"a": [-Infinity]}',
+        b'{"a": 1e999}',
+        b'{"a": [-1.5E400]}',
         b"secret-4111111111111111",
     ],
 )
