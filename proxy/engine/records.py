@@ -42,6 +42,7 @@ class Records:
     time: HeardTime
     kept_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
     rollback: Rollback | None = None  # of a journal that may come back without its last writes
+    at_one_version: bool = False  # no step is taken again from another version: what was seen is what is decided upon
 
     async def claim(self, errand: Errand, *, permitted: bool) -> Claim:
         """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
@@ -106,6 +107,8 @@ class Records:
     async def write(self, operation: Operation, step_from: Callable[[Operation], Change]) -> Operation:
         """Write one step. Where somebody was faster, take the step again from where the operation now stands. A step
         whose reply was lost is asked again as it was: decided anew it might differ from what was written."""
+        if self.at_one_version:
+            return await self._write_once(step_from(operation))
         current, unsure = operation, False
         change = step_from(current)
         for _ in range(_WRITE_TRIES):
@@ -123,6 +126,12 @@ class Records:
                 unsure = True
                 await self.clock.sleep(_PAUSE_S)
         raise JournalUnavailable("the journal did not take the record")
+
+    async def _write_once(self, change: Change) -> Operation:
+        recorded = await self.take(change)
+        if recorded is None:
+            raise StaleWrite(f"{change.operation.id} is no longer at version {change.operation.version}")
+        return recorded
 
     async def _overtaken(self, stands: Operation) -> None:
         """The journal forgot our last attempt, and others went on from before it: a person must look. What we know does

@@ -8,10 +8,10 @@ them sends anything itself: `inquire` and `cancel` make the operation due, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from proxy.clock import Clock
-from proxy.core.errors import JournalUnavailable, PaywitnessError
+from proxy.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
 from proxy.core.events import Event
 from proxy.core.lifecycle import advance
 from proxy.core.money import Money
@@ -260,12 +260,12 @@ class Review:
         reading = Reading.SUCCEEDED if order.succeeded else Reading.FAILED
         shown = replace(Classification.of(reading, _RULE), reference=order.reference)
         finding = Finding(Source.OPERATOR, Found.HIT, classification=shown, detail=order.evidence)
-        exactly = replace(self.outside, records=_AtOneVersion.of(self.records))
+        exactly = replace(self.outside, records=replace(self.records, at_one_version=True))
         try:
             applied = await exactly.apply(
                 operation, policy, Source.OPERATOR, finding, actor=order.actor, note=order.reason
             )
-        except _StaleError:
+        except StaleWrite:
             raise await self._overtaken(operation) from None
         if applied.event is None:
             raise NotOffered(operation, "an attempt may still arrive: wait for its end", actions_for(operation, policy))
@@ -288,22 +288,3 @@ def overtaken_by(error: Overtaken) -> str:
     what = ", ".join(event.replace("_", " ") for event in entry.events) or entry.action or "a note"
     reason = f", saying: {redact(entry.note)}" if entry.note and entry.actor else ""
     return f"it is now {state} (version {error.operation.version}), by {who}: {what}{reason}"
-
-
-class _StaleError(Exception):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _AtOneVersion(Records):
-    """Records that never take a step again from another version: what an operator saw is what is decided upon."""
-
-    @classmethod
-    def of(cls, records: Records) -> _AtOneVersion:
-        return cls(*(getattr(records, each.name) for each in fields(records)))
-
-    async def write(self, operation: Operation, step_from: Callable[[Operation], Change]) -> Operation:
-        recorded = await self.take(step_from(operation))
-        if recorded is None:
-            raise _StaleError
-        return recorded

@@ -105,7 +105,7 @@ class Settling:
             if not following.state.ended:
                 following, more = self._follow(following, decided, policy, errand)
                 events += more
-            executed, note, finding = classification.executed, "", None
+            executed = classification.executed
             # A lease that somebody else has taken since is not ours to lengthen.
             lease_s = self.leases.lease_s if _is_held_by(following, errand) else None
             return Change(
@@ -116,13 +116,13 @@ class Settling:
                 decided.action,
                 decided.because,
                 decided.delay_s,
-                note,
+                "",  # no note
                 lease_s,
                 self._sealed(following, classification, evidence.response),
                 following.state.ended,  # the request is erased
                 executed,
                 self.records.credential_to_keep(errand) if executed else None,
-                finding,
+                None,  # nothing was found outside
                 told_by(current, following),
             )
 
