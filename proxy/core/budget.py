@@ -16,7 +16,8 @@ the provider's knows: so a few retries that failed by chance do not shut a scope
 first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Costs
 and floors are fear of a storm, and trust takes it back: the floor grows up to tenfold (an outage leaves many re-sends
 and few first attempts), and a retry that all its scopes trust costs 1, unless it follows a timeout: who answers late
-may have too much to do.
+may have too much to do. Until the next success there is no trust, and the least of all ratios, once a handful of
+attempts in a row were in vain: an outage is known by its first second, and chance seldom looks like it.
 
 Times are whole milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by
 line, in the same order of operations; one suite holds both against the same sequences.
@@ -48,6 +49,7 @@ _HALF_LIFE_MS = 500  # of what is known, where much is; of the last few it is lo
 _KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut what fails every second time
 _RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
 _RISE_FROM = 0.01  # a ratio of nothing would stay nothing
+_SHAKEN_BY = 5  # attempts in a row: of those that fail every second time one in 32, of every fourth one in a thousand
 _FLOOR_GROWS = 9.0  # so many floors more where retries are trusted: ten times, as inquiries have
 
 COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
@@ -195,6 +197,7 @@ class Tally(NamedTuple):
     judged_ms: int = 0  # when they last faded
     ratio: float = 0.0
     ratio_ms: int = 0  # when the ratio last fell or rose
+    in_a_row: int = 0  # attempts in vain since it was last told of one that helped
 
 
 class Weighed(NamedTuple):
@@ -246,9 +249,10 @@ def weigh(
         else:
             counted = _counted(tally, line, count, now_ms)
             told.append(_adapted(counted, told[0] if told else None, line.rule, now_ms))
-    cost = _trusted_cost(cost, min(cost, cost_least), lines, told)
+    held = _shaken(lines, told) if told[0].in_a_row >= _SHAKEN_BY else told  # the first is the provider's
+    cost = _trusted_cost(cost, min(cost, cost_least), lines, held)
     limiting, wait_ms, left = -1, 0, []
-    for index, (line, tally) in enumerate(zip(lines, told, strict=True)):
+    for index, (line, tally) in enumerate(zip(lines, held, strict=True)):
         if line.scope is Scope.INTENT:
             left.append(line.rule.floor - tally.spent)
             refused = tally.spent + 1 > line.rule.floor
@@ -316,6 +320,7 @@ def _counted(tally: Tally | None, line: Line, counts: Counts, now_ms: int) -> Ta
         now_ms,
         tally.ratio,
         tally.ratio_ms,
+        0 if counts.helped else tally.in_a_row + counts.vain,
     )
 
 
@@ -361,6 +366,11 @@ def _trust(tally: Tally, rule: ScopeRule) -> float:
     if rule.ceiling <= rule.ratio:
         return 0.0
     return min(max((tally.ratio - rule.ratio) / (rule.ceiling - rule.ratio), 0.0), 1.0)
+
+
+def _shaken(lines: Sequence[Line], told: Sequence[Tally]) -> list[Tally]:
+    """As they are weighed while nothing at the provider helps. What they learnt is kept for when something does."""
+    return [tally._replace(ratio=min(tally.ratio, line.rule.least)) for line, tally in zip(lines, told, strict=True)]
 
 
 def _trusted_cost(cost: int, least: int, lines: Sequence[Line], told: Sequence[Tally]) -> int:

@@ -205,7 +205,7 @@ class RedisBudgets:
         name = line.name
         if line.scope is Scope.ACCOUNT:  # what a caller calls an account may be anything
             name = hashlib.sha256(name.encode()).hexdigest()[:20]
-        return f"{self._prefix}:budget:{{{home[0]}}}:{home[1]}:{line.scope}:{name}"
+        return f"{self._prefix}:budget:{{{home[0]}}}:tally:{home[1]}:{line.scope}:{name}"
 
     def _now_ms(self) -> int:
         return int(self._clock.mono() * 1000)

@@ -73,6 +73,34 @@ def test_a_busy_provider_has_its_ratio_of_first_attempts_and_no_floor_on_top() -
     assert one.grants() == 50
 
 
+def _trusted() -> One:
+    """After half a minute in which everything helped."""
+    one = One(line(floor=10, ratio=0.05))
+    for _ in range(60):
+        one.now_ms += 500
+        one.count(Counts(firsts=10, helped=10))
+    return one
+
+
+def test_five_in_vain_in_a_row_leave_what_an_untrusted_provider_has_until_one_helps() -> None:
+    before, shaken, back = _trusted(), _trusted(), _trusted()
+    before.count(Counts(vain=4))
+    shaken.count(Counts(vain=4))
+    shaken.count(Counts(vain=1))
+    back.count(Counts(vain=5))
+    back.count(Counts(helped=1))
+    firsts = 210  # of the window: ten every half second
+    assert before.grants(cost=4) == back.grants(cost=4) == firsts  # at 1 each
+    assert shaken.grants(cost=4) == 2  # the floor, at 4 each: a twentieth of the first attempts is hardly more
+
+
+def test_a_scope_that_saw_failures_alone_is_not_taken_for_an_outage_of_its_provider() -> None:
+    provider, account = line(floor=1_000), line(floor=1_000, scope=Scope.ACCOUNT)
+    told = weigh([provider, account], [None, None], [Counts(helped=20), Counts(vain=9)], 0, 1.0, 0).tallies
+    weighed = weigh([provider, account], told, [NOTHING, NOTHING], 4, 1.0, 0)
+    assert (weighed.granted, told[0].in_a_row, told[1].in_a_row) == (True, 0, 9)
+
+
 @pytest.mark.parametrize(("priority", "granted"), [(Priority.HIGH, 10), (Priority.MEDIUM, 8), (Priority.LOW, 5)])
 def test_each_priority_has_its_share(priority: Priority, granted: int) -> None:
     ask = RetryAsk(Origin("acme", "charge", "main"), Reading.RATE_LIMITED, priority=priority)

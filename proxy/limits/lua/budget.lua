@@ -2,7 +2,7 @@
 -- The same arithmetic as core/budget.py, in the same order of operations. Every key has the provider as its hash tag.
 --
 -- KEYS[1]    the sidecars that use this provider (a sorted set: id by when it was last heard)
--- KEYS[2..]  one string a scope, its ten numbers as text; the first is the provider's
+-- KEYS[2..]  one string a scope, its eleven numbers as text; the first is the provider's
 -- ARGV[1]    now_ms; empty: this server's TIME. Only tests give it
 -- ARGV[2]    id of the sidecar      ARGV[3] peers_ms: how long a silent sidecar is counted
 -- ARGV[4]    cost of the retry asked for; 0: only count      ARGV[5] share of the asker's priority
@@ -14,7 +14,7 @@
 
 local USELESS, SPAN, PRIOR, LENT = 0.15, 0.2, 3.0, 5.0
 local HALF_LIFE_MS, KNOWN_LEAST, LAST_HALF_LIFE_MS = 500, 20.0, 10000
-local RISE, RISE_MS, RISES_MAX, RISE_FROM, FLOOR_GROWS = 2.0, 500, 20, 0.01, 9.0
+local RISE, RISE_MS, RISES_MAX, RISE_FROM, FLOOR_GROWS, SHAKEN_BY = 2.0, 500, 20, 0.01, 9.0, 5
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -64,28 +64,28 @@ local function adapt(tally, provider, line)
 end
 
 local WORD = '([^ ]+)'
-local TEN = '^' .. string.rep(WORD .. ' ', 9) .. WORD .. '$'
 local ELEVEN = '^' .. string.rep(WORD .. ' ', 10) .. WORD .. '$'
-local FORMAT = string.rep('%.17g ', 9) .. '%.17g'
+local FORMAT = string.rep('%.17g ', 10) .. '%.17g'
 
 local function parse(text)
   if not text then return nil end
-  local bucket, firsts, firsts_before, spent, spent_before, helped, vain, judged_ms, ratio, ratio_ms =
-    string.match(text, TEN)
+  local bucket, firsts, firsts_before, spent, spent_before, helped, vain, judged_ms, ratio, ratio_ms, in_a_row =
+    string.match(text, ELEVEN)
   if not bucket then return nil end
   return {bucket = tonumber(bucket), firsts = tonumber(firsts), firsts_before = tonumber(firsts_before),
     spent = tonumber(spent), spent_before = tonumber(spent_before), helped = tonumber(helped), vain = tonumber(vain),
-    judged_ms = tonumber(judged_ms), ratio = tonumber(ratio), ratio_ms = tonumber(ratio_ms)}
+    judged_ms = tonumber(judged_ms), ratio = tonumber(ratio), ratio_ms = tonumber(ratio_ms),
+    in_a_row = tonumber(in_a_row)}
 end
 
 local function text_of(tally)
   return string.format(FORMAT, tally.bucket, tally.firsts, tally.firsts_before, tally.spent, tally.spent_before,
-    tally.helped, tally.vain, tally.judged_ms, tally.ratio, tally.ratio_ms)
+    tally.helped, tally.vain, tally.judged_ms, tally.ratio, tally.ratio_ms, tally.in_a_row)
 end
 
 local function fresh(bucket, ratio)
   return {bucket = bucket, firsts = 0, firsts_before = 0, spent = 0, spent_before = 0, helped = 0, vain = 0,
-    judged_ms = now, ratio = ratio, ratio_ms = now}
+    judged_ms = now, ratio = ratio, ratio_ms = now, in_a_row = 0}
 end
 
 local function counted_intent(tally, line)
@@ -114,6 +114,7 @@ local function counted(tally, provider, line)
   local fade = fade_of(tally)
   tally.helped, tally.vain = tally.helped * fade + line.add_helped, tally.vain * fade + line.add_vain
   tally.judged_ms = now
+  tally.in_a_row = line.add_helped > 0 and 0 or tally.in_a_row + line.add_vain
   adapt(tally, provider, line)
   return tally
 end
@@ -146,6 +147,14 @@ for index = 1, #KEYS - 1 do
   else
     tallies[index] = counted(tally, tallies[1], line)
   end
+end
+
+-- While nothing at the provider helps, nothing is trusted. What they have learnt is written down below.
+local learnt = {}
+for index, line in ipairs(lines) do
+  local tally = tallies[index]
+  learnt[index] = tally.ratio
+  if tallies[1].in_a_row >= SHAKEN_BY and line.kind ~= 'intent' then tally.ratio = math.min(tally.ratio, line.least) end
 end
 
 -- Where all of its scopes trust it, it costs less.
@@ -187,6 +196,7 @@ local granted = cost > 0 and limiting < 0
 local reply = {granted and 1 or 0, limiting, wait, cost, 0}
 for index, line in ipairs(lines) do
   local tally = tallies[index]
+  tally.ratio = learnt[index]
   if granted then
     local debit = cost
     if line.kind == 'intent' then debit = 1 end
