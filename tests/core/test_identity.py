@@ -68,6 +68,14 @@ def test_a_keyed_hash_is_the_hmac_of_the_standard(length: int, parts: tuple[str 
     assert keyed_hash(secret, "label", *parts) == hmac.new(secret, written, hashlib.sha256).hexdigest()
 
 
+@given(st.binary(max_size=130), st.text(max_size=9), st.lists(st.text(max_size=9) | st.binary(max_size=99), max_size=5))
+def test_whatever_is_hashed_it_is_the_hmac_of_the_standard(secret: bytes, label: str, parts: list[str | bytes]) -> None:
+    data = [part.encode() if isinstance(part, str) else part for part in parts]
+    written = label.encode() + b"".join(len(one).to_bytes(8, "big") + one for one in data)
+    wanted = hmac.digest(secret, written, "sha256").hex()
+    assert [keyed_hash(secret, label, *parts) for _ in range(2)] == [wanted] * 2  # the first one left nothing behind
+
+
 def test_identity_is_what_it_was() -> None:
     found = identified(charge(("Idempotency-Key", "order-1")), policy(account=(Place(PlaceKind.CONST, "main"),)))
     assert found.key == "da9987ae86dff9df2d245cb484380a49d87d1c36fcff7d1d7f041db7aac64091"
