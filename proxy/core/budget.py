@@ -49,7 +49,7 @@ _HALF_LIFE_MS = 500  # of what is known, where much is; of the last few it is lo
 _KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut what fails every second time
 _RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
 _RISE_FROM = 0.01  # a ratio of nothing would stay nothing
-_SHAKEN_BY = 5  # attempts in a row: of those that fail every second time one in 32, of every fourth one in a thousand
+_SHAKEN_BY = 5  # in a row: where every second one fails, a retry in 16 meets it by chance; every fourth, one in 256
 _FLOOR_GROWS = 9.0  # so many floors more where retries are trusted: ten times, as inquiries have
 
 COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
