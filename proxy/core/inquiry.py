@@ -122,11 +122,21 @@ def read_inquiry(inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, ask
             return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
         shown = shown[0] if shown else None
     if shown is None or shown in ({}, ""):
-        if more:
-            return _seen(inquiry, Found.FAILED, status, "not on this page, and there are more")
-        return _seen(inquiry, Found.MISSED, status, "nothing found")
+        return _nothing_found(inquiry, rules, response, tree, more=more)
     seen = read_object(inquiry.name, inquiry.answers, rules, asked, response, shown)
     return _on_page(inquiry, status, seen, more=more)
+
+
+def _nothing_found(inquiry: Inquiry, rules: ClassifyRules, response: Response, tree: Tree, *, more: bool) -> Seen:
+    """A miss, where the answer is one to such a search. One that is itself the object of a payment was mixed up with
+    another's, and says nothing of ours."""
+    status = response.status_code
+    if more:
+        return _seen(inquiry, Found.FAILED, status, "not on this page, and there are more")
+    names_one = inquiry.at is not None and reference_in(rules, tree) is not None
+    if names_one and any(row.read(response, tree) for row in inquiry.answers):
+        return _seen(inquiry, Found.FAILED, status, "an answer to something else")
+    return _seen(inquiry, Found.MISSED, status, "nothing found")
 
 
 def _on_page(inquiry: Inquiry, status_code: int, seen: Seen, *, more: bool) -> Seen:

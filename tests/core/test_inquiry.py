@@ -77,6 +77,13 @@ def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:
     assert asked(page(has_more=True)).finding.found is Found.FAILED
 
 
+@pytest.mark.parametrize("changes", [{}, {"stamp": "op_02"}, {"status": "processing"}, {"status": "failed"}])
+def test_a_payment_in_the_place_of_a_list_is_no_miss(changes: dict[str, object]) -> None:
+    """An answer that was mixed up with another's: three of those must not make a payment absent."""
+    assert asked(answered(response(200, {**CHARGE, **changes}))).finding.found is Found.FAILED
+    assert asked(answered(response(200, {}))).finding.found is Found.MISSED  # some leave an empty list out
+
+
 DENIED = {**CHARGE, "id": "ch_2", "status": "failed"}
 STRANGE = {**CHARGE, "id": "ch_3", "status": "new word"}
 FOREIGN = {**CHARGE, "id": "ch_4", "stamp": "op_02"}
