@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,47 @@ def _written(evidence: SpooledEvidence) -> bytes:
     blobs = (evidence.sealed_response, evidence.sealed_credential)
     facts = {
         "operation_id": evidence.operation_id,
-        "attempt": asdict(evidence.attempt),
+        "attempt": _attempt_value_of(evidence.attempt),
         "recorded_at": evidence.recorded_at,
         "quiet_at": evidence.quiet_at,
         "unheard": evidence.unheard,
         "lengths": [None if blob is None else len(blob) for blob in blobs],
     }
     return b"\n".join([_FORMAT, json.dumps(facts).encode(), b"".join(blob or b"" for blob in blobs)])
+
+
+def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
+    """Stored keys never change; fields may get better names."""
+    read_as = attempt.classification
+    return {
+        "number": attempt.number,
+        "phase": attempt.phase,
+        "bytes_written": attempt.bytes_written,
+        "fault": attempt.fault,
+        "status_code": attempt.status_code,
+        "detail": attempt.detail,
+        "duration_s": attempt.duration_s,
+        "reset_by_us": attempt.reset_by_us,
+        "classification": {
+            "reading": read_as.reading,
+            "effect": read_as.effect,
+            "rule": read_as.rule,
+            "lost": read_as.lost,
+            "reference": read_as.reference,
+            "stored": read_as.stored,
+        },
+    }
+
+
+def _classification_of(value: dict[str, Any]) -> Classification:
+    return Classification(
+        Reading(value["reading"]),
+        Effect(value["effect"]),
+        value["rule"],
+        lost=value.get("lost", False),
+        reference=value.get("reference"),
+        stored=value.get("stored", True),
+    )
 
 
 def _read(plain: bytes) -> SpooledEvidence:
@@ -76,12 +110,14 @@ def _read(plain: bytes) -> SpooledEvidence:
         facts: dict[str, Any] = json.loads(line)
         response_length, credential_length = facts.pop("lengths")
         attempt = facts.pop("attempt")
-        read_as = attempt.pop("classification")
-        reading, effect = Reading(read_as.pop("reading")), Effect(read_as.pop("effect"))
+        classification = _classification_of(attempt.pop("classification"))
         split_at = response_length or 0
         return SpooledEvidence(
-            **facts,
-            attempt=AttemptSummary(**attempt, classification=Classification(reading, effect, **read_as)),
+            operation_id=facts["operation_id"],
+            recorded_at=facts["recorded_at"],
+            quiet_at=facts.get("quiet_at"),
+            unheard=facts.get("unheard", False),
+            attempt=AttemptSummary(**attempt, classification=classification),
             sealed_response=None if response_length is None else rest[:split_at],
             sealed_credential=None if credential_length is None else rest[split_at:],
         )

@@ -164,26 +164,27 @@ def _guard_of(value: list[str] | None) -> Guard | None:
 
 
 # What of its standing is written as it is, and only where it is not empty: most of it is, in most operations.
-_PLAIN_STANDING: tuple[tuple[str, Any], ...] = (
-    ("attempts", 0),
-    ("attempt_under_way", False),
-    ("released", False),
-    ("because", ""),
-    ("cancel_sent", False),
-    ("cancel_wanted", False),
-    ("quiet_at", None),
-    ("looks", 0),
-    ("misses", 0),
-    ("first_miss_at", None),
-    ("unheard", False),
-    ("taken", ""),
-    ("fallback_to", None),
+# The stored key, the field of an operation, and what is empty. Stored keys never change; fields may get better names.
+_PLAIN_STANDING: tuple[tuple[str, str, Any], ...] = (
+    ("attempts", "attempts", 0),
+    ("attempt_under_way", "attempt_under_way", False),
+    ("released", "released", False),
+    ("because", "because", ""),
+    ("cancel_sent", "cancel_sent", False),
+    ("cancel_wanted", "cancel_wanted", False),
+    ("quiet_at", "quiet_at", None),
+    ("looks", "looks", 0),
+    ("misses", "misses", 0),
+    ("first_miss_at", "first_miss_at", None),
+    ("unheard", "unheard", False),
+    ("taken", "taken", ""),
+    ("fallback_to", "fallback_to", None),
 )
 
 
 _OFTEN, _SELDOM = _PLAIN_STANDING[:4], _PLAIN_STANDING[4:]  # all of the second part is empty in a clean payment
-_SELDOM_EMPTY = tuple(empty for _, empty in _SELDOM)
-_seldom_of = itemgetter(*(name for name, _ in _SELDOM))
+_SELDOM_EMPTY = tuple(empty for _, _, empty in _SELDOM)
+_seldom_of = itemgetter(*(field for _, field, _ in _SELDOM))
 
 
 def _standing_of(operation: Operation) -> str:
@@ -198,9 +199,9 @@ def _standing_of(operation: Operation) -> str:
         value["effect"] = operation.effect
     known = operation.__dict__
     seldom = _SELDOM if _seldom_of(known) != _SELDOM_EMPTY else ()
-    for name, empty in (*_OFTEN, *seldom):
-        if known[name] != empty:
-            value[name] = known[name]
+    for key, field, empty in (*_OFTEN, *seldom):
+        if known[field] != empty:
+            value[key] = known[field]
     return _encode(value)
 
 
@@ -238,7 +239,7 @@ def operation_of(row: Row) -> Operation:
         seen=frozenset(standing.get("seen", ())),
         reading=None if reading is None else word_in(Reading, reading, Reading.UNKNOWN_OUTCOME),
         effect=None if effect is None else word_in(Effect, effect, Effect.POSSIBLE),
-        **{name: standing.get(name, empty) for name, empty in _PLAIN_STANDING},
+        **{field: standing.get(key, empty) for key, field, empty in _PLAIN_STANDING},
         lease=None if lease_token is None else Lease(lease_token, lease_until_at),
     )
 
