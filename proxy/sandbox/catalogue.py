@@ -41,8 +41,8 @@ def describe_faults(defaults: Mapping[str, float]) -> dict[str, str]:
 
 
 def doc_of(fault: type[Fault]) -> str:
-    """The docstring of the fault's file, as one line."""
-    return " ".join((inspect.getdoc(inspect.getmodule(fault)) or "").split())
+    """The fault's docstring, as one line."""
+    return " ".join((inspect.getdoc(fault) or "").split())
 
 
 def defaults_of(fault: type[Fault]) -> dict[str, float | int]:

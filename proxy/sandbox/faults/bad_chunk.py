@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class BadChunk(Fault):
+    """The money moves. The answer is chunked, its second chunk has a size that is no number, then FIN."""
+
     name: ClassVar[str] = "bad_chunk"
 
     async def play(self, exchange: Exchange) -> None:

@@ -16,6 +16,10 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class BlackHole(Fault):
+    """The money moves after heal_s, also when the caller has left or was reset. Nothing is answered. Silence until
+    hang_s, then a reset (hang_s=0: at once). Until the commit an inquiry finds nothing. The key is in use from the
+    start; with key_free=1 the request lies in front of the provider's door, and another one under its key is done."""
+
     name: ClassVar[str] = "black_hole"
     heal_s: float = 10.0
     hang_s: float = 60.0

@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Declined(Fault):
+    """No effect. 402, a hard decline whatever the source is; a stored answer is replayed instead."""
+
     name: ClassVar[str] = "declined"
 
     async def play(self, exchange: Exchange) -> None:

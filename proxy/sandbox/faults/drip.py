@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Drip(Fault):
+    """The money moves. The answer comes a byte at a time, over drip_s in all."""
+
     name: ClassVar[str] = "drip"
     drip_s: float = 2.0
 

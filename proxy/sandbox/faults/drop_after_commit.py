@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class DropAfterCommit(Fault):
+    """The money moves. The connection is closed (FIN) without a byte of the answer."""
+
     name: ClassVar[str] = "drop_after_commit"
 
     async def play(self, exchange: Exchange) -> None:

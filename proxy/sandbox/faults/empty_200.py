@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Empty200(Fault):
+    """The money moves. The answer is a 200 without a body."""
+
     name: ClassVar[str] = "empty_200"
 
     async def play(self, exchange: Exchange) -> None:

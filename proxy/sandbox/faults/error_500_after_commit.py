@@ -15,6 +15,9 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Error500AfterCommit(Fault):
+    """The money moves, then something breaks: 500. What a re-send does is the contract's affair. `replayed` answers 500
+    again, `reexecuted` finds the work done, `not_stored` and `none` charge again."""
+
     name: ClassVar[str] = "error_500_after_commit"
 
     async def play(self, exchange: Exchange) -> None:

@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Error500BeforeCommit(Fault):
+    """No effect. The work begins, fails, and is answered by 500: stored under the contract `replayed`."""
+
     name: ClassVar[str] = "error_500_before_commit"
 
     async def play(self, exchange: Exchange) -> None:

@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Error503(Fault):
+    """No effect. The provider sheds load: 503 before any work, stored by no contract."""
+
     name: ClassVar[str] = "error_503"
 
     async def play(self, exchange: Exchange) -> None:

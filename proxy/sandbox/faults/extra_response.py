@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class ExtraResponse(Fault):
+    """The money moves. The answer is sent twice; the second one stays on the open connection."""
+
     name: ClassVar[str] = "extra_response"
 
     async def play(self, exchange: Exchange) -> None:

@@ -13,6 +13,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class ForeignResponse(Fault):
+    """The money moves. The answer is another charge's: the latest one, or an invented one."""
+
     name: ClassVar[str] = "foreign_response"
 
     async def play(self, exchange: Exchange) -> None:

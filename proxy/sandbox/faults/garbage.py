@@ -13,6 +13,8 @@ NOT_HTTP = b"\x16\x03\x01\x02\x00 this is not HTTP \xff\xfe\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Garbage(Fault):
+    """The money moves. The answer is bytes that are no HTTP, then FIN."""
+
     name: ClassVar[str] = "garbage"
 
     async def play(self, exchange: Exchange) -> None:

@@ -14,6 +14,9 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class HangAfterCommit(Fault):
+    """The money moves at once. Nothing is answered; after hang_s the connection is closed. The key is in use only until
+    the commit: a repeat gets the stored answer."""
+
     name: ClassVar[str] = "hang_after_commit"
     hang_s: float = 60.0
 

@@ -14,6 +14,9 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class HangBeforeCommit(Fault):
+    """No effect. Nothing is answered; after hang_s the connection is closed. The key is in use until the caller
+    leaves."""
+
     name: ClassVar[str] = "hang_before_commit"
     hang_s: float = 60.0
 

@@ -14,6 +14,8 @@ PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gate
 
 @dataclass(frozen=True, slots=True)
 class Html502(Fault):
+    """No effect. A gateway in front answers 502 with a page of HTML; the provider never saw the request."""
+
     name: ClassVar[str] = "html_502"
 
     async def play(self, exchange: Exchange) -> None:

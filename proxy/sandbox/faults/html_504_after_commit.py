@@ -19,6 +19,9 @@ PAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Html504AfterCommit(Fault):
+    """The money moves. A gateway in front loses patience and answers 504 with a page of HTML. The provider's own answer
+    is stored under the key."""
+
     name: ClassVar[str] = "html_504_after_commit"
 
     async def play(self, exchange: Exchange) -> None:

@@ -15,6 +15,9 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class LateCommit(Fault):
+    """The money moves after late_s, also when the caller has left. Nothing is answered. Until then the key is in use,
+    and an inquiry finds nothing. After hang_s the connection is closed."""
+
     name: ClassVar[str] = "late_commit"
     late_s: float = 10.0
     hang_s: float = 60.0

@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class LateResponse(Fault):
+    """The money moves at once. The answer comes after late_s, if the caller still listens."""
+
     name: ClassVar[str] = "late_response"
     late_s: float = 10.0
 

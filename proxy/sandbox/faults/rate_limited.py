@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class RateLimited(Fault):
+    """No effect. 429 with Retry-After (retry_after_s), stored by no contract."""
+
     name: ClassVar[str] = "rate_limited"
     retry_after_s: int = 1
 

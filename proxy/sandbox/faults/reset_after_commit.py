@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class ResetAfterCommit(Fault):
+    """The money moves. The connection is reset (RST) without a byte of the answer."""
+
     name: ClassVar[str] = "reset_after_commit"
 
     async def play(self, exchange: Exchange) -> None:

@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class ResetBeforeCommit(Fault):
+    """No effect. The whole request is read, then the connection is reset (RST)."""
+
     name: ClassVar[str] = "reset_before_commit"
 
     async def play(self, exchange: Exchange) -> None:

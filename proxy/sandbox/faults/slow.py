@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
+    """The money moves after slow_s and is answered properly: latency only. The key is in use meanwhile."""
+
     name: ClassVar[str] = "slow"
     slow_s: float = 1.0
 

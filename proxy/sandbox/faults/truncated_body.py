@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class TruncatedBody(Fault):
+    """The money moves. Half of the body is sent, less than Content-Length says, then FIN."""
+
     name: ClassVar[str] = "truncated_body"
 
     async def play(self, exchange: Exchange) -> None:

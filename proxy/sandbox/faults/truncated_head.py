@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class TruncatedHead(Fault):
+    """The money moves. Half of the head is sent, then FIN."""
+
     name: ClassVar[str] = "truncated_head"
 
     async def play(self, exchange: Exchange) -> None:

@@ -12,6 +12,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(Fault):
+    """No effect. 401, whatever the API key is; stored by no contract."""
+
     name: ClassVar[str] = "unauthorized"
 
     async def play(self, exchange: Exchange) -> None:

@@ -13,6 +13,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class WrongAmount(Fault):
+    """The right amount moves. The answer names another one (by_minor more)."""
+
     name: ClassVar[str] = "wrong_amount"
     by_minor: int = 100
 

@@ -11,6 +11,8 @@ from proxy.sandbox.fault import Fault
 
 @dataclass(frozen=True, slots=True)
 class WrongLength(Fault):
+    """The money moves. Content-Length is shorter than the body; the rest stays on the open connection."""
+
     name: ClassVar[str] = "wrong_length"
     short_by_bytes: int = 10
 
