@@ -30,7 +30,6 @@ from redis.exceptions import (
 )
 
 from proxy.core.errors import JournalUnavailable
-from proxy.journal.redis_sheets import Argument
 from proxy.journal.redis_url import Place
 
 CONNECT_TIMEOUT_S = 1.0
@@ -38,6 +37,7 @@ _SENTINEL_TIMEOUT_S = 0.3  # one that does not answer must leave time to ask the
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}  # seconds, seconds, times
 _PROTOCOL = 2  # scripts answer alike under both; this one needs no greeting
 
+Argument = str | bytes
 Command = tuple[Argument | int, ...]
 
 _CLUSTER = "it is a Redis Cluster; the journal needs one primary"

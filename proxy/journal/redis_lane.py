@@ -25,6 +25,7 @@ from proxy.journal.redis_answers import Answers
 from proxy.journal.redis_connection import (
     ASK_REPLICATION,
     ELSEWHERE,
+    Argument,
     Command,
     connected,
     packed,
@@ -33,7 +34,6 @@ from proxy.journal.redis_connection import (
 )
 from proxy.journal.redis_replication import Standing
 from proxy.journal.redis_scripts import Script
-from proxy.journal.redis_sheets import Argument
 from proxy.journal.redis_url import Place
 from proxy.tasks import Tasks
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from proxy.journal import redis_scripts
 from proxy.journal.base import KeptNotice, NoticeResult
 from proxy.journal.encoding import word_in
+from proxy.journal.redis_connection import Argument
 from proxy.journal.redis_lane import Lane
-from proxy.journal.redis_sheets import Argument
 from proxy.journal.redis_writes import Writer
 
 

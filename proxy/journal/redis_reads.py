@@ -14,8 +14,9 @@ from proxy.core.operation import HistoryEntry, Operation, State
 from proxy.journal import redis_scripts
 from proxy.journal.base import DoubtCount, Listing, OutcomeRow, Revision
 from proxy.journal.encoding import word_in
+from proxy.journal.redis_connection import Argument
 from proxy.journal.redis_lane import Lane
-from proxy.journal.redis_sheets import Argument, entry_in, row_of, word_of
+from proxy.journal.redis_sheets import entry_in, row_of, word_of
 from proxy.journal.steps import HISTORY_MAX, LISTING_MAX, is_listed
 
 _READ_AT_ONCE = 200

@@ -12,9 +12,9 @@ from proxy.core.claim import Alias
 from proxy.core.operation import Operation
 from proxy.journal import redis_scripts, retirement
 from proxy.journal.claiming import FALLBACKS_MAX
+from proxy.journal.redis_connection import Argument
 from proxy.journal.redis_lane import Lane
 from proxy.journal.redis_sheets import (
-    Argument,
     Row,
     alias_in,
     fixed_index_of,

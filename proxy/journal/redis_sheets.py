@@ -17,11 +17,11 @@ from proxy.core.claim import Alias, AliasKind, Tombstone
 from proxy.core.compact_json import compact_encoder
 from proxy.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from proxy.journal.encoding import entry_of, entry_text_of, fixed_row_of, moving_row_of, operation_of, word_in
+from proxy.journal.redis_connection import Argument
 from proxy.journal.steps import MAY_BE_HELD, Step
 
 LATER = math.inf  # in the place of a time: that of the write
 
-Argument = str | bytes
 Sheet = list[Argument]
 
 ANY_LEASE = "*"  # what is written over may be held by anybody

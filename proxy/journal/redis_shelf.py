@@ -12,7 +12,8 @@ from proxy.core.claim import Alias, ClaimRequest, Tombstone
 from proxy.core.frozen import frozen
 from proxy.core.operation import Operation
 from proxy.journal import claiming
-from proxy.journal.redis_sheets import Argument, Row, alias_in, row_of, tombstone_in, word_of
+from proxy.journal.redis_connection import Argument
+from proxy.journal.redis_sheets import Row, alias_in, row_of, tombstone_in, word_of
 
 
 class NotLookedUp(Exception):

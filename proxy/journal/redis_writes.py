@@ -16,11 +16,11 @@ from proxy.core.errors import JournalUnavailable
 from proxy.core.operation import Operation
 from proxy.journal import claiming, redis_scripts, steps
 from proxy.journal.base import Change
+from proxy.journal.redis_connection import Argument
 from proxy.journal.redis_lane import Binding, Lane
 from proxy.journal.redis_restoring import put_back
 from proxy.journal.redis_sheets import (
     LATER,
-    Argument,
     Row,
     Sheet,
     alias_text_of,
