@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from bench.load import Job, Tally
 from bench.processes import BenchError, Started
-from proxy.journal import redis_scripts
+from paywitness.journal.redis import scripts
 
 _PATIENCE_S = 5.0
 _LINES_MAX = 10_000
@@ -60,8 +60,8 @@ def capture(redis: Started, paywitness: Started, path: str) -> Captured:
         if reader.readline() != b"+OK\r\n":
             raise BenchError("Redis does not let itself be watched")
         client_key = _call(paywitness, path)
-        claim = _command(reader, redis_scripts.CLAIM.sha)
-        return Captured(claim, _command(reader, redis_scripts.RECORD.sha), client_key)
+        claim = _command(reader, scripts.CLAIM.sha)
+        return Captured(claim, _command(reader, scripts.RECORD.sha), client_key)
 
 
 def _call(paywitness: Started, path: str) -> bytes:

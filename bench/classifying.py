@@ -11,11 +11,11 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from proxy.core.classify import Asked, ClassifyRules, classify
-from proxy.core.evidence import Evidence, NetworkPhase, Response
-from proxy.core.frozen import frozen
-from proxy.policy.book import load_directory
-from proxy.policy.shipped import shipped_directory
+from paywitness.core.classify import ClassifyRules, ExpectedPayment, classify
+from paywitness.core.evidence import Evidence, NetworkPhase, Response
+from paywitness.core.record import record
+from paywitness.policy.book import load_directory
+from paywitness.policy.shipped_policies import shipped_directory
 
 AIM_US = 100.0
 _STATUSES = (200, 400, 402, 409, 429, 500)
@@ -34,7 +34,7 @@ _BODY = json.dumps(
 ).encode()
 
 
-@frozen
+@record
 class Cost:
     operation: str  # stripe.sale
     rows: int  # that are looked at
@@ -75,5 +75,5 @@ def _seconds(rules: ClassifyRules, status_code: int, calls: int) -> float:
     evidence = Evidence(NetworkPhase.COMPLETE, 700, None, response, "answered", 0.001)
     began = time.thread_time()
     for _ in range(calls):
-        classify(evidence, rules, Asked(None, "op_1"))
+        classify(evidence, rules, ExpectedPayment(None, "op_1"))
     return time.thread_time() - began

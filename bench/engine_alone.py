@@ -16,20 +16,20 @@ from pathlib import Path
 
 import uvloop
 
-from proxy.chance import SystemChance
-from proxy.clock import SystemClock
-from proxy.core.call import Call
-from proxy.core.evidence import Evidence, NetworkPhase, Response
-from proxy.engine.attempt import Sender
-from proxy.engine.engine import Engine
-from proxy.engine.steps import NoSteps
-from proxy.journal.memory import MemoryJournal
-from proxy.policy.book import PolicyBook, load_file
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
-from proxy.vault import RingKey, Vault
-from proxy.wiring import Bounds, Ground, assemble
+from paywitness.clock import SystemClock
+from paywitness.core.call import Call
+from paywitness.core.evidence import Evidence, NetworkPhase, Response
+from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.engine import Engine
+from paywitness.engine.failpoints import NoFailpoints
+from paywitness.policy.book import PolicyBook, load_file
+from paywitness.randomness import SystemRandomness
+from paywitness.secrets import RingKey, Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
+from paywitness.wiring import EngineSettings, Platform, assemble
+from tests.journal.memory import MemoryJournal
 
 _CALLERS = 10
 _WARM_CALLS = 300
@@ -77,15 +77,15 @@ def _call(number: int) -> Call:
 
 
 def engine_of(policies: Path) -> Engine:
-    clock, chance = SystemClock(), SystemChance()
+    clock, chance = SystemClock(), SystemRandomness()
     logger = logging.getLogger("paywitness")
     logger.setLevel(logging.INFO)
-    telemetry = Telemetry(Metrics("bench", clock.now), Logs(logger))
+    telemetry = Telemetry(Metrics("bench", clock.now), LogWriter(logger))
     vault = Vault(b"an identity secret of the bench", (RingKey("k1", bytes(32)),), chance.nonce)
-    ground = Ground(MemoryJournal(clock=clock), vault, clock, chance, NoSteps(), telemetry, {})
-    parts = assemble(ground, Bounds(), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
-    sender = Sender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
-    parts.engine.carry = replace(parts.engine.carry, sender=sender)
+    ground = Platform(MemoryJournal(clock=clock), vault, clock, chance, NoFailpoints(), telemetry, {})
+    parts = assemble(ground, EngineSettings(), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
+    sender = AttemptSender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
+    parts.engine.pipeline = replace(parts.engine.pipeline, sender=sender)
     return parts.engine
 
 
@@ -99,7 +99,7 @@ async def drive(engine: Engine, first: int, calls: int) -> float:
 
 async def _caller(engine: Engine, first: int, calls: int) -> None:
     for number in range(first, first + calls):
-        reply = await engine.answer(_call(number), lambda: True)
+        reply = await engine.reply_to(_call(number), lambda: True)
         if reply.status_code != 200:
             raise RuntimeError(f"answered {reply.status_code}: no clean path")
 

@@ -11,14 +11,7 @@ from typing import Any
 
 import redis as redis_client
 
-from bench.processes import (
-    BenchError,
-    LoadProcess,
-    Started,
-    start_paywitness_on_redis,
-    start_provider,
-    start_redis,
-)
+from bench.processes import BenchError, LoadProcess, Started, start_paywitness_on_redis, start_provider, start_redis
 from bench.rounds import PATH_OF_PAYWITNESS, Route, Say, drive, scratch_folder
 
 _CALLERS = 16

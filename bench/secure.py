@@ -41,7 +41,7 @@ from bench.processes import (
 )
 from bench.proxies import fetched, start_proxies
 from bench.rounds import PATH, PATH_OF_PAYWITNESS, Plan, Route, Say, Turns, scratch_folder
-from proxy.authority.certificates import make_authority, make_leaf
+from paywitness.transparent.local_ca import make_host_certificate, make_local_ca
 
 CONCURRENCY = 64
 _ROUTES = (PASS_THROUGH, *PLAIN, NGINX, PAYWITNESS_REDIS)
@@ -127,10 +127,10 @@ def with_tls(name: str) -> str:
 def certified(folder: Path) -> Secured:
     """A certificate for the provider from an authority of its own."""
     now = datetime.now(UTC)
-    authority = make_authority([_HOST], now)
+    authority = make_local_ca([_HOST], now)
     roots, certificate = folder / "roots.pem", folder / "provider.pem"
     roots.write_bytes(authority.pem)
-    certificate.write_bytes(make_leaf(authority, _HOST, ec.generate_private_key(ec.SECP256R1()), now).pem)
+    certificate.write_bytes(make_host_certificate(authority, _HOST, ec.generate_private_key(ec.SECP256R1()), now).pem)
     return Secured(certificate, roots)
 
 

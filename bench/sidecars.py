@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.figures import Cell, Ratio, Summary, calls_ratio, cpu_ratio, summaries
-from bench.processes import (
-    LoadProcess,
-    Started,
-    free_port,
-    start_paywitness,
-    start_provider,
-    start_redis,
-    url_of,
-)
+from bench.processes import LoadProcess, Started, free_port, start_paywitness, start_provider, start_redis, url_of
 from bench.rounds import PATH_OF_PAYWITNESS, Plan, Route, Say, drive, scratch_folder
 
 CONCURRENCY = 64

@@ -27,7 +27,7 @@ from bench.processes import (
 from bench.proxies import fetched, start_proxies
 from bench.rounds import Plan, Say, scratch_folder
 
-_IMPORTS = {PASS_THROUGH: "bench.passthrough", PAYWITNESS: "proxy.cli.run"}  # commands are loaded when asked for
+_IMPORTS = {PASS_THROUGH: "bench.passthrough", PAYWITNESS: "paywitness.cli.run"}  # commands are loaded when asked for
 _TIMED = "import time; began = time.perf_counter(); import {}; print(time.perf_counter() - began)"
 
 

@@ -23,12 +23,10 @@ from typing import Any
 import uvloop
 
 from bench.engine_alone import drive, engine_of
-from proxy.engine.engine import Engine
-from proxy.telemetry.lines import JsonLines
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
-from proxy.telemetry.tracing import Listeners
+from paywitness.engine.engine import Engine
+from paywitness.telemetry.emitter import EventListeners, Telemetry
+from paywitness.telemetry.logs import JsonLogFormatter, LogWriter
+from paywitness.telemetry.metrics import Metrics
 
 SHIPPED = "as shipped: metrics, log level info"
 NO_METRICS = "without metrics"
@@ -96,20 +94,20 @@ def _engines(policies: Path) -> dict[str, Engine]:
     }
 
 
-def _every_line() -> Logs:
+def _every_line() -> LogWriter:
     logger = logging.getLogger("bench.every_line")  # not ours: its level is its own
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     handler = logging.StreamHandler(_Nowhere())
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLogFormatter())
     logger.addHandler(handler)
-    return Logs(logger)
+    return LogWriter(logger)
 
 
 async def _records(engine: Engine) -> list[Any]:
     """What is told of some clean calls that follow others."""
     told: list[Any] = []
-    engine.telemetry.tell = told.append  # type: ignore[method-assign,assignment]  # of this one engine
+    engine.telemetry.emit = told.append  # type: ignore[method-assign,assignment]  # of this one engine
     await drive(engine, 10**6, _LISTENED)
     return told
 
@@ -133,7 +131,7 @@ def _spans_us(records: list[Any], metrics: Metrics) -> float | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-        from proxy.telemetry.spans import Spans
+        from paywitness.telemetry.spans import Spans
     except ImportError:
         return None
 
@@ -145,8 +143,10 @@ def _spans_us(records: list[Any], metrics: Metrics) -> float | None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Nobody(), max_queue_size=2**16))
     tracing = Spans(provider, time.time)
-    none: Listeners = {type(record): (_ignore, _ignore) for record in records}
-    listeners = tracing.joined({**Telemetry(metrics, Logs(logging.getLogger("bench")))._listeners, **none})
+    none: EventListeners = {type(record): (_ignore, _ignore) for record in records}
+    listeners = tracing.with_span_listeners(
+        {**Telemetry(metrics, LogWriter(logging.getLogger("bench")))._listeners, **none}
+    )
     parts, each = [], len(records) // _LISTENED
     for _ in range(_PARTS):
         began_s = time.process_time()

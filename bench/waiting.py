@@ -144,7 +144,10 @@ def policy(top: Path, provider: Started, number: int) -> str:
 
 async def _grown(proxy: _Proxy, provider: Started, levels: tuple[int, ...]) -> dict[int, float]:
     await _held(proxy, provider, _WARM_CALLS)
-    return {0: rss_bytes(proxy.process.pid) / 1e6, **{level: await _held(proxy, provider, level) for level in levels}}
+    return {
+        0: rss_bytes(proxy.process.pid) / 1e6,
+        **{level: await _held(proxy, provider, level) for level in levels},
+    }
 
 
 async def _held(proxy: _Proxy, provider: Started, calls: int) -> float:

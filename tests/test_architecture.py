@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -21,12 +21,14 @@ TOP = Path(__file__).resolve().parent.parent
 # From left to right. A room sees the rooms of the layers left of it; siblings do not see each other.
 LAYERS = (
     ("core",),
-    ("clock", "chance", "tasks", "settings", "vault"),
-    ("policy", "journal", "limits", "upstream", "schemes", "telemetry", "keyring", "authority"),
+    ("ids",),
+    ("clock", "randomness", "tasks", "settings"),
+    ("secrets", "redis"),
+    ("policy", "journal", "limits", "upstream", "webhook_signatures", "telemetry", "transparent"),
     ("engine",),
-    ("edge", "admin", "workbench", "redirect"),
+    ("server", "admin", "tools"),
     ("wiring",),
-    ("serving",),
+    ("process",),
     ("cli",),
 )
 LEFT_OF = {
@@ -34,18 +36,19 @@ LEFT_OF = {
     for place, rooms in enumerate(LAYERS)
     for room in rooms
 }
+SANDBOX = "paywitness_sandbox"  # a package of its own: the referee shares not a line with those it judges
 SEES = LEFT_OF | {
-    "sandbox": frozenset(),  # the referee: it shares not a line with those it judges
-    "demo": LEFT_OF["cli"] | {"sandbox"},
-    "cli": LEFT_OF["cli"] | {"sandbox", "demo"},
+    SANDBOX: frozenset(),
+    "demo": LEFT_OF["cli"] | {SANDBOX},
+    "cli": LEFT_OF["cli"] | {SANDBOX, "demo"},
     "__main__": frozenset({"cli"}),
 }
 
 # The few rooms that a rule does not bind. The sandbox may not see our clock, so it has its own of everything.
-MAY_READ_TIME = {"clock", "sandbox", "demo"}
-MAY_DRAW = {"chance", "sandbox", "demo"}
-MAY_START_TASKS = {"tasks", "sandbox"}
-MAY_PRINT = {"cli", "demo", "sandbox"}
+MAY_READ_TIME = {"clock", SANDBOX, "demo"}
+MAY_DRAW = {"randomness", SANDBOX, "demo"}
+MAY_START_TASKS = {"tasks", SANDBOX}
+MAY_PRINT = {"cli", "demo", SANDBOX}
 
 # What the core may import besides itself: the part of the standard library that only computes.
 PURE = set(
@@ -68,7 +71,7 @@ NAMES_OF_NOTHING = set(
 )
 ABBREVIATIONS = set("op ctx cfg resp req msg mgr svc evt".split())
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 MACHINE_PATH = re.compile(r"/(?:wor[k]|roo[t])/")
@@ -81,13 +84,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Module:
-    path: PurePosixPath  # from the top of the repository: proxy/core/money.py
+    path: PurePosixPath  # from the top of the repository: proxy/paywitness/core/money.py
     text: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """proxy/core/money.py: proxy, core, money. A package's own module bears the package's name."""
+        """proxy/paywitness/core/money.py: paywitness, core, money. A package's own module bears the package's name."""
         names = self.path.with_suffix("").parts
+        names = names[1:] if names[0] == "proxy" else names
         return names[:-1] if self.is_package else names
 
     @property
@@ -96,8 +100,8 @@ class Module:
 
     @property
     def room(self) -> str:
-        """Empty for proxy/__init__.py, which is the sign above the door."""
-        return self.names[1] if len(self.names) > 1 else ""
+        """Empty for proxy/paywitness/__init__.py. The sandbox is one room."""
+        return room_of(self.names)
 
     @property
     def nodes(self) -> list[ast.AST]:
@@ -110,6 +114,13 @@ class Module:
 @cache
 def _nodes(text: str) -> list[ast.AST]:
     return list(ast.walk(ast.parse(text)))
+
+
+def room_of(names: Sequence[str]) -> str:
+    """The room of a dotted name: paywitness.core.money is in core, paywitness_sandbox.bank.ledger in the sandbox."""
+    if names[0] == SANDBOX:
+        return SANDBOX
+    return names[1] if names[0] == "paywitness" and len(names) > 1 else ""
 
 
 Rule = Callable[[Module], Iterator[str]]
@@ -162,11 +173,11 @@ def within(name: str, allowed: set[str]) -> bool:
 
 def imports_only_from_rooms_to_the_left(module: Module) -> Iterator[str]:
     for node, name, _ in imports(module):
-        top, *rest = name.split(".")
-        if top != "proxy" or not rest or rest[0] == module.room:
+        room = room_of(name.split("."))
+        if not room or room == module.room:
             continue
-        if rest[0] not in SEES.get(module.room, frozenset()):
-            yield module.at(node, f"{module.room or 'proxy/__init__.py'} may not see {rest[0]} ({name})")
+        if room not in SEES.get(module.room, frozenset()):
+            yield module.at(node, f"{module.room or 'paywitness/__init__.py'} may not see {room} ({name})")
 
 
 def stands_in_a_room_of_the_plan(module: Module) -> Iterator[str]:
@@ -179,7 +190,7 @@ def computes_and_does_nothing_else(module: Module) -> Iterator[str]:
     if module.room != "core":
         return
     for node, name, _ in imports(module):
-        if not within(name, PURE | {"proxy.core"}):
+        if not within(name, PURE | {"paywitness.core"}):
             yield module.at(node, f"core imports {name}, which is not on the list of what only computes")
     for node in module.nodes:
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncWith | ast.AsyncFor):
@@ -207,10 +218,10 @@ def draws_no_chance(module: Module) -> Iterator[str]:
         return
     for node, name, _ in imports(module):
         if within(name, {"random", "secrets"}):
-            yield module.at(node, f"{name} outside chance.py: take a Chance")
+            yield module.at(node, f"{name} outside randomness.py: take a Randomness")
     for found, name in references(module):
         if name in DRAWS:
-            yield module.at(found, f"{name} outside chance.py: take a Chance")
+            yield module.at(found, f"{name} outside randomness.py: take a Randomness")
 
 
 def starts_no_bare_task(module: Module) -> Iterator[str]:
@@ -270,9 +281,9 @@ def says_what_it_is(module: Module) -> Iterator[str]:
 
 
 def keeps_the_front_door_free_of_code(module: Module) -> Iterator[str]:
-    if not module.room:
+    if module.names == ("paywitness",):
         for statement in ast.parse(module.text).body[1:]:
-            yield module.at(statement, "proxy/__init__.py is a docstring and nothing else")
+            yield module.at(statement, "paywitness/__init__.py is a docstring and nothing else")
 
 
 def bears_a_name_of_the_domain(module: Module) -> Iterator[str]:
@@ -323,90 +334,114 @@ def case(rule: Rule, path: str, text: str, name: str = "") -> object:
 
 
 BAD = [
-    case(imports_only_from_rooms_to_the_left, "proxy/core/x.py", "from proxy.clock import Clock"),
-    case(imports_only_from_rooms_to_the_left, "proxy/core/x.py", "from proxy import clock"),
-    case(imports_only_from_rooms_to_the_left, "proxy/core/x.py", "from ..clock import Clock"),
-    case(imports_only_from_rooms_to_the_left, "proxy/core/__init__.py", "from .. import clock"),
-    case(imports_only_from_rooms_to_the_left, "proxy/vault.py", "from proxy.chance import Chance"),
-    case(imports_only_from_rooms_to_the_left, "proxy/journal/x.py", "import proxy.policy.book"),
-    case(imports_only_from_rooms_to_the_left, "proxy/engine/x.py", "import proxy.edge as front"),
-    case(imports_only_from_rooms_to_the_left, "proxy/edge/x.py", "def late():\n    from proxy.admin import api"),
-    case(imports_only_from_rooms_to_the_left, "proxy/sandbox/x.py", "from proxy.core.money import Money"),
-    case(imports_only_from_rooms_to_the_left, "proxy/wiring.py", "from proxy.sandbox import server"),
-    case(imports_only_from_rooms_to_the_left, "proxy/demo/x.py", "from proxy.cli import main"),
-    case(imports_only_from_rooms_to_the_left, "proxy/__init__.py", "from proxy.cli import main"),
-    case(stands_in_a_room_of_the_plan, "proxy/attic/x.py", "", "attic"),
-    case(stands_in_a_room_of_the_plan, "proxy/attic.py", "", "attic.py"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "import asyncio"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "import logging"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "import time"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "from urllib.request import urlopen"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "from jmespath import compile"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "async def decide(): ..."),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "open('it')"),
-    case(reads_no_time, "proxy/engine/x.py", "import time\ntime.time()"),
-    case(reads_no_time, "proxy/engine/x.py", "import time as watch\nread = watch.monotonic"),
-    case(reads_no_time, "proxy/engine/x.py", "from time import perf_counter as tick\ntick()"),
-    case(reads_no_time, "proxy/core/x.py", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
-    case(reads_no_time, "proxy/core/x.py", "import datetime\ndatetime.date.today()"),
-    case(reads_no_time, "proxy/edge/x.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(1)"),
-    case(draws_no_chance, "proxy/core/x.py", "import random"),
-    case(draws_no_chance, "proxy/vault.py", "from secrets import token_hex"),
-    case(draws_no_chance, "proxy/vault.py", "import os\nos.urandom(12)"),
-    case(draws_no_chance, "proxy/edge/x.py", "from uuid import uuid4\nuuid4()"),
-    case(starts_no_bare_task, "proxy/engine/x.py", "import asyncio\nasyncio.create_task(work())"),
-    case(starts_no_bare_task, "proxy/engine/x.py", "loop.create_task(work())"),
-    case(starts_no_bare_task, "proxy/engine/x.py", "from asyncio import ensure_future"),
-    case(prints_nothing, "proxy/engine/x.py", "print('here')"),
-    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(r'(?:a++b)*+')"),
-    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(rb'(?:a++b)?+c')"),
-    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(rf'(?:{a}b)++')"),
-    case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept Exception: pass"),
-    case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept: ..."),
-    case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept (OSError, BaseException): pass"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/core/x.py", "from paywitness.clock import Clock"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/core/x.py", "from paywitness import clock"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/core/x.py", "from ..clock import Clock"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/core/__init__.py", "from .. import clock"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/tasks.py", "from paywitness.clock import Clock"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/journal/x.py", "import paywitness.policy.book"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/engine/x.py", "import paywitness.server as front"),
+    case(
+        imports_only_from_rooms_to_the_left,
+        "proxy/paywitness/server/x.py",
+        "def late():\n    from paywitness.admin import api",
+    ),
+    case(
+        imports_only_from_rooms_to_the_left, "proxy/paywitness_sandbox/x.py", "from paywitness.core.money import Money"
+    ),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/wiring.py", "from paywitness_sandbox import server"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/demo/x.py", "from paywitness.cli import main"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/__init__.py", "from paywitness.cli import main"),
+    case(stands_in_a_room_of_the_plan, "proxy/paywitness/attic/x.py", "", "attic"),
+    case(stands_in_a_room_of_the_plan, "proxy/paywitness/attic.py", "", "attic.py"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "import asyncio"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "import logging"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "import time"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "from urllib.request import urlopen"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "from jmespath import compile"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "async def decide(): ..."),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "open('it')"),
+    case(reads_no_time, "proxy/paywitness/engine/x.py", "import time\ntime.time()"),
+    case(reads_no_time, "proxy/paywitness/engine/x.py", "import time as watch\nread = watch.monotonic"),
+    case(reads_no_time, "proxy/paywitness/engine/x.py", "from time import perf_counter as tick\ntick()"),
+    case(reads_no_time, "proxy/paywitness/core/x.py", "from datetime import datetime, UTC\ndatetime.now(UTC)"),
+    case(reads_no_time, "proxy/paywitness/core/x.py", "import datetime\ndatetime.date.today()"),
+    case(
+        reads_no_time, "proxy/paywitness/server/x.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(1)"
+    ),
+    case(draws_no_chance, "proxy/paywitness/core/x.py", "import random"),
+    case(draws_no_chance, "proxy/paywitness/secrets.py", "from secrets import token_hex"),
+    case(draws_no_chance, "proxy/paywitness/secrets.py", "import os\nos.urandom(12)"),
+    case(draws_no_chance, "proxy/paywitness/server/x.py", "from uuid import uuid4\nuuid4()"),
+    case(starts_no_bare_task, "proxy/paywitness/engine/x.py", "import asyncio\nasyncio.create_task(work())"),
+    case(starts_no_bare_task, "proxy/paywitness/engine/x.py", "loop.create_task(work())"),
+    case(starts_no_bare_task, "proxy/paywitness/engine/x.py", "from asyncio import ensure_future"),
+    case(prints_nothing, "proxy/paywitness/engine/x.py", "print('here')"),
+    case(repeats_no_group_possessively, "proxy/paywitness/core/x.py", "re.compile(r'(?:a++b)*+')"),
+    case(repeats_no_group_possessively, "proxy/paywitness/core/x.py", "re.compile(rb'(?:a++b)?+c')"),
+    case(repeats_no_group_possessively, "proxy/paywitness/core/x.py", "re.compile(rf'(?:{a}b)++')"),
+    case(swallows_no_exception_whole, "proxy/paywitness/cli/x.py", "try: act()\nexcept Exception: pass"),
+    case(swallows_no_exception_whole, "proxy/paywitness/cli/x.py", "try: act()\nexcept: ..."),
+    case(swallows_no_exception_whole, "proxy/paywitness/cli/x.py", "try: act()\nexcept (OSError, BaseException): pass"),
     case(
         swallows_no_exception_whole,
-        "proxy/cli/x.py",
+        "proxy/paywitness/cli/x.py",
         "from contextlib import suppress\nwith suppress(Exception): act()",
     ),
-    case(says_what_it_is, "proxy/core/x.py", "total = 1"),
-    case(says_what_it_is, "proxy/core/__init__.py", "", "empty"),
-    case(keeps_the_front_door_free_of_code, "proxy/__init__.py", '"""Paywitness."""\n__version__ = "1"'),
-    case(bears_a_name_of_the_domain, "proxy/core/utils.py", "", "utils"),
-    case(bears_a_name_of_the_domain, "proxy/handlers/x.py", "", "handlers"),
-    case(spells_its_names_out, "proxy/core/x.py", "def decide(ctx): ..."),
-    case(spells_its_names_out, "proxy/core/x.py", "def decide(*, op_id): ..."),
-    case(spells_its_names_out, "proxy/core/x.py", "def send_req(): ..."),
-    case(spells_its_names_out, "proxy/core/x.py", "class Sent:\n    resp: bytes"),
-    case(spells_its_names_out, "proxy/core/x.py", "self._cfg = settings"),
-    case(fits_in_the_head, "proxy/core/x.py", "\n" * 401, "401 lines"),
-    case(fits_in_the_head, "proxy/core/x.py", long_function(71), "71 lines in a function"),
+    case(says_what_it_is, "proxy/paywitness/core/x.py", "total = 1"),
+    case(says_what_it_is, "proxy/paywitness/core/__init__.py", "", "empty"),
+    case(keeps_the_front_door_free_of_code, "proxy/paywitness/__init__.py", '"""Paywitness."""\n__version__ = "1"'),
+    case(bears_a_name_of_the_domain, "proxy/paywitness/core/utils.py", "", "utils"),
+    case(bears_a_name_of_the_domain, "proxy/paywitness/handlers/x.py", "", "handlers"),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "def decide(ctx): ..."),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "def decide(*, op_id): ..."),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "def send_req(): ..."),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "class Sent:\n    resp: bytes"),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "self._cfg = settings"),
+    case(fits_in_the_head, "proxy/paywitness/core/x.py", "\n" * 501, "501 lines"),
+    case(fits_in_the_head, "proxy/paywitness/core/x.py", long_function(71), "71 lines in a function"),
 ]
 GOOD = [
-    case(imports_only_from_rooms_to_the_left, "proxy/engine/x.py", "from proxy.journal.base import Journal"),
-    case(imports_only_from_rooms_to_the_left, "proxy/engine/x.py", "from .gate import Gate"),
-    case(imports_only_from_rooms_to_the_left, "proxy/cli/x.py", "from proxy.sandbox import server"),
-    case(imports_only_from_rooms_to_the_left, "proxy/demo/x.py", "from proxy import wiring, sandbox"),
-    case(imports_only_from_rooms_to_the_left, "proxy/sandbox/faults/x.py", "from proxy.sandbox.ledger import Ledger"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "from collections.abc import Mapping"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "from urllib import parse"),
-    case(computes_and_does_nothing_else, "proxy/core/x.py", "from proxy.core.money import Money"),
-    case(computes_and_does_nothing_else, "proxy/upstream/x.py", "import asyncio"),
-    case(reads_no_time, "proxy/clock.py", "import time\ntime.time()"),
-    case(reads_no_time, "proxy/engine/x.py", "self.time.time()"),
-    case(reads_no_time, "proxy/core/x.py", "from datetime import datetime, UTC\ndatetime.fromtimestamp(at, UTC)"),
-    case(reads_no_time, "proxy/edge/x.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(0)"),
-    case(draws_no_chance, "proxy/chance.py", "import random"),
-    case(draws_no_chance, "proxy/core/x.py", "from uuid import UUID\nUUID(bytes=sixteen)"),
-    case(starts_no_bare_task, "proxy/tasks.py", "loop.create_task(work())"),
-    case(repeats_no_group_possessively, "proxy/core/x.py", "re.compile(r'(?:a++b)*c*+')"),
-    case(repeats_no_group_possessively, "proxy/core/x.py", 're.compile(r"[!$&\'()*+,;=]+")'),
-    case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept OSError: pass"),
-    case(swallows_no_exception_whole, "proxy/cli/x.py", "try: act()\nexcept Exception as error: tell(error)"),
-    case(bears_a_name_of_the_domain, "proxy/core/operation.py", "", "operation"),
-    case(spells_its_names_out, "proxy/core/x.py", "operation = context.request"),
-    case(fits_in_the_head, "proxy/core/x.py", "\n" * 400, "400 lines"),
-    case(fits_in_the_head, "proxy/core/x.py", long_function(70), "70 lines in a function"),
+    case(
+        imports_only_from_rooms_to_the_left,
+        "proxy/paywitness/engine/x.py",
+        "from paywitness.journal.base import Journal",
+    ),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/engine/x.py", "from .gate import Gate"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/cli/x.py", "from paywitness_sandbox import server"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/demo/x.py", "from paywitness import wiring"),
+    case(
+        imports_only_from_rooms_to_the_left,
+        "proxy/paywitness_sandbox/faults/x.py",
+        "from paywitness_sandbox.bank.ledger import Ledger",
+    ),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "from collections.abc import Mapping"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "from urllib import parse"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "from paywitness.core.money import Money"),
+    case(computes_and_does_nothing_else, "proxy/paywitness/upstream/x.py", "import asyncio"),
+    case(reads_no_time, "proxy/paywitness/clock.py", "import time\ntime.time()"),
+    case(reads_no_time, "proxy/paywitness/engine/x.py", "self.time.time()"),
+    case(
+        reads_no_time,
+        "proxy/paywitness/core/x.py",
+        "from datetime import datetime, UTC\ndatetime.fromtimestamp(at, UTC)",
+    ),
+    case(
+        reads_no_time, "proxy/paywitness/server/x.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(0)"
+    ),
+    case(draws_no_chance, "proxy/paywitness/randomness.py", "import random"),
+    case(draws_no_chance, "proxy/paywitness/core/x.py", "from uuid import UUID\nUUID(bytes=sixteen)"),
+    case(starts_no_bare_task, "proxy/paywitness/tasks.py", "loop.create_task(work())"),
+    case(repeats_no_group_possessively, "proxy/paywitness/core/x.py", "re.compile(r'(?:a++b)*c*+')"),
+    case(repeats_no_group_possessively, "proxy/paywitness/core/x.py", 're.compile(r"[!$&\'()*+,;=]+")'),
+    case(swallows_no_exception_whole, "proxy/paywitness/cli/x.py", "try: act()\nexcept OSError: pass"),
+    case(
+        swallows_no_exception_whole, "proxy/paywitness/cli/x.py", "try: act()\nexcept Exception as error: tell(error)"
+    ),
+    case(bears_a_name_of_the_domain, "proxy/paywitness/core/operation.py", "", "operation"),
+    case(spells_its_names_out, "proxy/paywitness/core/x.py", "operation = context.request"),
+    case(fits_in_the_head, "proxy/paywitness/core/x.py", "\n" * 500, "500 lines"),
+    case(fits_in_the_head, "proxy/paywitness/core/x.py", long_function(70), "70 lines in a function"),
 ]
 
 
@@ -435,7 +470,7 @@ def assert_kept(rule: Rule, *folders: str) -> None:
 
 
 def test_the_house_is_found() -> None:
-    assert {"proxy/__init__.py", "proxy/clock.py", "proxy/core/__init__.py"} <= {
+    assert {"proxy/paywitness/__init__.py", "proxy/paywitness/clock.py", "proxy/paywitness_sandbox/__init__.py"} <= {
         str(module.path) for module in modules_of("proxy")
     }
 
@@ -456,7 +491,7 @@ def test_time_is_read_only_by_the_clock() -> None:
     assert_kept(reads_no_time, "proxy")
 
 
-def test_randomness_comes_only_from_chance() -> None:
+def test_random_values_come_only_from_randomness() -> None:
     assert_kept(draws_no_chance, "proxy")
 
 

@@ -51,12 +51,12 @@ from bench.provider import ProviderConnection
 from bench.proxies import CONFIGURATIONS, filled, start_proxies
 from bench.report import table
 from bench.rounds import PATH, PATH_OF_PAYWITNESS, Plan, Route, Turns, run, scratch_folder
-from proxy.core.operation import Outcome
-from proxy.journal.base import Listing
-from proxy.journal.redis_connection import packed
-from proxy.policy.book import load_directory
+from paywitness.core.operation import Outcome
+from paywitness.journal.base import OperationQuery
+from paywitness.policy.book import load_directory
+from paywitness.redis.connection import pack_command
 from tests.journal.redis_server import RedisServer
-from tests.policy.pack import BOOK
+from tests.policy.shipped import BOOK
 
 TOP = Path(__file__).resolve().parent.parent
 
@@ -78,7 +78,7 @@ def test_a_command_is_read_from_monitor_as_it_was_sent_whatever_bytes_are_in_it(
         monitor.sendall(b"MONITOR\r\n")
         reader = both.enter_context(monitor.makefile("rb"))
         assert reader.readline() == b"+OK\r\n"
-        client.sendall(packed(sent))
+        client.sendall(pack_command(sent))
         assert words_in(reader.readline()) == sent
 
 
@@ -420,7 +420,7 @@ def test_memory_is_measured_over_as_many_operations_as_were_asked_for() -> None:
 async def test_the_engine_alone_makes_whole_payments() -> None:
     engine = engine_of(TOP / "policies")
     await drive(engine, 0, 20)
-    operations = await engine.journal.listing(Listing())
+    operations = await engine.journal.find_operations(OperationQuery())
     assert [operation.outcome for operation in operations] == [Outcome.SUCCEEDED] * 20
     for operation in operations:
         assert all((operation.key, operation.provider, operation.operation, operation.account, operation.client_key))

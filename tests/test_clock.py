@@ -6,7 +6,7 @@ import time
 import pytest
 import uvloop
 
-from proxy.clock import Clock, SystemClock
+from paywitness.clock import Clock, SystemClock
 
 
 @pytest.fixture

@@ -27,22 +27,29 @@ from bench.compare.scenarios import LOAD_S_MIN, QUICK, SCENARIOS, Pace, minutes_
 from bench.compare.staging import Played, known_of, started
 from bench.compare.verdicts import aims, wins_of_peers
 from bench.processes import BenchError, NotMeasured
-from proxy.demo.verdict import Told
-from proxy.sandbox.ledger import Entry, Kind
-from proxy.sandbox.schedule import parse_schedule
+from paywitness.demo.score import ReportedOutcome
+from paywitness_sandbox.bank.ledger import EntryKind, LedgerEntry
+from paywitness_sandbox.faults.selection import parse_schedule
 
 LANE = {lane.name: lane for lane in LANES}
 SCENARIO = {scenario.name: scenario for scenario in SCENARIOS}
 PACE = Pace(lead_s=2, trouble_s=6, after_s=4, orders_per_s=2, settle_s=0, lanes_at_once=4)
 
 
-def order(number: int, told: Told, placed_s: float = 0.0, *, first: Told | None = None, took_s: float = 0.1) -> Order:
+def order(
+    number: int,
+    told: ReportedOutcome,
+    placed_s: float = 0.0,
+    *,
+    first: ReportedOutcome | None = None,
+    took_s: float = 0.1,
+) -> Order:
     return Order(f"o-{number}", number, placed_s, (placed_s,), first or told, told, placed_s + took_s)
 
 
-def charges(*numbers: int) -> list[Entry]:
+def charges(*numbers: int) -> list[LedgerEntry]:
     return [
-        Entry(seq, 0.0, Kind.CHARGE, f"ch_{seq}", f"ch_{seq}", None, f"o-{number}", 1099, "EUR")
+        LedgerEntry(seq, 0.0, EntryKind.CHARGE, f"ch_{seq}", f"ch_{seq}", None, f"o-{number}", 1099, "EUR")
         for seq, number in enumerate(numbers)
     ]
 
@@ -51,7 +58,7 @@ def observed(
     orders: Sequence[Order],
     charged: Sequence[int],
     scenario: str = "lost_responses",
-    found: dict[str, Told] | None = None,
+    found: dict[str, ReportedOutcome] | None = None,
     arrived_s: Sequence[float] = (),
 ) -> Observed:
     arrivals = [Arrived(at_s, None) for at_s in arrived_s]
@@ -59,23 +66,30 @@ def observed(
 
 
 def test_a_charge_that_its_shop_does_not_know_of_is_lost_and_one_found_out_later_is_not() -> None:
-    orders = [order(1, Told.UNKNOWN), order(2, Told.UNKNOWN), order(3, Told.FAILED), order(4, Told.UNKNOWN)]
-    figures = figures_of(observed(orders, [1, 2, 3], found={"o-2": Told.PAID, "o-4": Told.FAILED}), PACE)
+    orders = [
+        order(1, ReportedOutcome.UNKNOWN),
+        order(2, ReportedOutcome.UNKNOWN),
+        order(3, ReportedOutcome.FAILED),
+        order(4, ReportedOutcome.UNKNOWN),
+    ]
+    figures = figures_of(
+        observed(orders, [1, 2, 3], found={"o-2": ReportedOutcome.PAID, "o-4": ReportedOutcome.FAILED}), PACE
+    )
     assert (figures.lost, figures.unknown, figures.known_unpaid) == (2, 3, 1)
     assert figures.told_wrongly == 1  # of one of the two the shop only does not know
     assert (figures.resolved_rightly, figures.resolved_wrongly) == (2, 0)
 
 
 def test_what_was_found_out_against_the_ledger_was_found_out_wrongly() -> None:
-    orders = [order(1, Told.UNKNOWN), order(2, Told.UNKNOWN), order(3, Told.UNKNOWN)]
-    found = {"o-1": Told.FAILED, "o-2": Told.PAID, "o-3": Told.PAID}
+    orders = [order(1, ReportedOutcome.UNKNOWN), order(2, ReportedOutcome.UNKNOWN), order(3, ReportedOutcome.UNKNOWN)]
+    found = {"o-1": ReportedOutcome.FAILED, "o-2": ReportedOutcome.PAID, "o-3": ReportedOutcome.PAID}
     figures = figures_of(observed(orders, [1, 3, 3], found=found), PACE)
     assert (figures.resolved_rightly, figures.resolved_wrongly) == (0, 3)
     assert (figures.lost, figures.doubles) == (2, 1)
 
 
 def test_an_order_charged_twice_is_no_goodput_though_its_shop_was_told_paid() -> None:
-    figures = figures_of(observed([order(1, Told.PAID), order(2, Told.PAID)], [1, 2, 2]), PACE)
+    figures = figures_of(observed([order(1, ReportedOutcome.PAID), order(2, ReportedOutcome.PAID)], [1, 2, 2]), PACE)
     assert (figures.doubles, figures.lost, figures.goodput) == (1, 0, 0.5)
 
 
@@ -83,7 +97,12 @@ def test_recovery_ends_where_the_last_bad_moment_does() -> None:
     def recovery_s(bad_s: float) -> float | None:
         times = [8.0 + 0.5 * step for step in range(8)]
         orders = [
-            order(number, Told.PAID, at_s, first=Told.UNKNOWN if at_s <= bad_s else Told.PAID)
+            order(
+                number,
+                ReportedOutcome.PAID,
+                at_s,
+                first=ReportedOutcome.UNKNOWN if at_s <= bad_s else ReportedOutcome.PAID,
+            )
             for number, at_s in enumerate(times)
         ]
         return figures_of(observed(orders, range(8), "hard_outage"), PACE).recovery_s
@@ -94,11 +113,13 @@ def test_recovery_ends_where_the_last_bad_moment_does() -> None:
 
 
 def test_amplification_in_an_outage_is_told_before_and_after_a_circuit_can_have_opened() -> None:
-    orders = [order(number, Told.UNKNOWN, placed_s) for number, placed_s in enumerate((1.0, 3.0, 7.0))]
+    orders = [order(number, ReportedOutcome.UNKNOWN, placed_s) for number, placed_s in enumerate((1.0, 3.0, 7.0))]
     pace = replace(PACE, trouble_s=7)
     figures = figures_of(observed(orders, [], "hard_outage", arrived_s=[1.0, 2.5, 3.0, 3.5]), pace)
     assert (figures.amplification_early, figures.amplification_late) == (3.0, 0.0)
-    at_once = figures_of(observed([order(1, Told.UNKNOWN, 2.5)], [], "hard_outage", arrived_s=[2.5, 2.9, 3.1]), PACE)
+    at_once = figures_of(
+        observed([order(1, ReportedOutcome.UNKNOWN, 2.5)], [], "hard_outage", arrived_s=[2.5, 2.9, 3.1]), PACE
+    )
     assert (at_once.amplification_outset, at_once.amplification_early) == (2.0, 3.0)
     assert figures.amplification == pytest.approx(4 / 3)
     short = replace(PACE, trouble_s=6.9)
@@ -124,14 +145,14 @@ def test_a_client_calls_unknown_what_it_cannot_know() -> None:
 
 
 def test_tries_that_failed_for_certain_do_not_undo_an_earlier_doubt() -> None:
-    assert together([NOT_KNOWN, NOTHING_DONE]).told is Told.UNKNOWN
-    assert together([NOTHING_DONE, NOTHING_DONE]).told is Told.FAILED
-    assert together([NOT_KNOWN, PAID]).told is Told.PAID
+    assert together([NOT_KNOWN, NOTHING_DONE]).told is ReportedOutcome.UNKNOWN
+    assert together([NOTHING_DONE, NOTHING_DONE]).told is ReportedOutcome.FAILED
+    assert together([NOT_KNOWN, PAID]).told is ReportedOutcome.PAID
 
 
 def test_an_intent_is_known_when_it_may_be_paid_or_is() -> None:
-    assert known_of({"safe_to_pay": True}) is Told.FAILED
-    assert known_of({"safe_to_pay": False, "why_not": [{"outcome": "succeeded"}]}) is Told.PAID
+    assert known_of({"safe_to_pay": True}) is ReportedOutcome.FAILED
+    assert known_of({"safe_to_pay": False, "why_not": [{"outcome": "succeeded"}]}) is ReportedOutcome.PAID
     assert known_of({"safe_to_pay": False, "why_not": [{"outcome": "unknown"}]}) is None
     assert known_of({}) is None
 
@@ -174,7 +195,7 @@ def test_each_sidecar_of_envoy_has_a_listener_and_a_cluster_with_what_was_set(na
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
-GOOD = figures_of(observed([order(1, Told.PAID)], [1]), PACE)
+GOOD = figures_of(observed([order(1, ReportedOutcome.PAID)], [1]), PACE)
 
 
 def run_of(**lanes: Figures) -> Run:
@@ -240,7 +261,7 @@ def test_a_group_that_breaks_off_is_not_measured_and_the_others_are(monkeypatch:
     def broken(scenario, pace, group, *rest: object) -> Played:
         if group[0].name == "naive":
             raise BenchError("the providers did not start")
-        return Played([replace(observed([order(1, Told.PAID)], [1]), lane=lane) for lane in group])
+        return Played([replace(observed([order(1, ReportedOutcome.PAID)], [1]), lane=lane) for lane in group])
 
     monkeypatch.setattr("bench.compare.__main__.play", broken)
     lanes = [LANE["naive"], LANE["paywitness_1"]]
@@ -260,7 +281,7 @@ def test_a_run_that_is_broken_off_goes_on_at_the_next_scenario(tmp_path: Path, m
         if scenario.name == breaks_at:
             raise KeyboardInterrupt
         calls.append(scenario.name)
-        return Played([replace(observed([order(1, Told.PAID)], [1]), lane=lane) for lane in group])
+        return Played([replace(observed([order(1, ReportedOutcome.PAID)], [1]), lane=lane) for lane in group])
 
     monkeypatch.setattr("bench.compare.__main__.play", played)
     monkeypatch.setattr("bench.compare.__main__.KEPT", tmp_path / "kept" / "figures.json")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.reading import Advice
-from proxy.core.reply import PROBLEMS, Problem
+from paywitness.core.problems import PROBLEMS, Problem
+from paywitness.core.result import Advice
 from tests.e2e.sidecar import listens, wait_until
 from tests.ports import free_port
 
@@ -52,7 +52,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     policies.mkdir()
     for file in (TOP / "policies").glob("*.yaml"):
         (policies / file.name).write_text(file.read_text().replace("127.0.0.1:8702", f"127.0.0.1:{chosen['8702']}"))
-    command = [sys.executable, "-m", "proxy", "run", "--with-sandbox", "--policies", str(policies)]
+    command = [sys.executable, "-m", "paywitness", "run", "--with-sandbox", "--policies", str(policies)]
     for flag, number in (("--listen", "8700"), ("--admin", "8701"), ("--sandbox", "8702"), ("--webhooks", "8703")):
         command += [flag, f"127.0.0.1:{chosen[number]}"]
     command += ["--journal", f"sqlite:///{home / 'journal.db'}", "--home", str(home)]
@@ -73,7 +73,7 @@ def test_the_commands_of_a_page_do_what_it_says(ports: dict[str, str], page: str
     commands = [command for command in commands_of((TOP / page).read_text()) if runnable(command)]
     assert len(commands) >= at_least
     for command in commands:
-        text = command.text.replace(".venv/bin/paywitness", f"{sys.executable} -m proxy")
+        text = command.text.replace(".venv/bin/paywitness", f"{sys.executable} -m paywitness")
         for number in ("8700", "8701", "8702", "8703"):
             text = text.replace(f"127.0.0.1:{number}", f"127.0.0.1:{ports[number]}")
         admin = f"http://127.0.0.1:{ports['8701']}"
@@ -94,7 +94,7 @@ def test_the_smallest_policy_of_the_readme_loads(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
     file = tmp_path / "acme.yaml"
     file.write_text(text)
-    command = [sys.executable, "-m", "proxy", "policy", "check", str(file)]
+    command = [sys.executable, "-m", "paywitness", "policy", "check", str(file)]
     done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,14 +11,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from proxy.cli.run import run as run_command
-from proxy.core.errors import SettingsError
-from proxy.limits.opening import limits_at, local_limits
-from proxy.settings import (
+from paywitness.cli.run import run as run_command
+from paywitness.core.errors import SettingsError
+from paywitness.limits.factory import limits_factory, local_limits
+from paywitness.settings import (
     EVENTS_SECRET,
     Address,
     Settings,
-    kept_secret,
+    load_or_create_secret,
     read_address,
     read_duration,
     read_listener,
@@ -67,25 +67,25 @@ def test_another_journal_is_refused_with_what_is_possible(url: str) -> None:
 
 def test_a_password_is_never_shown() -> None:
     url = "redis://user:pa/s@s@host:6379/0?sentinel_password=hidden"
-    assert Settings(Path("p"), journal=url).journal_shown == "redis://host:6379/0"
+    assert Settings(Path("p"), journal=url).journal_redacted_url == "redis://host:6379/0"
     for limits in (url.replace("redis:", "rebis:"), url.replace("6379", "a-port")):
         with pytest.raises(SettingsError) as refused:
-            limits_at(limits)
+            limits_factory(limits)
         assert "hidden" not in str(refused.value)
         assert "pa/s" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["postgres://localhost", "redis", "redis://localhost:port", ""])
 def test_other_limits_are_refused_with_what_is_possible(url: str) -> None:
-    assert limits_at("local") is local_limits
+    assert limits_factory("local") is local_limits
     with pytest.raises(SettingsError, match="--limits"):
-        limits_at(url)
+        limits_factory(url)
 
 
 def test_a_secret_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "secret"
-    assert kept_secret(path, lambda: "first") == "first"
-    assert kept_secret(path, lambda: "second") == "first"
+    assert load_or_create_secret(path, lambda: "first") == "first"
+    assert load_or_create_secret(path, lambda: "second") == "first"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -94,7 +94,7 @@ def test_an_empty_secret_file_is_never_taken_for_a_secret(tmp_path: Path) -> Non
     path = tmp_path / "secret"
     path.touch()
     with pytest.raises(SettingsError, match="empty"):
-        kept_secret(path, lambda: "fresh")
+        load_or_create_secret(path, lambda: "fresh")
 
 
 def test_a_listener_may_be_off() -> None:
@@ -156,7 +156,7 @@ def test_the_spool_stands_in_our_home_unless_it_has_a_place_of_its_own() -> None
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
     """What would have been started. Nothing of the machine's own comes in."""
     settings: list[Settings] = []
-    monkeypatch.setattr(import_module("proxy.cli.run"), "_run", settings.append)
+    monkeypatch.setattr(import_module("paywitness.cli.run"), "_run", settings.append)
     monkeypatch.chdir(tmp_path)
     for option in OPTIONS:
         monkeypatch.delenv(str(option.envvar), raising=False)
@@ -179,7 +179,7 @@ CHANGED: dict[str, tuple[str, str, Any]] = {
     "tombstones": ("400d", "tombstones_s", 400 * 86400.0),
     "resolvers": ("4", "resolvers", 4),
     "resolvers-per-provider": ("2", "resolvers_per_provider", 2),
-    "harvest": ("1500ms", "harvest_s", 1.5),
+    "harvest": ("1500ms", "late_response_s", 1.5),
     "spool": ("elsewhere", "spool", Path("elsewhere")),
     "lease-seconds": ("6", "lease_s", 6.0),
 }
@@ -211,7 +211,7 @@ def test_off_in_the_file_is_off_whatever_yaml_takes_it_for(started: list[Setting
     (tmp_path / "paywitness.yaml").write_text(f"webhooks: {text}\nharvest: {text}\nevents: {text}\nwith-sandbox: off\n")
     assert run().output == ""
     (settings,) = started
-    assert (settings.webhooks, settings.harvest_s, settings.events, settings.sandbox) == (None, 0.0, None, None)
+    assert (settings.webhooks, settings.late_response_s, settings.events, settings.sandbox) == (None, 0.0, None, None)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from proxy import tasks as tasks_module
-from proxy.tasks import TaskRefused, Tasks
+from paywitness import tasks as tasks_module
+from paywitness.tasks import TaskRefused, Tasks
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_a_task_that_closes_its_own_owner_does_not_wait_for_itself(tasks):
 
 
 async def test_a_task_that_ignores_its_cancellation_is_named_and_left(tasks, caplog, monkeypatch):
-    monkeypatch.setattr(tasks_module, "_LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(tasks_module, "_CANCEL_GRACE_S", 0.01)
     may_end = asyncio.Event()
 
     async def stubborn():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import socket
 import sys
 
-from proxy.cli import main
-from proxy.upstream import dial
+from paywitness.cli import main
+from paywitness.upstream import dial
 
 if __name__ == "__main__":
     elsewhere = (socket.AF_INET, ("127.0.0.1", int(sys.argv[1])))

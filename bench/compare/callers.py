@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.compare.clients import Heard, Runs, together
-from proxy.demo.verdict import Told
+from paywitness.demo.score import ReportedOutcome
 
 JOB_RUNS = 2
 JOB_PAUSE_S = 1.0
@@ -26,8 +26,8 @@ class Order:
     number: int
     placed_at: float
     run_at: tuple[float, ...]
-    first_told: Told  # by the first run
-    told: Told
+    first_told: ReportedOutcome  # by the first run
+    told: ReportedOutcome
     told_at: float
 
 
@@ -58,7 +58,7 @@ class Shop:
                 await asyncio.sleep(JOB_PAUSE_S)
             run_at.append(time.time())
             heard.append(await self._run(name, number + run))
-            if heard[-1].told in (Told.PAID, Told.DECLINED):
+            if heard[-1].told in (ReportedOutcome.PAID, ReportedOutcome.DECLINED):
                 break
         told = together(heard).told
         self.orders.append(Order(name, number, placed_at, tuple(run_at), heard[0].told, told, time.time()))

@@ -19,7 +19,7 @@ import stripe
 
 from bench.compare.lanes import LOOP_PAUSE_S, STRIPE_RETRIES, TENACITY_TRIES, TRIES, Client, Keys, Lane
 from bench.compare.scenarios import CALL_S, PATIENCE_S, TRY_S
-from proxy.demo.verdict import Told
+from paywitness.demo.score import ReportedOutcome
 
 RETRIED = frozenset({409, 429, *range(500, 600)})
 AMOUNT = 1099
@@ -31,19 +31,19 @@ NOTHING_WAS_SENT = (b"no healthy upstream", b"remote connection failure")  # Env
 class Heard:
     """What came of one try, or of one run."""
 
-    told: Told
+    told: ReportedOutcome
     worth_retrying: bool = True
 
 
-PAID, DECLINED = Heard(Told.PAID, False), Heard(Told.DECLINED, False)
-NOTHING_DONE, NOT_KNOWN = Heard(Told.FAILED), Heard(Told.UNKNOWN)
+PAID, DECLINED = Heard(ReportedOutcome.PAID, False), Heard(ReportedOutcome.DECLINED, False)
+NOTHING_DONE, NOT_KNOWN = Heard(ReportedOutcome.FAILED), Heard(ReportedOutcome.UNKNOWN)
 
 
 def together(heard: list[Heard]) -> Heard:
     """Of several tries: the last one's word, unless it says "not paid" and an earlier one does not know."""
     last = heard[-1]
-    in_doubt = last.told is Told.FAILED and any(one.told is Told.UNKNOWN for one in heard)
-    return replace(last, told=Told.UNKNOWN) if in_doubt else last
+    in_doubt = last.told is ReportedOutcome.FAILED and any(one.told is ReportedOutcome.UNKNOWN for one in heard)
+    return replace(last, told=ReportedOutcome.UNKNOWN) if in_doubt else last
 
 
 class Runs(Protocol):
@@ -181,7 +181,7 @@ def heard(status_code: int, headers: Mapping[str, str], body: bytes) -> Heard:
         return PAID
     if status_code == 402:
         return DECLINED
-    told = Told.FAILED if _nothing_was_done(status_code, headers, answer, body) else Told.UNKNOWN
+    told = ReportedOutcome.FAILED if _nothing_was_done(status_code, headers, answer, body) else ReportedOutcome.UNKNOWN
     return Heard(told, status_code in RETRIED or status_code == 200)
 
 

@@ -9,8 +9,8 @@ from itertools import takewhile
 from bench.compare.callers import Order
 from bench.compare.lanes import Lane
 from bench.compare.scenarios import BAD_POD, Pace, Scenario
-from proxy.demo.verdict import Answered, Told, judge
-from proxy.sandbox.ledger import PAYING, Entry
+from paywitness.demo.score import CallerResult, ReportedOutcome, score_payments
+from paywitness_sandbox.bank.ledger import PAYING, LedgerEntry
 
 BUCKET_S = 0.5
 WELL = 0.9  # of the orders placed in a bucket are paid at their first run
@@ -33,8 +33,8 @@ class Observed:
     scenario: Scenario
     began_at: float
     orders: Sequence[Order]
-    found: Mapping[str, Told]  # of orders left unknown: what was found out later, without the shop's doing
-    entries: Sequence[Entry]
+    found: Mapping[str, ReportedOutcome]  # of orders left unknown: what was found out later, without the shop's doing
+    entries: Sequence[LedgerEntry]
     arrivals: Sequence[Arrived]
     late_s: Sequence[float] = ()  # how late each order was placed
 
@@ -78,12 +78,12 @@ class Figures:
 def figures_of(observed: Observed, pace: Pace) -> Figures:
     orders, scenario = observed.orders, observed.scenario
     charges = _charges(observed.entries)
-    verdict = judge(_final(observed), observed.entries)
-    unknown = [order for order in orders if order.told is Told.UNKNOWN]
+    verdict = score_payments(_final(observed), observed.entries)
+    unknown = [order for order in orders if order.told is ReportedOutcome.UNKNOWN]
     found = [
         (observed.found[order.name], charges.get(order.name, 0)) for order in unknown if order.name in observed.found
     ]
-    right = sum(charged == (told is Told.PAID) for told, charged in found)
+    right = sum(charged == (told is ReportedOutcome.PAID) for told, charged in found)
     others = [order for order in orders if order.number % scenario.pods != BAD_POD] if scenario.pods else None
     waits_s = _waits_s(orders)
     told_wrongly = verdict.charged_but_told_failed + verdict.told_paid_but_not_charged
@@ -111,7 +111,7 @@ def figures_of(observed: Observed, pace: Pace) -> Figures:
     )
 
 
-def _charges(entries: Sequence[Entry]) -> dict[str | None, int]:
+def _charges(entries: Sequence[LedgerEntry]) -> dict[str | None, int]:
     counts: dict[str | None, int] = {}
     for entry in entries:
         if entry.kind in PAYING:
@@ -119,10 +119,10 @@ def _charges(entries: Sequence[Entry]) -> dict[str | None, int]:
     return counts
 
 
-def _final(observed: Observed) -> list[Answered]:
+def _final(observed: Observed) -> list[CallerResult]:
     """What each shop knows in the end: told by its job, or found out since."""
     return [
-        Answered(
+        CallerResult(
             order.name,
             observed.found.get(order.name, order.told),
             requests=len(order.run_at),
@@ -134,12 +134,12 @@ def _final(observed: Observed) -> list[Answered]:
 
 
 def _goodput(orders: Sequence[Order], charges: Mapping[str | None, int]) -> float:
-    good = sum(order.told is Told.PAID and charges.get(order.name, 0) == 1 for order in orders)
+    good = sum(order.told is ReportedOutcome.PAID and charges.get(order.name, 0) == 1 for order in orders)
     return good / len(orders) if orders else 0.0
 
 
 def _waits_s(orders: Sequence[Order]) -> list[float]:
-    return sorted(order.told_at - order.placed_at for order in orders if order.told is Told.PAID)
+    return sorted(order.told_at - order.placed_at for order in orders if order.told is ReportedOutcome.PAID)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -166,7 +166,7 @@ def recovery_s(observed: Observed, pace: Pace) -> float:
     for order in observed.orders:
         since_s = order.placed_at - observed.began_at - pace.trouble_over_s
         if since_s >= 0:
-            buckets.setdefault(int(since_s / BUCKET_S), []).append(order.first_told is Told.PAID)
+            buckets.setdefault(int(since_s / BUCKET_S), []).append(order.first_told is ReportedOutcome.PAID)
     numbers = sorted(buckets, reverse=True)
     well = list(takewhile(lambda number: sum(buckets[number]) >= WELL * len(buckets[number]), numbers))
     if not well:

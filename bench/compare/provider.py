@@ -20,12 +20,11 @@ from typing import cast
 
 import uvloop
 
-from proxy.sandbox.answer import Answer
-from proxy.sandbox.catalogue import fault_called
-from proxy.sandbox.choosing import Choice
-from proxy.sandbox.request import Request
-from proxy.sandbox.server import Sandbox
-from proxy.sandbox.wire import RESET_ON_CLOSE, Connection
+from paywitness_sandbox.connection import RESET_ON_CLOSE, SandboxConnection
+from paywitness_sandbox.faults.catalogue import parse_fault
+from paywitness_sandbox.faults.selection import FaultChoice
+from paywitness_sandbox.messages import Request, SandboxResponse
+from paywitness_sandbox.server import Sandbox
 
 
 @dataclass(slots=True)
@@ -52,14 +51,16 @@ class Bounded(Sandbox):
         super().__init__()
         self._strength = strength
 
-    async def _choose(self, connection: Connection, request: Request, by_chance: Choice) -> Choice | Answer:
+    async def _choose(
+        self, connection: SandboxConnection, request: Request, by_chance: FaultChoice
+    ) -> FaultChoice | SandboxResponse:
         choice = await super()._choose(connection, request, by_chance)
-        if isinstance(choice, Answer):
+        if isinstance(choice, SandboxResponse):
             return choice
         wait_s = self._strength.wait_s(time.monotonic())
         if wait_s is None:
-            return Choice(fault_called("error_503", {}))
-        return Choice(choice.fault, choice.delay_s + wait_s)
+            return FaultChoice(parse_fault("error_503", {}))
+        return FaultChoice(choice.fault, choice.delay_s + wait_s)
 
 
 class Resetting(asyncio.Protocol):

@@ -27,9 +27,9 @@ from bench.compare.peers import Peers, Place, start_lane
 from bench.compare.scenarios import Pace, Scenario
 from bench.processes import NotMeasured, start
 from bench.rounds import scratch_folder
-from proxy.demo.stage import free_ports
-from proxy.demo.verdict import Told
-from proxy.sandbox.ledger import Entry, Kind
+from paywitness.demo.processes import free_ports
+from paywitness.demo.score import ReportedOutcome
+from paywitness_sandbox.bank.ledger import EntryKind, LedgerEntry
 
 Say = Callable[[str], None]
 _STARTS_MAX = 3
@@ -52,7 +52,7 @@ class Act:
     lane: Lane
     provider_url: str
     shop: Shop
-    found: dict[str, Told] = field(default_factory=dict)  # of orders left unknown: what was found out later
+    found: dict[str, ReportedOutcome] = field(default_factory=dict)  # of orders left unknown: what was found out later
 
 
 def play(scenario: Scenario, pace: Pace, lanes: Sequence[Lane], peers: Peers, top: Path, say: Say) -> Played:
@@ -172,7 +172,9 @@ def _open(act: Act) -> list[str]:
     """Orders left unknown that somebody is still finding out about. Only our lanes have such a somebody."""
     if not act.lane.is_ours:
         return []
-    return [order.name for order in act.shop.orders if order.told is Told.UNKNOWN and order.name not in act.found]
+    return [
+        order.name for order in act.shop.orders if order.told is ReportedOutcome.UNKNOWN and order.name not in act.found
+    ]
 
 
 async def _ask_about_unknown(session: aiohttp.ClientSession, act: Act) -> None:
@@ -189,12 +191,12 @@ async def _ask_about_unknown(session: aiohttp.ClientSession, act: Act) -> None:
     await asyncio.gather(*(ask(order) for order in _open(act)), return_exceptions=True)  # asked again, if not now
 
 
-def known_of(intent: dict[str, Any]) -> Told | None:
+def known_of(intent: dict[str, Any]) -> ReportedOutcome | None:
     """What a shop may go by: paid, not paid, or not known yet."""
     if intent.get("safe_to_pay"):
-        return Told.FAILED
+        return ReportedOutcome.FAILED
     outcomes = {reason.get("outcome") for reason in intent.get("why_not", ())}
-    return Told.PAID if outcomes == {"succeeded"} else None
+    return ReportedOutcome.PAID if outcomes == {"succeeded"} else None
 
 
 async def _observe(session: aiohttp.ClientSession, act: Act, scenario: Scenario, began_at: float) -> Observed:
@@ -204,7 +206,7 @@ async def _observe(session: aiohttp.ClientSession, act: Act, scenario: Scenario,
         arrived = await response.json()
     own = f"{scenario.name}-"  # and not the calm orders, should one of them come late
     entries = [
-        Entry(**{**entry, "kind": Kind(entry["kind"])})
+        LedgerEntry(**{**entry, "kind": EntryKind(entry["kind"])})
         for entry in ledger["entries"]
         if str(entry["order"]).startswith(own)
     ]

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.grafana.chart import (
-    OPERATION,
-    PROVIDER,
-    Board,
-    Chart,
-    Query,
-    Section,
-    fleet,
-    per_second,
-    quantile,
-    risen,
-)
+from deploy.grafana.chart import OPERATION, PROVIDER, Board, Chart, Query, Section, fleet, per_second, quantile, risen
 
 _AGING = Section(
     "Aging",

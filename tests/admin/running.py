@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from proxy.cli.ops import ops
+from paywitness.cli.ops.group import ops
 from tests.admin.world import TOKEN, World, serve
 
 

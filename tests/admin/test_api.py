@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.admin import api
-from proxy.admin.server import AdminServer
-from proxy.admin.view import Readiness
+from paywitness.admin import server
+from paywitness.admin.backend import Readiness
+from paywitness.admin.server import AdminServer
 from tests.admin.conftest import Asker
 from tests.admin.world import CARD, SECRETS, World
 
@@ -24,7 +24,7 @@ async def test_health_answers_whatever_else_is_wrong(world: World, ask: Asker) -
 
 async def test_ready_tells_its_detail(world: World, ask: Asker) -> None:
     await world.in_doubt()
-    world.metrics.show_doubt(await world.journal.doubt_counts())
+    world.metrics.set_doubt(await world.journal.doubt_counts())
     world.now_ready = Readiness(reload_problems=("acme.yaml:3:1: found 'sk_live_canary'",))
     answer = await ask("/readyz", token=None)
     assert answer.status_code == 200
@@ -56,7 +56,7 @@ async def test_a_journal_that_hangs_keeps_nobody_waiting(
         return True
 
     monkeypatch.setattr(world.memory, "healthy", hangs)
-    monkeypatch.setattr(api, "_HEALTH_S", 0.01)
+    monkeypatch.setattr(server, "_HEALTH_S", 0.01)
     answer = await ask("/readyz", token=None)
     assert (answer.status_code, answer.json["journal_healthy"]) == (200, False)
 
@@ -77,7 +77,7 @@ async def test_not_ready_before_it_listens_before_the_first_book_and_while_drain
 
 async def test_metrics_are_prometheus_text(world: World, ask: Asker) -> None:
     await world.in_doubt()
-    world.metrics.show_doubt(await world.journal.doubt_counts())
+    world.metrics.set_doubt(await world.journal.doubt_counts())
     answer = await ask("/metrics", token=None)
     assert answer.headers["Content-Type"].startswith("text/plain; version=")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}

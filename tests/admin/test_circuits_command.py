@@ -7,14 +7,14 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from proxy.cli.circuits import circuits
-from proxy.core.admission import Lane
-from proxy.core.budget import BudgetRules, Origin, RetryAsk
-from proxy.core.circuit import CircuitState, Group
-from proxy.core.errors import StoreUnavailable
-from proxy.core.reading import Reading
-from proxy.limits.circuits import Order
-from proxy.policy.book import PolicyBook
+from paywitness.cli.circuits import circuits
+from paywitness.core.admission import TrafficClass
+from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest
+from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.errors import StoreUnavailable
+from paywitness.core.result import ResultClass
+from paywitness.limits.circuits import CircuitCommand
+from paywitness.policy.book import PolicyBook
 from tests.admin.running import Running, call
 
 FORCE = ("force", "acme", "write", "open", "--reason", "maintenance")
@@ -25,7 +25,7 @@ def type_in(running: Running, *arguments: str, columns: int = 200) -> Result:
 
 
 def stands(running: Running) -> CircuitState:
-    return running.world.circuits.view("acme", Group.WRITE).state
+    return running.world.circuits.view("acme", CallGroup.WRITE).state
 
 
 def line_of(result: Result, start: str) -> str:
@@ -44,9 +44,9 @@ def test_the_list_shows_every_circuit(running: Running, arguments: tuple[str, ..
 
 def test_the_list_shows_who_forced_it_how_full_it_is_and_what_is_left(running: Running) -> None:
     assert type_in(running, *FORCE, "--for", "15s").exit_code == 0
-    running.do(running.world.admission.admit("acme", Lane.HIGH, 10.0))
-    where = Origin("acme", "authorization", "main", BudgetRules())
-    running.do(running.world.budgets.acquire(RetryAsk(where, Reading.NETWORK_CONNECT_FAILURE)))
+    running.do(running.world.admission.admit("acme", TrafficClass.HIGH, 10.0))
+    where = AttemptOrigin("acme", "authorization", "main", BudgetRules())
+    running.do(running.world.budgets.acquire(RetryRequest(where, ResultClass.NETWORK_CONNECT_FAILURE)))
     running.world.budgets.fleet = True
     running.world.clock.at += 5
     row = line_of(type_in(running), "acme write")
@@ -97,7 +97,7 @@ def test_who_does_it_is_who_says_so_and_json_is_the_apis_own(running: Running) -
 def test_an_order_that_was_not_confirmed_fails_and_says_what_to_do(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def down(provider: str, group: Group, order: Order) -> None:
+    async def down(provider: str, group: CallGroup, order: CircuitCommand) -> None:
         raise StoreUnavailable("down")
 
     monkeypatch.setattr(running.world.circuits, "force", down)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.api import Api
-from proxy.admin.query import wanted_of
-from proxy.core.cloudevent import TYPE_PREFIX
-from proxy.core.events import IncidentKind
-from proxy.core.operation import Word
-from proxy.core.proposal import Act
-from proxy.schemes.standard import sign
+from paywitness.admin.listings import read_listing_query
+from paywitness.admin.server import AdminApi
+from paywitness.core.announcements import TYPE_PREFIX
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import AnnouncementKind
+from paywitness.core.operator_actions import OperatorAction
+from paywitness.webhook_signatures.standard_webhooks import sign
 from tests.admin.world import World
 from tests.engine.sink import SECRET
 
@@ -22,13 +22,13 @@ OPERATING = (DOCS / "operating.md").read_text()
 EVENTS = (DOCS / "events.md").read_text()
 
 
-@pytest.mark.parametrize("route", Api(World()).routes(), ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", AdminApi(World()).routes(), ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented(route: Any) -> None:
     assert f"`{route.method} {route.path.replace(':.+', '')}`" in OPERATING
 
 
-@pytest.mark.parametrize("act", list(Act))
-def test_every_action_is_documented(act: Act) -> None:
+@pytest.mark.parametrize("act", list(OperatorAction))
+def test_every_action_is_documented(act: OperatorAction) -> None:
     assert f"| `{act}` |" in OPERATING
 
 
@@ -37,14 +37,14 @@ def test_every_incident_is_documented(kind: IncidentKind) -> None:
     assert f"| `{kind}` |" in OPERATING
 
 
-@pytest.mark.parametrize("word", list(Word))
-def test_every_type_of_event_is_documented(word: Word) -> None:
+@pytest.mark.parametrize("word", list(AnnouncementKind))
+def test_every_type_of_event_is_documented(word: AnnouncementKind) -> None:
     assert f"| `{TYPE_PREFIX}{word}` |" in EVENTS
 
 
 def test_every_filter_is_documented() -> None:
     with pytest.raises(Exception, match="query") as refused:
-        wanted_of({"nothing": ["x"]})
+        read_listing_query({"nothing": ["x"]})
     listed = str(getattr(refused.value, "detail", "")).partition("Filters: ")[2].removesuffix(".").split(", ")
     assert len(listed) > 10
     for name in listed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.admin.api import Api
-from proxy.core.events import Event
+from paywitness.admin.server import AdminApi
+from paywitness.core.lifecycle import Event
 from tests.admin.conftest import Asker
 from tests.admin.world import SECRETS, World
 
@@ -37,7 +37,7 @@ async def test_the_feed_holds_nothing_that_is_secret(world: World, ask: Asker) -
 
 
 async def test_whoever_waits_hears_at_once_of_what_comes(world: World) -> None:
-    api = Api(world, world.clock)
+    api = AdminApi(world, world.clock)
 
     class Meanwhile:
         async def sleep(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ async def test_whoever_waits_hears_at_once_of_what_comes(world: World) -> None:
 
 async def test_whoever_waits_in_vain_is_answered_in_the_end(world: World) -> None:
     began = world.clock.at
-    assert await Api(world, world.clock)._outcomes(0, 10, 30) == ()
+    assert await AdminApi(world, world.clock)._outcomes(0, 10, 30) == ()
     assert world.clock.at == began + 30
 
 

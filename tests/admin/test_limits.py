@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from proxy.chance import SeededChance
-from proxy.core.admission import Lane
-from proxy.core.budget import BudgetRules, Origin, RetryAsk, ScopeRule
-from proxy.core.circuit import CircuitRules, CircuitState, Group
-from proxy.core.observation import Health, Observation
-from proxy.core.passage import CircuitRefusal
-from proxy.core.reading import Reading
-from proxy.limits.admission import Admitted
-from proxy.limits.redis_circuits import RedisCircuits
-from proxy.limits.scripts import Scripts, connect
-from proxy.policy.book import PolicyBook
-from proxy.telemetry.records import CircuitForced
+from paywitness.core.admission import TrafficClass
+from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest, ScopeRule
+from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitRules, CircuitState
+from paywitness.core.health import Health, HealthSample
+from paywitness.core.result import ResultClass
+from paywitness.limits.admission import Admitted
+from paywitness.limits.redis_circuits import RedisCircuits
+from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import SeededRandomness
+from paywitness.telemetry.events import CircuitForced
 from tests.admin.conftest import Answer, Asker
 from tests.admin.world import CARD, World, acme_book
 from tests.limits.redis_server import RedisServer
 
-BAD = Observation(Health.BAD)
+BAD = HealthSample(Health.BAD)
 WRITE = "/v1/circuits/acme/write"
 OPEN = {"state": "open", "actor": "ada", "reason": "maintenance"}
 UNTOUCHED = {
@@ -45,7 +44,7 @@ UNTOUCHED = {
 def told(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the telemetry was told."""
     found: list[Any] = []
-    monkeypatch.setattr(world.telemetry, "tell", found.append)
+    monkeypatch.setattr(world.telemetry, "emit", found.append)
     return found
 
 
@@ -65,9 +64,9 @@ async def test_a_provider_that_nobody_called_has_two_closed_circuits(ask: Asker)
 
 async def test_an_open_circuit_says_since_when_and_until_when(ask: Asker, world: World) -> None:
     for _ in range(30):
-        world.circuits.observe("acme", Group.WRITE, BAD)
+        world.circuits.add_sample("acme", CallGroup.WRITE, BAD)
     world.clock.at += 0.5
-    await world.circuits.report()
+    await world.circuits.sync()
     world.clock.at += 0.5
     found = await write_circuit(ask)
     assert (found["state"], found["for_s"], found["fleet"], found["forced"]) == ("open", 0.5, False, None)
@@ -76,14 +75,14 @@ async def test_an_open_circuit_says_since_when_and_until_when(ask: Asker, world:
 
 async def test_how_full_it_is_at_a_provider_is_told(ask: Asker, world: World) -> None:
     for _ in range(3):
-        assert isinstance(await world.admission.admit("acme", Lane.HIGH, 10.0), Admitted)
+        assert isinstance(await world.admission.admit("acme", TrafficClass.HIGH, 10.0), Admitted)
     found = (await ask("/v1/circuits")).json["admission"]
     assert found == [{"provider": "acme", "limit": 20.0, "in_flight": 3, "waiting": 0}]
 
 
 async def test_a_provider_that_no_policy_names_any_more_is_not_shown(ask: Asker, world: World) -> None:
-    await world.circuits.report()
-    assert isinstance(await world.admission.admit("acme", Lane.HIGH, 10.0), Admitted)
+    await world.circuits.sync()
+    assert isinstance(await world.admission.admit("acme", TrafficClass.HIGH, 10.0), Admitted)
     world.book_in_force = PolicyBook.of([])
     assert (await ask("/v1/circuits")).json == {"circuits": [], "admission": []}
     assert (await ask("/v1/budgets")).json == {"budgets": []}
@@ -104,8 +103,8 @@ async def test_a_forced_circuit_stands_so_for_an_hour_and_says_by_whom(ask: Aske
         "forced": {"actor": "ada", "reason": "maintenance"},
     }
     assert await write_circuit(ask) == answer.json
-    assert world.circuits.view("acme", Group.WRITE).state is CircuitState.OPEN
-    assert world.circuits.view("acme", Group.INQUIRY).state is CircuitState.CLOSED
+    assert world.circuits.view("acme", CallGroup.WRITE).state is CircuitState.OPEN
+    assert world.circuits.view("acme", CallGroup.INQUIRY).state is CircuitState.CLOSED
     world.clock.at += 3600
     assert (await write_circuit(ask))["forced"] is None
 
@@ -133,7 +132,7 @@ async def test_an_order_can_be_taken_back(ask: Asker, told: list[Any], method: s
     await ask(WRITE, method="POST", json=OPEN)
     answer = await ask(WRITE, method=method, json=body)
     assert (answer.status_code, answer.json["state"], answer.json["forced"]) == (200, "half_open", None)
-    assert told[1] == CircuitForced("acme", Group.WRITE, None, "bob", "it is over", 0.0)
+    assert told[1] == CircuitForced("acme", CallGroup.WRITE, None, "bob", "it is over", 0.0)
 
 
 async def test_to_take_back_what_was_never_ordered_changes_nothing(ask: Asker) -> None:
@@ -164,13 +163,15 @@ async def fleet(world: World, redis: RedisServer) -> AsyncIterator[tuple[RedisCi
     """The circuits of two sidecars. The first one is the one that is asked."""
     made, opened = [], []
     for seed in (1, 2):
-        client, prefix = connect(redis.url, 5.0)
-        scripts = Scripts(client, world.clock, SeededChance(seed), 5.0)
-        made.append(RedisCircuits(scripts, prefix, lambda: {"acme": CircuitRules()}, world.clock, SeededChance(seed)))
+        client, prefix = redis_client(redis.url, 5.0)
+        scripts = RedisScriptRunner(client, world.clock, SeededRandomness(seed), 5.0)
+        made.append(
+            RedisCircuits(scripts, prefix, lambda: {"acme": CircuitRules()}, world.clock, SeededRandomness(seed))
+        )
         opened.append(scripts)
     world.circuits = made[0]
     for circuits in made:
-        await circuits.report()
+        await circuits.sync()
     yield made[0], made[1]
     for scripts in opened:
         await scripts.close()
@@ -182,11 +183,11 @@ async def test_an_order_given_to_one_sidecar_holds_for_the_fleet(
     answer = await ask(WRITE, method="POST", json=OPEN)
     assert (answer.json["state"], answer.json["fleet"]) == ("open", True)
     _, other = fleet
-    await other.report()
-    assert other.view("acme", Group.WRITE).reason is CircuitRefusal.FORCED
+    await other.sync()
+    assert other.view("acme", CallGroup.WRITE).reason is CircuitRefusal.FORCED
     await ask(WRITE, method="DELETE", json=TAKE_BACK)
-    await other.report()
-    assert other.view("acme", Group.WRITE).state is CircuitState.HALF_OPEN
+    await other.sync()
+    assert other.view("acme", CallGroup.WRITE).state is CircuitState.HALF_OPEN
 
 
 async def test_an_order_that_was_not_confirmed_says_so_and_is_told_all_the_same(
@@ -197,7 +198,7 @@ async def test_an_order_that_was_not_confirmed_says_so_and_is_told_all_the_same(
     assert (answer.status_code, answer.json["type"]) == (503, "urn:paywitness:problem:limits-unavailable")
     assert "whether the order is in force is not known" in answer.json["detail"]
     assert told == [
-        CircuitForced("acme", Group.WRITE, CircuitState.OPEN, "ada", "maintenance", 3600.0, confirmed=False)
+        CircuitForced("acme", CallGroup.WRITE, CircuitState.OPEN, "ada", "maintenance", 3600.0, confirmed=False)
     ]
 
 
@@ -259,8 +260,10 @@ async def test_an_order_without_a_state_is_a_slip_and_takes_nothing_back(ask: As
 # --- budgets
 
 
-def ask_for_retry(rules: BudgetRules, group: Group = Group.WRITE) -> RetryAsk:
-    return RetryAsk(Origin("acme", "authorization", "main", rules, group), Reading.NETWORK_CONNECT_FAILURE)
+def ask_for_retry(rules: BudgetRules, group: CallGroup = CallGroup.WRITE) -> RetryRequest:
+    return RetryRequest(
+        AttemptOrigin("acme", "authorization", "main", rules, group), ResultClass.NETWORK_CONNECT_FAILURE
+    )
 
 
 def budget_of(answer: Answer, group: str) -> dict[str, Any]:

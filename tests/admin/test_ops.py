@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from proxy.cli.ops import ops
-from proxy.core.lifecycle import Event
+from paywitness.cli.ops.group import ops
+from paywitness.core.lifecycle import Event
 from tests.admin.running import Running, call
 from tests.admin.world import CARD, TOKEN
 

@@ -8,42 +8,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.admin.server import AdminServer
-from proxy.admin.view import Readiness
-from proxy.chance import SeededChance
-from proxy.core.admission import Bounds
-from proxy.core.circuit import CircuitRules
-from proxy.core.claim import ClaimRequest, Verdict
-from proxy.core.classify import ClassifyRules
-from proxy.core.contract import Kind, Place, PlaceKind, ProviderContract
-from proxy.core.decide import Action
-from proxy.core.inquiry import Cancel, Inquiry
-from proxy.core.lifecycle import Event, advance, conclude
-from proxy.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
-from proxy.core.outside import told_by
-from proxy.core.policy import Policy, Provider, Route
-from proxy.core.reading import Classification, Reading
-from proxy.core.template import Blank, Template
-from proxy.engine.heard_time import HeardTime
-from proxy.engine.intents import Intents
-from proxy.engine.leases import Leases
-from proxy.engine.outside import Outside
-from proxy.engine.pinned import PinnedPolicies
-from proxy.engine.records import Records
-from proxy.engine.review import Review
-from proxy.engine.watch import Watch
-from proxy.journal.base import Change, Journal
-from proxy.journal.memory import MemoryJournal
-from proxy.limits.admission import Admission
-from proxy.limits.budgets import LocalBudgets
-from proxy.limits.circuits import Circuits, LocalCircuits
-from proxy.policy.book import PolicyBook
-from proxy.telemetry.limits import LimitsWatched
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
-from proxy.vault import RingKey, Vault
-from tests.telemetry.worth import operation as some_operation
+from paywitness.admin.backend import Readiness
+from paywitness.admin.server import AdminServer
+from paywitness.clock import JournalClock
+from paywitness.core.admission import ConcurrencyBounds
+from paywitness.core.announcements import announcement_of
+from paywitness.core.circuit import CircuitRules
+from paywitness.core.claim import ClaimRequest, ClaimVerdict
+from paywitness.core.classify import ClassifyRules
+from paywitness.core.contract import FieldKind, FieldRef, OperationKind, ProviderContract
+from paywitness.core.decide import Action
+from paywitness.core.inquiry import Cancel, Inquiry
+from paywitness.core.lifecycle import Event, advance, conclude
+from paywitness.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
+from paywitness.core.policy import Policy, Provider, Route
+from paywitness.core.result import Classification, ResultClass
+from paywitness.core.template import Placeholder, Template
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.intents import Intents
+from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.limits.admission import Admission
+from paywitness.limits.budgets import LocalBudgets
+from paywitness.limits.circuits import Circuits, LocalCircuits
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import SeededRandomness
+from paywitness.secrets import RingKey, Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.gauges import LimitsSources
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
+from tests.journal.memory import MemoryJournal
+from tests.telemetry.samples import operation as some_operation
 
 TOKEN = "token-of-the-admin"
 STARTED_AT = 1_750_000_000.0
@@ -59,7 +59,9 @@ SECRETS = {
 }
 CARD = "4242 4242 4242 4242"
 
-CONTRACT = ProviderContract(send_as=Place(PlaceKind.HEADER, "Idempotency-Key"), window_s=86_400.0, can_be_asked=True)
+CONTRACT = ProviderContract(
+    send_as=FieldRef(FieldKind.HEADER, "Idempotency-Key"), window_s=86_400.0, supports_inquiry=True
+)
 
 
 class HandClock:
@@ -105,23 +107,23 @@ class World:
         self.counters = Metrics("1.2.3", self.clock.now)
         logger = logging.getLogger("paywitness.tests")
         logger.setLevel(logging.CRITICAL)
-        self.telemetry = telemetry = Telemetry(self.counters, Logs(logger))
-        chance = SeededChance(1)
+        self.telemetry = telemetry = Telemetry(self.counters, LogWriter(logger))
+        chance = SeededRandomness(1)
         vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
         leases = Leases(self.memory, self.clock, 30.0)
-        records = Records(self.memory, leases, vault, self.clock, telemetry, HeardTime(self.clock))
-        outside = Outside(records, vault, self.clock, chance, telemetry, Watch())
+        records = JournalWriter(self.memory, leases, vault, self.clock, telemetry, JournalClock(self.clock))
+        outside = ExternalEvidenceRecorder(records, vault, self.clock, chance, telemetry, OperationWaiters())
         pinned = PinnedPolicies(self.memory)
-        self.hands = Review(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
+        self.hands = CommandExecutor(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
         self.purchases = Intents(self.memory, self.book)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))
         self.circuits: Circuits = LocalCircuits(self._circuit_rules, self.clock, chance)
         self.budgets = SomeBudgets(self.clock, chance)
-        self.admission = Admission(self.clock, chance, Bounds(start=20.0))
+        self.admission = Admission(self.clock, chance, ConcurrencyBounds(start=20.0))
         self.counters.watch_limits(
-            LimitsWatched(
-                self.circuits.standings, self.budgets.remaining, self.admission.crowds, lambda: self.budgets.fleet
+            LimitsSources(
+                self.circuits.statuses, self.budgets.remaining, self.admission.stats, lambda: self.budgets.fleet
             )
         )
 
@@ -146,7 +148,7 @@ class World:
         return self.book_in_force
 
     @property
-    def review(self) -> Review:
+    def review(self) -> CommandExecutor:
         return self.hands
 
     @property
@@ -174,12 +176,12 @@ class World:
         fresh = some_operation(**facts)
         request = ClaimRequest(fresh, "canary-lease-token", True, 30.0, SEALED_REQUEST)
         claim = await self.memory.claim(request)
-        assert claim.verdict is Verdict.OWNED
+        assert claim.verdict is ClaimVerdict.OWNED
         assert claim.operation is not None
         return claim.operation
 
     async def attempted(
-        self, operation: Operation, reading: Reading, action: Action, because: str, **changes: Any
+        self, operation: Operation, reading: ResultClass, action: Action, because: str, **changes: Any
     ) -> Operation:
         """The operation after its attempt was read so and decided upon so."""
         classification = Classification.of(reading, f"rule_of_{reading}")
@@ -194,7 +196,7 @@ class World:
             classification=classification,
             **facts,
         )
-        change = Change(
+        change = OperationChange(
             after,
             (event,),
             attempt=summary,
@@ -202,23 +204,23 @@ class World:
             because=because,
             delay_s=2.0 if action is Action.STATUS_INQUIRY else 0.0,
             sealed_response=SEALED_RESPONSE,
-            told=told_by(operation, after),
+            announcement=announcement_of(operation, after),
         )
         self.clock.at += 1
         return await self.memory.record(change)
 
     async def succeeded(self, **changes: Any) -> Operation:
-        return await self.attempted(await self.started(**changes), Reading.SUCCEEDED, Action.STOP, "succeeded")
+        return await self.attempted(await self.started(**changes), ResultClass.SUCCEEDED, Action.STOP, "succeeded")
 
     async def declined(self, **changes: Any) -> Operation:
         started = await self.started(**changes)
         act = Action.MARK_TERMINAL_FAILURE
-        return await self.attempted(started, Reading.ISSUER_HARD_DECLINE, act, "provider_said_no", status_code=402)
+        return await self.attempted(started, ResultClass.ISSUER_HARD_DECLINE, act, "provider_said_no", status_code=402)
 
     async def in_doubt(self, **changes: Any) -> Operation:
         return await self.attempted(
             await self.started(**changes),
-            Reading.NETWORK_READ_TIMEOUT,
+            ResultClass.NETWORK_READ_TIMEOUT,
             Action.STATUS_INQUIRY,
             "in_doubt_ask",
             status_code=None,
@@ -234,34 +236,40 @@ class World:
         return await self.changed(await self.declined(**changes), Event.WEBHOOK_TOLD_SUCCESS)
 
     async def pending(self, **changes: Any) -> Operation:
-        return await self.attempted(await self.started(**changes), Reading.PENDING, Action.STATUS_INQUIRY, "accepted")
+        return await self.attempted(
+            await self.started(**changes), ResultClass.PENDING, Action.STATUS_INQUIRY, "accepted"
+        )
 
     async def abandoned(self, **changes: Any) -> Operation:
         """The customer was asked to act, and nobody looks at it any more."""
         started = await self.started(**changes)
-        return await self.attempted(started, Reading.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION, "customer_must_act")
+        return await self.attempted(
+            started, ResultClass.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION, "customer_must_act"
+        )
 
     async def changed(self, operation: Operation, event: Event, *, note: str = "", **changes: Any) -> Operation:
         after = replace(advance(operation, event), **changes)
         self.clock.at += 1
-        told = told_by(operation, after)
-        return await self.memory.record(Change(after, (event,), source="webhook", note=note, told=told))
+        told = announcement_of(operation, after)
+        return await self.memory.record(
+            OperationChange(after, (event,), source="webhook", note=note, announcement=told)
+        )
 
 
 def acme_book() -> PolicyBook:
     policy = Policy(
         provider="acme",
         operation="authorization",
-        kind=Kind.AUTHORIZATION,
+        kind=OperationKind.AUTHORIZATION,
         routes=(Route("POST", ("v1", "charges")),),
         contract=CONTRACT,
         classify=ClassifyRules(),
         revision="acme-revision",
         upstream="http://user:canary-password@127.0.0.1:8702",
         merchant="shop",
-        inquiries=(Inquiry("ask[0]", Template(("/v1/charges/", Blank("reference"))), ()),),
-        cancel=Cancel("POST", Template(("/v1/cancel/", Blank("client_key"))), ()),
-        dashboard=Template(("https://dashboard.acme.test/payments/", Blank("reference"))),
+        inquiries=(Inquiry("ask[0]", Template(("/v1/charges/", Placeholder("reference"))), ()),),
+        cancel=Cancel("POST", Template(("/v1/cancel/", Placeholder("client_key"))), ()),
+        dashboard=Template(("https://dashboard.acme.test/payments/", Placeholder("reference"))),
     )
     provider = Provider(
         name="acme",
@@ -270,7 +278,7 @@ def acme_book() -> PolicyBook:
         revision="acme-revision",
         content="canary-content",
         source="policies/acme.yaml",
-        policies=(policy, replace(policy, operation="refund", kind=Kind.REFUND, inquiries=(), cancel=None)),
+        policies=(policy, replace(policy, operation="refund", kind=OperationKind.REFUND, inquiries=(), cancel=None)),
     )
     return PolicyBook.of([provider])
 

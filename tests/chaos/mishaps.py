@@ -18,25 +18,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from proxy.engine.steps import STEPS_OF_A_CALL, STEPS_OF_A_LOOK
+from paywitness.engine.failpoints import CALL_FAILPOINTS, RESOLUTION_FAILPOINTS
 from tests.chaos.shop import Shop
 from tests.chaos.world import Victim, World
 from tests.e2e.conftest import FLEET_LEASE_S
 from tests.e2e.sidecar import wait_until
 
 STEPS_OF_A_WEBHOOK = (
-    "keep_notice_asked",
-    "keep_notice_done",
-    "notices_due_done",
-    "move_notice_asked",
-    "move_notice_done",
+    "store_webhook_event_asked",
+    "store_webhook_event_done",
+    "due_webhook_events_done",
+    "update_webhook_event_asked",
+    "update_webhook_event_done",
 )
 STEPS_OF_A_SWEEP = ("expire_leases_asked", "expire_leases_done", "take_due_asked", "take_due_done", "doubt_counts_done")
 STEPS_OF_THE_JOURNAL = (
     *("claim_asked", "claim_done", "record_asked", "record_done", "renew_asked", "renew_done", "read_done"),
     "sealed_done",
 )
-STEPS = (*STEPS_OF_A_CALL, *STEPS_OF_A_LOOK, *STEPS_OF_A_WEBHOOK, *STEPS_OF_A_SWEEP, *STEPS_OF_THE_JOURNAL)
+STEPS = (*CALL_FAILPOINTS, *RESOLUTION_FAILPOINTS, *STEPS_OF_A_WEBHOOK, *STEPS_OF_A_SWEEP, *STEPS_OF_THE_JOURNAL)
 
 BACK_WITHIN_S = 5.0
 LIVES_S = (0.1, 0.8)  # between being back in service and the next mishap
@@ -142,7 +142,7 @@ class Mishaps:
 
     async def _kill_at_step(self) -> tuple[str, float, list[Victim]]:
         victim, step = self._one_at_step()
-        victim.meets(step, self.dice.choice((1, 2, 5)) if step in STEPS_OF_A_CALL else 1, "KILL")
+        victim.meets(step, self.dice.choice((1, 2, 5)) if step in CALL_FAILPOINTS else 1, "KILL")
         if not await _comes_true(lambda: victim.ended, STEP_WITHIN_S):
             victim.is_spared()
             return f"{step}, which was not reached", *await self._killed_now(victim)

@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from proxy import serving
-from proxy.cli import main
+from paywitness import process
+from paywitness.cli import main
 
 
 class Fate:
@@ -26,7 +26,7 @@ class Fate:
         self._file = file
         self._met = 0
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         try:
             step, times, number = self._file.read_text().split()
         except (FileNotFoundError, ValueError):
@@ -57,9 +57,9 @@ class SteppedJournal:
         return stepped
 
     async def _stepped(self, name: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        await self._fate.reached(f"{name}_asked")
+        await self._fate.hit(f"{name}_asked")
         answer = await call(*given, **named)
-        await self._fate.reached(f"{name}_done")
+        await self._fate.hit(f"{name}_done")
         return answer
 
 
@@ -73,7 +73,7 @@ def _opening(open_journal: Callable[..., Any], fate: Fate) -> Callable[..., Any]
 
 if __name__ == "__main__":
     fate = Fate(Path(sys.argv[1]))
-    run: Any = import_module("proxy.cli.run")
-    run.serve = partial(run.serve, steps=fate)
-    serving.open_journal = _opening(serving.open_journal, fate)
+    run: Any = import_module("paywitness.cli.run")
+    run.serve = partial(run.serve, failpoints=fate)
+    process.open_journal = _opening(process.open_journal, fate)
     main(sys.argv[2:])

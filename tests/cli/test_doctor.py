@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from proxy.cli import main
-from proxy.cli.doctor import doctor
-from proxy.cli.run import run
+from paywitness.cli import main
+from paywitness.cli.doctor import doctor
+from paywitness.cli.run import run
 
 TOP = Path(__file__).resolve().parents[2]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from proxy.cli import main
+from paywitness.cli import main
 
 TOP = Path(__file__).resolve().parents[2]
 ACME = TOP / "policies" / "acme.yaml"
-OPENAPI = TOP / "tests" / "workbench" / "openapi" / "bank.yaml"
+OPENAPI = TOP / "tests" / "tools" / "openapi" / "bank.yaml"
 
 
 def policy(*arguments: str | Path, answers: str | None = None) -> Result:

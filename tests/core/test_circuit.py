@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.circuit import (
+from paywitness.core.circuit import (
     FORCIBLE,
     GATE_MAX_MS,
     PATIENCE_MS,
@@ -18,48 +18,52 @@ from proxy.core.circuit import (
     RAMP_SHARES,
     RAMP_STAGE_MS,
     STALE_MS,
+    CallGroup,
     Circuit,
+    CircuitDecision,
+    CircuitRefusal,
     CircuitRules,
     CircuitState,
-    Fleet,
-    Forced,
-    Group,
-    Row,
-    Shares,
+    CircuitThresholds,
+    ForcedState,
+    SharedCircuit,
+    SidecarReport,
     advance,
+    end_probe,
     force,
     open_for_ms,
     quorum,
     ramp_share,
     release,
     report,
-    take,
-    vote,
+    take_probe,
+    view_of,
 )
-from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.core.observation import Counts, Health, Observation, Window, observation_of
-from proxy.core.passage import CircuitRefusal, Passage, view_of
-from proxy.core.reading import FAILURE_CLASSES, Reading
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.health import Health, HealthCounts, HealthSample, HealthWindow, health_sample_of
+from paywitness.core.result import FAILURE_CLASSES, ResultClass
 
 RULES = CircuitRules()
 CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
 NOW = 1_000_000
-BY = Forced("ada", "maintenance")
-WELL, BAD = Counts(total=30), Counts(total=30, bad=30)
+BY = ForcedState("ada", "maintenance")
+WELL, BAD = HealthCounts(total=30), HealthCounts(total=30, bad=30)
 
 
-def row(counts: Counts, at_ms: int = NOW, epoch: int = 0, gate_ms: int = 0) -> Row:
-    return Row(at_ms, epoch, counts, counts, gate_ms)
+def row(counts: HealthCounts, at_ms: int = NOW, epoch: int = 0, gate_ms: int = 0) -> SidecarReport:
+    return SidecarReport(at_ms, epoch, counts, counts, gate_ms)
 
 
-def told(rows: dict[str, Counts], circuit: Circuit = Circuit(), now_ms: int = NOW, draw: float = 0.5) -> Fleet:
+def told(
+    rows: dict[str, HealthCounts], circuit: Circuit = Circuit(), now_ms: int = NOW, draw: float = 0.5
+) -> SharedCircuit:
     """A fleet whose sidecars have all just reported."""
     *others, (last, counts) = rows.items()
-    fleet = Fleet(circuit, {name: row(one, now_ms, circuit.epoch) for name, one in others})
+    fleet = SharedCircuit(circuit, {name: row(one, now_ms, circuit.epoch) for name, one in others})
     return report(fleet, last, row(counts, now_ms, circuit.epoch), now_ms, draw, RULES)
 
 
-def state_after(*counts: Counts, **changes: object) -> CircuitState:
+def state_after(*counts: HealthCounts, **changes: object) -> CircuitState:
     return told({str(number): one for number, one in enumerate(counts)}, **changes).circuit.state  # type: ignore[arg-type]
 
 
@@ -95,26 +99,26 @@ AT = [
 
 @pytest.mark.parametrize(("counts", "state"), AT)
 def test_a_threshold_counts_from_its_own_value_on(counts, state):
-    assert state_after(Counts(100, *counts)) is state
+    assert state_after(HealthCounts(100, *counts)) is state
 
 
 @pytest.mark.parametrize("total", [1, 19])
 def test_fewer_calls_than_the_minimum_change_nothing(total):
-    assert state_after(Counts(total, bad=total, unknown=total)) is CLOSED
+    assert state_after(HealthCounts(total, bad=total, unknown=total)) is CLOSED
 
 
 def test_the_minimum_is_the_fleets():
-    assert state_after(*[Counts(2, bad=2)] * 10) is OPEN
+    assert state_after(*[HealthCounts(2, bad=2)] * 10) is OPEN
 
 
 def test_the_recent_span_opens_though_the_whole_window_is_mostly_well():
-    seen = Row(NOW, 0, recent=Counts(60, bad=60), whole=Counts(200, bad=60))
-    assert report(Fleet(), "one", seen, NOW, 0.5, RULES).circuit.state is OPEN
+    seen = SidecarReport(NOW, 0, recent=HealthCounts(60, bad=60), whole=HealthCounts(200, bad=60))
+    assert report(SharedCircuit(), "one", seen, NOW, 0.5, RULES).circuit.state is OPEN
 
 
 def test_the_whole_window_opens_where_the_recent_span_has_too_few_calls():
-    seen = Row(NOW, 0, recent=Counts(6, bad=6), whole=Counts(20, bad=20))
-    assert report(Fleet(), "one", seen, NOW, 0.5, RULES).circuit.state is OPEN
+    seen = SidecarReport(NOW, 0, recent=HealthCounts(6, bad=6), whole=HealthCounts(20, bad=20))
+    assert report(SharedCircuit(), "one", seen, NOW, 0.5, RULES).circuit.state is OPEN
 
 
 # --- the quorum
@@ -137,23 +141,23 @@ def test_ten_bad_sidecars_of_eleven_open_the_circuit():
 
 
 def test_one_bad_sidecar_among_idle_ones_opens_nothing_for_them():
-    assert state_after(*[Counts()] * 9, BAD) is DEGRADED
+    assert state_after(*[HealthCounts()] * 9, BAD) is DEGRADED
 
 
 def test_a_busy_bad_sidecar_does_not_outvote_many_quiet_ones():
-    assert state_after(*[Counts(5)] * 10, Counts(5000, bad=5000)) is DEGRADED
+    assert state_after(*[HealthCounts(5)] * 10, HealthCounts(5000, bad=5000)) is DEGRADED
 
 
 def test_a_row_that_is_not_renewed_no_longer_counts():
     old = row(BAD, NOW - STALE_MS - 1)
-    fleet = Fleet(rows={"gone 1": old, "gone 2": old})
+    fleet = SharedCircuit(reports={"gone 1": old, "gone 2": old})
     after = report(fleet, "here", row(WELL), NOW, 0.5, RULES)
     assert after.circuit.state is CLOSED
-    assert set(after.rows) == {"here"}
+    assert set(after.reports) == {"here"}
 
 
 def test_rows_of_an_earlier_epoch_say_nothing():
-    fleet = Fleet(in_state(RAMP), {"other": row(BAD, epoch=6)})
+    fleet = SharedCircuit(in_state(RAMP), {"other": row(BAD, epoch=6)})
     assert report(fleet, "here", row(BAD, epoch=6), NOW, 0.5, RULES).circuit.state is RAMP
 
 
@@ -188,7 +192,7 @@ def test_a_clock_that_goes_back_does_not_stop_the_judging():
     ],
 )
 def test_what_time_alone_changes(circuit, after_ms, state):
-    after = advance(Fleet(circuit), NOW + after_ms).circuit
+    after = advance(SharedCircuit(circuit), NOW + after_ms).circuit
     assert after.state is state
     assert (after.version > circuit.version) == (state is not circuit.state or circuit.forced is not after.forced)
 
@@ -205,19 +209,19 @@ def test_who_is_back_is_called_in_full_within_five_seconds():
 
 def test_inquiries_are_judged_by_fewer_calls_and_never_by_ambiguity_alone():
     rules = CircuitRules()
-    assert rules.of(Group.WRITE) is rules
-    asked = rules.of(Group.INQUIRY)
+    assert rules.for_group(CallGroup.WRITE) is rules
+    asked = rules.for_group(CallGroup.INQUIRY)
     assert (asked.minimum_to_open, asked.open_at.unknown, asked.open_at.bad) == (5, 0.85, 0.85)
     assert (asked.minimum, asked.degrade_at) == (rules.minimum, rules.degrade_at)
-    assert CircuitRules(minimum=1).of(Group.INQUIRY).minimum_to_open == 1
-    few = {count: Fleet(rows={"one": row(Counts(total=count, bad=count))}) for count in (4, 5)}
+    assert CircuitRules(minimum=1).for_group(CallGroup.INQUIRY).minimum_to_open == 1
+    few = {count: SharedCircuit(reports={"one": row(HealthCounts(total=count, bad=count))}) for count in (4, 5)}
 
     def state(count: int, rules: CircuitRules) -> CircuitState:
-        return report(few[count], "one", few[count].rows["one"], NOW, 0.5, rules).circuit.state
+        return report(few[count], "one", few[count].reports["one"], NOW, 0.5, rules).circuit.state
 
     assert (state(4, asked), state(5, asked), state(5, rules)) == (CLOSED, OPEN, CLOSED)
-    lax = CircuitRules(open_at=Shares(bad=0.6, unknown=0.9, slow=0.9))
-    assert lax.of(Group.INQUIRY).open_at.unknown == 0.9
+    lax = CircuitRules(open_at=CircuitThresholds(bad=0.6, unknown=0.9, slow=0.9))
+    assert lax.for_group(CallGroup.INQUIRY).open_at.unknown == 0.9
 
 
 @pytest.mark.parametrize(("draw", "lasts_ms"), [(0.0, 800), (0.5, 1000), (0.9999, 1199)])
@@ -248,7 +252,12 @@ def test_the_ramp_rises_by_its_stages(after_ms, share):
 
 @pytest.mark.parametrize(
     ("counts", "state"),
-    [(Counts(4, bad=4), RAMP), (Counts(6, bad=3), RAMP), (Counts(5, bad=3), OPEN), (Counts(100, bad=51), OPEN)],
+    [
+        (HealthCounts(4, bad=4), RAMP),
+        (HealthCounts(6, bad=3), RAMP),
+        (HealthCounts(5, bad=3), OPEN),
+        (HealthCounts(100, bad=51), OPEN),
+    ],
 )
 def test_more_than_half_bad_in_the_ramp_opens_again(counts, state):
     after = told({"one": counts}, in_state(RAMP)).circuit
@@ -259,53 +268,53 @@ def test_more_than_half_bad_in_the_ramp_opens_again(counts, state):
 # --- probes
 
 
-def probing(leases: int = 0) -> Fleet:
-    fleet = Fleet(in_state(HALF_OPEN))
+def probing(leases: int = 0) -> SharedCircuit:
+    fleet = SharedCircuit(in_state(HALF_OPEN))
     for number in range(leases):
-        fleet, granted = take(fleet, f"lease {number}", NOW, 3000)
+        fleet, granted = take_probe(fleet, f"lease {number}", NOW, 3000)
         assert granted
     return fleet
 
 
 @pytest.mark.parametrize("state", CircuitState)
 def test_probes_are_leased_only_while_half_open(state):
-    assert take(Fleet(in_state(state)), "lease", NOW, 3000)[1] == (state is HALF_OPEN)
+    assert take_probe(SharedCircuit(in_state(state)), "lease", NOW, 3000)[1] == (state is HALF_OPEN)
 
 
 def test_an_open_circuit_whose_time_is_over_leases_at_once():
-    fleet, granted = take(Fleet(in_state(OPEN)), "lease", NOW + 1000, 3000)
+    fleet, granted = take_probe(SharedCircuit(in_state(OPEN)), "lease", NOW + 1000, 3000)
     assert granted
     assert fleet.circuit.state is HALF_OPEN
 
 
 def test_fifty_that_race_get_three_probes():
-    fleet, grants = Fleet(in_state(HALF_OPEN)), 0
+    fleet, grants = SharedCircuit(in_state(HALF_OPEN)), 0
     for number in range(50):
-        fleet, granted = take(fleet, f"lease {number}", NOW, 3000)
+        fleet, granted = take_probe(fleet, f"lease {number}", NOW, 3000)
         grants += granted
     assert grants == PROBES_MAX == len(fleet.leases)
 
 
 def test_who_asks_again_with_the_same_lease_gets_the_same_answer():
     fleet = probing(3)
-    again, granted = take(fleet, "lease 1", NOW + 10, 3000)
+    again, granted = take_probe(fleet, "lease 1", NOW + 10, 3000)
     assert granted
     assert again.leases == fleet.leases
 
 
 def test_a_lease_that_is_over_is_free_again():
-    assert not take(probing(3), "late", NOW + 2999, 3000)[1]
-    fleet, granted = take(probing(3), "late", NOW + 3000, 3000)
+    assert not take_probe(probing(3), "late", NOW + 2999, 3000)[1]
+    fleet, granted = take_probe(probing(3), "late", NOW + 3000, 3000)
     assert granted
     assert set(fleet.leases) == {"late"}
 
 
 def test_five_good_probes_start_the_ramp():
-    fleet = Fleet(in_state(HALF_OPEN))
+    fleet = SharedCircuit(in_state(HALF_OPEN))
     for number in range(PROBES_OK):
         assert fleet.circuit.state is HALF_OPEN
-        fleet, _ = take(fleet, str(number), NOW, 3000)
-        fleet = vote(fleet, str(number), True, NOW + 1, 0.5)
+        fleet, _ = take_probe(fleet, str(number), NOW, 3000)
+        fleet = end_probe(fleet, str(number), True, NOW + 1, 0.5)
     assert fleet.circuit.state is RAMP
     assert fleet.leases == {}
 
@@ -325,29 +334,29 @@ def test_five_good_probes_start_the_ramp():
     ],
 )
 def test_more_than_half_of_two_or_more_probes_opens_again(votes, state):
-    fleet = Fleet(in_state(HALF_OPEN))
+    fleet = SharedCircuit(in_state(HALF_OPEN))
     for number, ok in enumerate(votes):
-        fleet, _ = take(fleet, str(number), NOW, 3000)
-        fleet = vote(fleet, str(number), ok, NOW + 1, 0.5)
+        fleet, _ = take_probe(fleet, str(number), NOW, 3000)
+        fleet = end_probe(fleet, str(number), ok, NOW + 1, 0.5)
     assert fleet.circuit.state is state
 
 
 def test_a_late_vote_is_ignored():
     fleet = probing(1)
-    assert vote(fleet, "lease 0", False, NOW + 3000, 0.5).circuit == fleet.circuit
-    assert vote(fleet, "nobody's", False, NOW, 0.5).circuit == fleet.circuit
+    assert end_probe(fleet, "lease 0", False, NOW + 3000, 0.5).circuit == fleet.circuit
+    assert end_probe(fleet, "nobody's", False, NOW, 0.5).circuit == fleet.circuit
 
 
 def test_a_vote_of_an_earlier_half_open_is_ignored():
-    fleet = vote(vote(probing(3), "lease 0", False, NOW, 0.5), "lease 2", False, NOW, 0.5)
+    fleet = end_probe(end_probe(probing(3), "lease 0", False, NOW, 0.5), "lease 2", False, NOW, 0.5)
     assert fleet.circuit.state is OPEN
     later = advance(fleet, fleet.circuit.until_ms)
     assert later.circuit.state is HALF_OPEN
-    assert vote(later, "lease 1", False, fleet.circuit.until_ms, 0.5).circuit == later.circuit
+    assert end_probe(later, "lease 1", False, fleet.circuit.until_ms, 0.5).circuit == later.circuit
 
 
 def test_no_probe_goes_out_against_retry_after():
-    assert not take(Fleet(in_state(HALF_OPEN, gate_ms=NOW + 1)), "lease", NOW, 3000)[1]
+    assert not take_probe(SharedCircuit(in_state(HALF_OPEN, gate_ms=NOW + 1)), "lease", NOW, 3000)[1]
 
 
 def test_where_nothing_may_be_a_probe_ordinary_calls_try_it_after_a_while():
@@ -364,32 +373,32 @@ def test_a_probe_that_is_out_is_waited_for():
 # --- Retry-After
 
 
-def gated(counts: Counts, asked_ms: int, circuit: Circuit = Circuit()) -> Circuit:
-    return report(Fleet(circuit), "one", row(counts, NOW, circuit.epoch, asked_ms), NOW, 0.5, RULES).circuit
+def gated(counts: HealthCounts, asked_ms: int, circuit: Circuit = Circuit()) -> Circuit:
+    return report(SharedCircuit(circuit), "one", row(counts, NOW, circuit.epoch, asked_ms), NOW, 0.5, RULES).circuit
 
 
 def test_retry_after_closes_the_gate_for_the_fleet():
-    circuit = gated(Counts(3, throttled=3), NOW + 30_000)
+    circuit = gated(HealthCounts(3, throttled=3), NOW + 30_000)
     assert circuit.gate_ms == NOW + 30_000
     view = view_of(circuit, NOW)
-    assert (view.passage, view.reason, view.retry_after_s) == (Passage.REFUSE, CircuitRefusal.THROTTLED, 30.0)
-    assert view_of(circuit, NOW + 30_000).passage is Passage.PERMIT
+    assert (view.decision, view.reason, view.retry_after_s) == (CircuitDecision.REFUSE, CircuitRefusal.THROTTLED, 30.0)
+    assert view_of(circuit, NOW + 30_000).decision is CircuitDecision.PERMIT
 
 
 def test_one_throttled_call_among_many_closes_no_gate():
-    assert gated(Counts(100, throttled=9), NOW + 30_000).gate_ms == 0
-    assert gated(Counts(2, throttled=2), NOW + 30_000).gate_ms == 0
-    assert gated(Counts(100, throttled=10), NOW + 30_000).gate_ms == NOW + 30_000
+    assert gated(HealthCounts(100, throttled=9), NOW + 30_000).gate_ms == 0
+    assert gated(HealthCounts(2, throttled=2), NOW + 30_000).gate_ms == 0
+    assert gated(HealthCounts(100, throttled=10), NOW + 30_000).gate_ms == NOW + 30_000
 
 
 def test_the_gate_is_never_moved_forward_in_time_and_never_beyond_its_bound():
-    assert gated(Counts(3, throttled=3), NOW + 5, Circuit(gate_ms=NOW + 10)).gate_ms == NOW + 10
-    assert gated(Counts(3, throttled=3), NOW + 10**9).gate_ms == NOW + GATE_MAX_MS
+    assert gated(HealthCounts(3, throttled=3), NOW + 5, Circuit(gate_ms=NOW + 10)).gate_ms == NOW + 10
+    assert gated(HealthCounts(3, throttled=3), NOW + 10**9).gate_ms == NOW + GATE_MAX_MS
 
 
 def test_open_lasts_at_least_as_long_as_retry_after():
     assert gated(BAD, NOW + 60_000).until_ms == NOW + 60_000
-    assert gated(Counts(3, bad=3), NOW + 60_000, in_state(OPEN)).until_ms == NOW + 60_000
+    assert gated(HealthCounts(3, bad=3), NOW + 60_000, in_state(OPEN)).until_ms == NOW + 60_000
 
 
 # --- operators
@@ -397,36 +406,36 @@ def test_open_lasts_at_least_as_long_as_retry_after():
 
 @pytest.mark.parametrize(("state", "before"), list(itertools.product(sorted(FORCIBLE), CircuitState)))
 def test_a_forced_state_stands_whatever_is_reported(state, before):
-    fleet = force(Fleet(in_state(before)), state, BY, NOW, 60_000)
+    fleet = force(SharedCircuit(in_state(before)), state, BY, NOW, 60_000)
     for counts in (BAD, WELL):
         fleet = report(fleet, "one", row(counts, NOW + 500, fleet.circuit.epoch), NOW + 500, 0.5, RULES)
     assert fleet.circuit.state is state
     assert fleet.circuit.forced == BY
-    passage = Passage.REFUSE if state is OPEN else Passage.PERMIT
-    assert view_of(fleet.circuit, NOW + 500).passage is passage
+    passage = CircuitDecision.REFUSE if state is OPEN else CircuitDecision.PERMIT
+    assert view_of(fleet.circuit, NOW + 500).decision is passage
 
 
 @pytest.mark.parametrize("state", sorted(set(CircuitState) - FORCIBLE))
 def test_what_lives_by_leases_and_seconds_cannot_be_forced(state):
     with pytest.raises(ValueError, match="cannot be forced"):
-        force(Fleet(), state, BY, NOW, 1000)
+        force(SharedCircuit(), state, BY, NOW, 1000)
 
 
 @pytest.mark.parametrize(("state", "after"), [(OPEN, HALF_OPEN), (CLOSED, CLOSED), (DEGRADED, CLOSED)])
 def test_a_forced_state_ends_at_its_time_or_when_it_is_released(state, after):
-    fleet = force(Fleet(), state, BY, NOW, 60_000)
+    fleet = force(SharedCircuit(), state, BY, NOW, 60_000)
     for ended in (advance(fleet, NOW + 60_000), release(fleet, NOW + 10)):
         assert ended.circuit.state is after
         assert ended.circuit.forced is None
 
 
 def test_releasing_what_is_not_forced_changes_nothing():
-    assert release(Fleet(in_state(OPEN)), NOW) == Fleet(in_state(OPEN))
+    assert release(SharedCircuit(in_state(OPEN)), NOW) == SharedCircuit(in_state(OPEN))
 
 
 def test_an_operators_word_stands_above_the_gate():
-    circuit = force(Fleet(Circuit(gate_ms=NOW + 9000)), CLOSED, BY, NOW, 60_000).circuit
-    assert view_of(circuit, NOW).passage is Passage.PERMIT
+    circuit = force(SharedCircuit(Circuit(gate_ms=NOW + 9000)), CLOSED, BY, NOW, 60_000).circuit
+    assert view_of(circuit, NOW).decision is CircuitDecision.PERMIT
 
 
 # --- what a call is told
@@ -435,19 +444,19 @@ def test_an_operators_word_stands_above_the_gate():
 @pytest.mark.parametrize(
     ("circuit", "draw", "passage", "reason", "retry_after_s"),
     [
-        (Circuit(), 0.99, Passage.PERMIT, None, 0),
-        (in_state(DEGRADED), 0.99, Passage.PERMIT, None, 0),
-        (in_state(OPEN), 0.0, Passage.REFUSE, CircuitRefusal.OPEN, 1.0),
-        (in_state(OPEN, until_ms=NOW), 0.0, Passage.PROBE, CircuitRefusal.PROBING, 1.0),
-        (in_state(HALF_OPEN), 0.0, Passage.PROBE, CircuitRefusal.PROBING, 1.0),
-        (in_state(RAMP), 0.24, Passage.PERMIT, None, 0),
-        (in_state(RAMP), 0.25, Passage.REFUSE, CircuitRefusal.RAMP, 1.0),
-        (in_state(OPEN, forced=BY), 0.0, Passage.REFUSE, CircuitRefusal.FORCED, 1.0),
+        (Circuit(), 0.99, CircuitDecision.PERMIT, None, 0),
+        (in_state(DEGRADED), 0.99, CircuitDecision.PERMIT, None, 0),
+        (in_state(OPEN), 0.0, CircuitDecision.REFUSE, CircuitRefusal.OPEN, 1.0),
+        (in_state(OPEN, until_ms=NOW), 0.0, CircuitDecision.PROBE, CircuitRefusal.PROBING, 1.0),
+        (in_state(HALF_OPEN), 0.0, CircuitDecision.PROBE, CircuitRefusal.PROBING, 1.0),
+        (in_state(RAMP), 0.24, CircuitDecision.PERMIT, None, 0),
+        (in_state(RAMP), 0.25, CircuitDecision.REFUSE, CircuitRefusal.RAMP, 1.0),
+        (in_state(OPEN, forced=BY), 0.0, CircuitDecision.REFUSE, CircuitRefusal.FORCED, 1.0),
     ],
 )
 def test_what_a_call_is_told(circuit, draw, passage, reason, retry_after_s):
     view = view_of(circuit, NOW, draw)
-    assert (view.passage, view.reason, view.retry_after_s) == (passage, reason, retry_after_s)
+    assert (view.decision, view.reason, view.retry_after_s) == (passage, reason, retry_after_s)
 
 
 # --- what counts
@@ -461,18 +470,20 @@ def evidence(
 
 
 ILL = {
-    Reading.RATE_LIMITED: Health.THROTTLED,
-    Reading.TEMPORARY_PROVIDER_ERROR: Health.BAD,
-    Reading.NETWORK_CONNECT_FAILURE: Health.BAD,
-    Reading.NETWORK_READ_TIMEOUT: Health.UNKNOWN,
-    Reading.PROVIDER_TIMEOUT: Health.UNKNOWN,
-    Reading.UNKNOWN_OUTCOME: Health.UNKNOWN,
+    ResultClass.RATE_LIMITED: Health.THROTTLED,
+    ResultClass.TEMPORARY_PROVIDER_ERROR: Health.BAD,
+    ResultClass.NETWORK_CONNECT_FAILURE: Health.BAD,
+    ResultClass.NETWORK_READ_TIMEOUT: Health.UNKNOWN,
+    ResultClass.PROVIDER_TIMEOUT: Health.UNKNOWN,
+    ResultClass.UNKNOWN_OUTCOME: Health.UNKNOWN,
 }
 
 
-@pytest.mark.parametrize("reading", sorted(FAILURE_CLASSES | {Reading.SUCCEEDED, Reading.FAILED, Reading.ABSENT}))
+@pytest.mark.parametrize(
+    "reading", sorted(FAILURE_CLASSES | {ResultClass.SUCCEEDED, ResultClass.FAILED, ResultClass.ABSENT})
+)
 def test_declines_and_the_callers_own_errors_are_signs_of_health(reading):
-    seen = observation_of(reading, evidence(), 8.0)
+    seen = health_sample_of(reading, evidence(), 8.0)
     assert seen is not None
     assert seen.health is ILL.get(reading, Health.OK)
 
@@ -480,49 +491,49 @@ def test_declines_and_the_callers_own_errors_are_signs_of_health(reading):
 @pytest.mark.parametrize("fault", [WireFault.POOL_EXHAUSTED, WireFault.DNS_FAILURE, WireFault.LEASE_OVER])
 def test_what_did_not_leave_for_reasons_of_our_own_is_not_counted(fault):
     unsent = evidence(fault, NetworkPhase.RESOLVING)
-    assert observation_of(Reading.NETWORK_CONNECT_FAILURE, unsent, 8.0) is None
+    assert health_sample_of(ResultClass.NETWORK_CONNECT_FAILURE, unsent, 8.0) is None
 
 
 @pytest.mark.parametrize("fault", [WireFault.CONNECT_REFUSED, WireFault.CONNECT_TIMEOUT, WireFault.TLS_FAILURE])
 def test_a_provider_that_cannot_be_reached_is_bad(fault):
-    seen = observation_of(Reading.NETWORK_CONNECT_FAILURE, evidence(fault, NetworkPhase.CONNECTING), 8.0)
+    seen = health_sample_of(ResultClass.NETWORK_CONNECT_FAILURE, evidence(fault, NetworkPhase.CONNECTING), 8.0)
     assert seen is not None
     assert seen.health is Health.BAD
 
 
 def test_slow_is_slow_however_it_ends():
-    seen = observation_of(Reading.SUCCEEDED, evidence(took_s=8.0), 8.0)
+    seen = health_sample_of(ResultClass.SUCCEEDED, evidence(took_s=8.0), 8.0)
     assert seen is not None
     assert seen.slow
-    assert not seen.well
+    assert not seen.healthy
 
 
 @pytest.mark.parametrize(
     ("reading", "fault", "overload"),
     [
-        (Reading.RATE_LIMITED, None, True),
-        (Reading.NETWORK_READ_TIMEOUT, WireFault.FIRST_BYTE_TIMEOUT, True),
-        (Reading.UNKNOWN_OUTCOME, WireFault.RESET, False),
-        (Reading.TEMPORARY_PROVIDER_ERROR, None, False),
-        (Reading.SUCCEEDED, None, False),
+        (ResultClass.RATE_LIMITED, None, True),
+        (ResultClass.NETWORK_READ_TIMEOUT, WireFault.FIRST_BYTE_TIMEOUT, True),
+        (ResultClass.UNKNOWN_OUTCOME, WireFault.RESET, False),
+        (ResultClass.TEMPORARY_PROVIDER_ERROR, None, False),
+        (ResultClass.SUCCEEDED, None, False),
     ],
 )
 def test_a_timeout_and_a_429_are_signs_of_overload_and_a_reset_is_not(reading, fault, overload):
-    seen = observation_of(reading, evidence(fault), 8.0)
+    seen = health_sample_of(reading, evidence(fault), 8.0)
     assert seen is not None
     assert seen.overload is overload
 
 
 def test_a_window_forgets():
-    window = Window(10.0)
+    window = HealthWindow(10.0)
     for second in range(10):
-        window.add(Observation(Health.UNKNOWN if second < 5 else Health.THROTTLED, slow=True), second * 1000)
-    assert window.counts(9_000) == Counts(10, bad=5, slow=10, unknown=5, throttled=5)
-    assert window.counts(9_000, 3) == Counts(3, slow=3, throttled=3)
-    assert window.counts(14_000) == Counts(5, slow=5, throttled=5)
-    assert window.counts(19_000) == Counts()
+        window.add(HealthSample(Health.UNKNOWN if second < 5 else Health.THROTTLED, slow=True), second * 1000)
+    assert window.counts(9_000) == HealthCounts(10, bad=5, slow=10, unknown=5, throttled=5)
+    assert window.counts(9_000, 3) == HealthCounts(3, slow=3, throttled=3)
+    assert window.counts(14_000) == HealthCounts(5, slow=5, throttled=5)
+    assert window.counts(19_000) == HealthCounts()
     window.clear()
-    assert window.counts(9_000) == Counts()
+    assert window.counts(9_000) == HealthCounts()
 
 
 # --- whatever happens
@@ -540,17 +551,17 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_whatever_happens_leases_are_bounded_and_versions_only_rise(events):
-    fleet, now_ms = Fleet(), NOW
+    fleet, now_ms = SharedCircuit(), NOW
     for verb, who, wait_ms, (total, bad) in events:
         before, now_ms = fleet, now_ms + wait_ms
         match verb:
             case "report":
-                counts = Counts(total, bad=min(bad, total))
+                counts = HealthCounts(total, bad=min(bad, total))
                 fleet = report(fleet, str(who), row(counts, now_ms, fleet.circuit.epoch), now_ms, 0.3, RULES)
             case "take":
-                fleet, _ = take(fleet, str(who), now_ms, 1500)
+                fleet, _ = take_probe(fleet, str(who), now_ms, 1500)
             case "vote":
-                fleet = vote(fleet, str(who), bad % 3 != 0, now_ms, 0.3)
+                fleet = end_probe(fleet, str(who), bad % 3 != 0, now_ms, 0.3)
             case "force":
                 fleet = force(fleet, sorted(FORCIBLE)[who % 3], BY, now_ms, 2000)
             case "release":
@@ -567,4 +578,4 @@ def test_whatever_happens_leases_are_bounded_and_versions_only_rise(events):
 
 
 def test_shares_that_are_not_given_are_never_reached():
-    assert not Shares(bad=2, unknown=2, slow=2).reached(Counts(9, 9, 9, 9, 9))
+    assert not CircuitThresholds(bad=2, unknown=2, slow=2).reached(HealthCounts(9, 9, 9, 9, 9))

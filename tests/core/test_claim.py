@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import pytest
 
-from proxy.core.claim import (
+from paywitness.core.claim import (
     REPLAY_BEFORE_NEXT_GENERATION_S,
+    ClaimJudgement,
     ClaimRequest,
-    Judgement,
-    Verdict,
+    ClaimVerdict,
     after_expired_lease,
     drop_lease,
     generation_key,
     judge,
 )
-from proxy.core.operation import Lease, Operation, State
-from tests.core.making import operation
+from paywitness.core.operation import Lease, Operation, State
+from tests.core.samples import operation
 
 NOW = 5000.0
 STEM = "0123456789abcdef" * 4
@@ -42,7 +42,7 @@ UNSENT = {State.PREPARED, State.BACKOFF}
 class Case(NamedTuple):
     existing: Operation
     request: ClaimRequest
-    judgement: Judgement
+    judgement: ClaimJudgement
     equal: bool
     lease: str
     age_s: float
@@ -76,8 +76,8 @@ def holders() -> Iterator[tuple[Operation, str, float]]:
             replace(
                 holding(state, under_way=under_way),
                 lease=LEASES[lease],
-                released=released,
-                names_purchase=purchase,
+                key_released=released,
+                key_names_purchase=purchase,
                 ended_at=NOW - age_s if state.ended else None,
                 incident=incident,
                 cancel_sent=cancelled,
@@ -108,11 +108,11 @@ def started() -> list[Case]:
 
 
 def test_an_unknown_key_starts_its_first_generation_under_its_own_provider_key() -> None:
-    assert judge(None, asking(), NOW) == Judgement(Verdict.OWNED, None, 1, "order-1")
+    assert judge(None, asking(), NOW) == ClaimJudgement(ClaimVerdict.OWNED, None, 1, "order-1")
 
 
 def test_an_unknown_key_that_may_not_start_leaves_no_trace() -> None:
-    assert judge(None, asking(permitted=False), NOW) == Judgement(Verdict.ABSENT)
+    assert judge(None, asking(permitted=False), NOW) == ClaimJudgement(ClaimVerdict.ABSENT)
 
 
 # --- properties over every holder
@@ -132,7 +132,7 @@ def test_a_new_generation_starts_only_after_an_end_that_provably_had_no_effect()
         assert case.request.permitted
         assert not (stands.lease is not None and stands.attempt_under_way)
         waited = not case.equal or case.age_s >= REPLAY_BEFORE_NEXT_GENERATION_S
-        assert stands.released or (stands.names_purchase and waited)
+        assert stands.key_released or (stands.key_names_purchase and waited)
 
 
 def test_nothing_starts_from_doubt_or_from_what_is_being_sent() -> None:
@@ -145,7 +145,7 @@ def test_a_key_from_a_header_is_spent_by_a_definite_end() -> None:
     for case in started():
         stands = case.judgement.existing
         assert stands is not None
-        assert stands.names_purchase or stands.released
+        assert stands.key_names_purchase or stands.key_released
 
 
 def test_generations_are_counted_one_by_one() -> None:
@@ -157,22 +157,22 @@ def test_a_released_end_keeps_the_key_that_the_provider_saw_and_a_stored_one_cha
     kept = {
         case.judgement.provider_key
         for case in started()
-        if case.judgement.existing and case.judgement.existing.released
+        if case.judgement.existing and case.judgement.existing.key_released
     }
     changed = {
         case.judgement.provider_key
         for case in started()
-        if case.judgement.existing and not case.judgement.existing.released
+        if case.judgement.existing and not case.judgement.existing.key_released
     }
     assert kept == {"the-key-of-3"}
     assert changed == {generation_key(STEM, 4)}
 
 
 def test_under_a_kept_key_an_equal_payload_keeps_its_stamp_too() -> None:
-    released = replace(holding(State.FAILED), released=True, stamp="first")
+    released = replace(holding(State.FAILED), key_released=True, stamp="first")
     fresh = operation(id="op_02", stamp="second")
     other = replace(fresh, fingerprint="g" * 64)
-    declined = replace(released, released=False, names_purchase=True, ended_at=1.0)
+    declined = replace(released, key_released=False, key_names_purchase=True, ended_at=1.0)
     assert judge(released, asking(fresh=fresh), NOW).stamp == "first"
     assert judge(released, asking(fresh=other), NOW).stamp == "second"
     assert judge(declined, asking(fresh=fresh), NOW).stamp == "second"
@@ -180,7 +180,7 @@ def test_under_a_kept_key_an_equal_payload_keeps_its_stamp_too() -> None:
 
 
 def test_a_provider_without_keys_is_given_none() -> None:
-    ended = replace(holding(State.FAILED), released=False, names_purchase=True, provider_key=None, ended_at=1.0)
+    ended = replace(holding(State.FAILED), key_released=False, key_names_purchase=True, provider_key=None, ended_at=1.0)
     assert judge(ended, asking(key_stem=None), NOW).provider_key is None
 
 
@@ -188,32 +188,32 @@ def test_whoever_asks_again_with_its_token_gets_the_same_answer() -> None:
     """Until something has happened to it: a holder whose attempt has ended does not get a right to send back."""
     for until_at in (NOW + 1, NOW - 1):
         claimed = replace(holding(State.SENDING), version=1, lease=Lease("mine", until_at))
-        assert judge(claimed, asking(), NOW) == Judgement(Verdict.OWNED, claimed)
+        assert judge(claimed, asking(), NOW) == ClaimJudgement(ClaimVerdict.OWNED, claimed)
     for case in every_case():
         if case.lease.startswith("own") and case.existing.version != 1 and case.judgement.start_generation is None:
-            assert case.judgement.verdict is not Verdict.OWNED
+            assert case.judgement.verdict is not ClaimVerdict.OWNED
 
 
 def test_no_one_else_owns_what_somebody_holds() -> None:
     for case in every_case():
         if case.lease == "live" and case.existing.state is not State.FAILED:
-            assert case.judgement.verdict in {Verdict.IN_FLIGHT, Verdict.MISMATCH}
+            assert case.judgement.verdict in {ClaimVerdict.IN_FLIGHT, ClaimVerdict.MISMATCH}
 
 
 def test_another_payload_under_the_key_is_a_mismatch_unless_the_key_may_start_again() -> None:
     for case in every_case():
         if not case.equal and not case.lease.startswith("own"):
-            again = case.judgement.start_generation is not None or case.judgement.verdict is Verdict.ABSENT
-            assert again or case.judgement.verdict is Verdict.MISMATCH
+            again = case.judgement.start_generation is not None or case.judgement.verdict is ClaimVerdict.ABSENT
+            assert again or case.judgement.verdict is ClaimVerdict.MISMATCH
         if case.equal:
-            assert case.judgement.verdict is not Verdict.MISMATCH
+            assert case.judgement.verdict is not ClaimVerdict.MISMATCH
 
 
 def test_a_caller_that_may_start_nothing_starts_nothing() -> None:
     for case in every_case():
         if not case.request.permitted and not case.lease.startswith("own"):
             assert case.judgement.start_generation is None
-            assert case.judgement.verdict is not Verdict.OWNED
+            assert case.judgement.verdict is not ClaimVerdict.OWNED
 
 
 def test_what_may_start_again_is_absent_to_a_caller_that_may_not() -> None:
@@ -224,24 +224,24 @@ def test_what_may_start_again_is_absent_to_a_caller_that_may_not() -> None:
     }
     for case in every_case():
         if not case.request.permitted:
-            assert (case.judgement.verdict is Verdict.ABSENT) == permitted[case.existing, case.equal]
+            assert (case.judgement.verdict is ClaimVerdict.ABSENT) == permitted[case.existing, case.equal]
 
 
 def test_doubt_that_nobody_holds_is_told_as_doubt() -> None:
     for case in every_case():
         stands = case.judgement.existing
-        if case.judgement.verdict is Verdict.IN_DOUBT:
+        if case.judgement.verdict is ClaimVerdict.IN_DOUBT:
             assert stands is not None
             assert stands.state.in_doubt
             assert stands.lease is None
         if case.equal and case.lease in {"none", "expired"} and stands is not None and stands.state.in_doubt:
-            assert case.judgement.verdict is Verdict.IN_DOUBT
+            assert case.judgement.verdict is ClaimVerdict.IN_DOUBT
 
 
 def test_only_what_has_ended_or_stands_is_replayed() -> None:
     stands = {State.SUCCEEDED, State.FAILED, State.PENDING, State.REQUIRES_ACTION}
     for case in every_case():
-        if case.judgement.verdict is Verdict.REPLAY:
+        if case.judgement.verdict is ClaimVerdict.REPLAY:
             assert case.judgement.existing is not None
             assert case.judgement.existing.state in stands
 
@@ -260,7 +260,7 @@ def test_an_expired_lease_is_acted_upon_before_it_is_judged() -> None:
 @pytest.mark.parametrize("age_s", AGES_S)
 @pytest.mark.parametrize("equal", BOTH)
 def test_a_declined_purchase_is_replayed_for_a_minute_and_then_starts_again(age_s: float, *, equal: bool) -> None:
-    declined = replace(holding(State.FAILED), names_purchase=True, ended_at=NOW - age_s)
+    declined = replace(holding(State.FAILED), key_names_purchase=True, ended_at=NOW - age_s)
     request = asking(fresh=operation(fingerprint=("f" if equal else "g") * 64))
     starts = judge(declined, request, NOW).start_generation is not None
     assert starts == (not equal or age_s >= REPLAY_BEFORE_NEXT_GENERATION_S)
@@ -269,20 +269,20 @@ def test_a_declined_purchase_is_replayed_for_a_minute_and_then_starts_again(age_
 def test_a_repeat_is_compared_under_the_rule_of_the_first() -> None:
     request = asking(fresh=operation(fingerprint="g" * 64))
     paid = holding(State.SUCCEEDED)
-    assert judge(paid, request, NOW).verdict is Verdict.MISMATCH
-    assert judge(paid, replace(request, compare_fingerprint="f" * 64), NOW).verdict is Verdict.REPLAY
+    assert judge(paid, request, NOW).verdict is ClaimVerdict.MISMATCH
+    assert judge(paid, replace(request, compare_fingerprint="f" * 64), NOW).verdict is ClaimVerdict.REPLAY
 
 
 @pytest.mark.parametrize("state", [State.PREPARED, State.SENDING, State.BACKOFF])
 def test_what_is_open_without_a_holder_is_in_flight_not_answered(state: State) -> None:
-    assert judge(holding(state), asking(), NOW).verdict is Verdict.IN_FLIGHT
+    assert judge(holding(state), asking(), NOW).verdict is ClaimVerdict.IN_FLIGHT
 
 
 def test_a_declined_purchase_does_not_start_again_under_an_attempt_of_the_first() -> None:
     under_way = replace(
-        holding(State.FAILED, under_way=True), names_purchase=True, ended_at=1.0, lease=Lease("another", NOW + 1)
+        holding(State.FAILED, under_way=True), key_names_purchase=True, ended_at=1.0, lease=Lease("another", NOW + 1)
     )
-    assert judge(under_way, asking(), NOW).verdict is Verdict.IN_FLIGHT
+    assert judge(under_way, asking(), NOW).verdict is ClaimVerdict.IN_FLIGHT
 
 
 # --- leases
@@ -294,22 +294,22 @@ def test_a_declined_purchase_does_not_start_again_under_an_attempt_of_the_first(
 def test_a_dropped_lease_decides_what_is_now_true(state: State, *, under_way: bool, released: bool) -> None:
     if under_way and state in UNSENT:
         return
-    before = replace(holding(state, under_way=under_way), lease=LEASES["expired"], released=released)
+    before = replace(holding(state, under_way=under_way), lease=LEASES["expired"], key_released=released)
     after = drop_lease(before)
     assert after.lease is None
     assert not after.attempt_under_way
     if state in UNSENT:
-        assert (after.state, after.released) == (State.FAILED, True)
+        assert (after.state, after.key_released) == (State.FAILED, True)
     elif state is State.SENDING:
-        assert (after.state, after.doubt, after.released) == (State.UNKNOWN, frozenset({1}), released)
+        assert (after.state, after.doubt, after.key_released) == (State.UNKNOWN, frozenset({1}), released)
     else:
-        assert (after.state, after.doubt, after.released) == (state, before.doubt, released)
+        assert (after.state, after.doubt, after.key_released) == (state, before.doubt, released)
 
 
 def test_a_decline_is_not_released_by_a_lease_that_was_still_out() -> None:
     declined = replace(holding(State.FAILED), lease=LEASES["expired"])
-    assert not drop_lease(declined).released
-    assert judge(declined, asking(), NOW).verdict is Verdict.REPLAY
+    assert not drop_lease(declined).key_released
+    assert judge(declined, asking(), NOW).verdict is ClaimVerdict.REPLAY
 
 
 @pytest.mark.parametrize("lease", ["none", "live", "own"])

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
-from proxy.core.body import Tree, value_at
-from proxy.core.classify import Asked, ClassifyRules, Expression, Fit, Row, classify, evaluate, fits, truthy
-from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
-from proxy.core.money import Money, Unit
-from proxy.core.reading import (
+from paywitness.core.bodies.tree import Tree, value_at
+from paywitness.core.classify import (
+    ClassifyRules,
+    ExpectedPayment,
+    Expression,
+    ResponseMatcher,
+    ResponseRule,
+    classify,
+    evaluate,
+    matches_expected,
+    truthy,
+)
+from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from paywitness.core.money import Money, Unit
+from paywitness.core.result import (
     ADVICE,
     DEFAULT_EFFECTS,
     DENIALS,
@@ -21,9 +31,9 @@ from proxy.core.reading import (
     FAILURE_CLASSES,
     Classification,
     Effect,
-    Reading,
+    ResultClass,
 )
-from tests.core.making import answered, response, unanswered
+from tests.core.samples import answered, response, unanswered
 
 BEFORE_SENDING = (NetworkPhase.RESOLVING, NetworkPhase.CONNECTING, NetworkPhase.HANDSHAKING)
 FROM_SENDING_ON = (NetworkPhase.SENDING, NetworkPhase.AWAITING, NetworkPhase.RECEIVING)
@@ -42,16 +52,18 @@ def raising(tree: Tree) -> Tree:
     raise RuntimeError("an expression of a policy that cannot be read")
 
 
-def read(found: Response, rules: ClassifyRules = NO_RULES, asked: Asked = Asked()) -> Classification:
+def read(
+    found: Response, rules: ClassifyRules = NO_RULES, asked: ExpectedPayment = ExpectedPayment()
+) -> Classification:
     return classify(answered(found), rules, asked)
 
 
-def rules(*rows: Row, **changes: Any) -> ClassifyRules:
+def rules(*rows: ResponseRule, **changes: Any) -> ClassifyRules:
     return replace(ClassifyRules(rows=rows), **changes)
 
 
 def test_a_row_says_whether_its_answer_is_kept_under_the_key() -> None:
-    busy = Row("busy", Reading.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409}), stored=False)
+    busy = ResponseRule("busy", ResultClass.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409}), stored=False)
     assert not read(response(409), rules(busy)).stored
     assert read(response(503), rules(busy)).stored
 
@@ -60,21 +72,21 @@ def test_a_row_says_whether_its_answer_is_kept_under_the_key() -> None:
 
 
 def test_every_reading_has_an_effect_and_an_advice() -> None:
-    assert set(DEFAULT_EFFECTS) == set(Reading)
-    assert set(ADVICE) == set(Reading)
+    assert set(DEFAULT_EFFECTS) == set(ResultClass)
+    assert set(ADVICE) == set(ResultClass)
 
 
 def test_effects_are_those_of_the_design() -> None:
     none = {
-        Reading.NETWORK_CONNECT_FAILURE,
-        Reading.VALIDATION_ERROR,
-        Reading.AUTHENTICATION_ERROR,
-        Reading.RATE_LIMITED,
-        Reading.REQUIRES_ACTION,
-        Reading.ABSENT,
+        ResultClass.NETWORK_CONNECT_FAILURE,
+        ResultClass.VALIDATION_ERROR,
+        ResultClass.AUTHENTICATION_ERROR,
+        ResultClass.RATE_LIMITED,
+        ResultClass.REQUIRES_ACTION,
+        ResultClass.ABSENT,
         *DENIALS,
     }
-    done = {Reading.SUCCEEDED, Reading.PENDING, Reading.REVERSED}
+    done = {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED}
     for reading, effect in DEFAULT_EFFECTS.items():
         expected = Effect.NONE if reading in none else Effect.DONE if reading in done else Effect.POSSIBLE
         assert effect is expected, reading
@@ -82,7 +94,7 @@ def test_effects_are_those_of_the_design() -> None:
 
 def test_there_are_sixteen_failure_classes() -> None:
     assert len(FAILURE_CLASSES) == 16
-    assert Reading.SUCCEEDED not in FAILURE_CLASSES
+    assert ResultClass.SUCCEEDED not in FAILURE_CLASSES
 
 
 # --- the wire
@@ -92,7 +104,7 @@ def test_there_are_sixteen_failure_classes() -> None:
 def test_what_was_not_sent_had_no_effect(phase: NetworkPhase) -> None:
     for fault in (None, *WireFault):
         found = classify(unanswered(phase, fault), NO_RULES)
-        assert (found.reading, found.effect) == (Reading.NETWORK_CONNECT_FAILURE, Effect.NONE), fault
+        assert (found.result_class, found.effect) == (ResultClass.NETWORK_CONNECT_FAILURE, Effect.NONE), fault
 
 
 @pytest.mark.parametrize("phase", FROM_SENDING_ON)
@@ -102,7 +114,7 @@ def test_what_may_have_left_without_an_answer_is_doubt(phase: NetworkPhase) -> N
         assert found.effect is Effect.POSSIBLE, fault
         assert found.lost
         timed_out = fault in {WireFault.FIRST_BYTE_TIMEOUT, WireFault.BODY_TIMEOUT, WireFault.WRITE_TIMEOUT}
-        assert found.reading is (Reading.NETWORK_READ_TIMEOUT if timed_out else Reading.UNKNOWN_OUTCOME)
+        assert found.result_class is (ResultClass.NETWORK_READ_TIMEOUT if timed_out else ResultClass.UNKNOWN_OUTCOME)
 
 
 @pytest.mark.parametrize("phase", BEFORE_SENDING)
@@ -120,10 +132,10 @@ def test_an_answer_counts_whatever_the_phase_says(phase: NetworkPhase) -> None:
 # --- what HTTP says where no row does
 
 WITHOUT_EFFECT = {
-    **dict.fromkeys((400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431), Reading.VALIDATION_ERROR),
-    **dict.fromkeys((401, 403, 407), Reading.AUTHENTICATION_ERROR),
-    402: Reading.ISSUER_HARD_DECLINE,
-    429: Reading.RATE_LIMITED,
+    **dict.fromkeys((400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431), ResultClass.VALIDATION_ERROR),
+    **dict.fromkeys((401, 403, 407), ResultClass.AUTHENTICATION_ERROR),
+    402: ResultClass.ISSUER_HARD_DECLINE,
+    429: ResultClass.RATE_LIMITED,
 }
 
 
@@ -132,15 +144,15 @@ def test_every_status_code_has_its_reading_and_only_refusals_are_without_effect(
     for status_code in range(100, 600):
         found = read(response(status_code, body))
         if status_code in WITHOUT_EFFECT:
-            assert (found.reading, found.effect) == (WITHOUT_EFFECT[status_code], Effect.NONE), status_code
+            assert (found.result_class, found.effect) == (WITHOUT_EFFECT[status_code], Effect.NONE), status_code
             continue
         assert found.effect is Effect.POSSIBLE, status_code
         if status_code in {408, 504}:
-            assert found.reading is Reading.PROVIDER_TIMEOUT
+            assert found.result_class is ResultClass.PROVIDER_TIMEOUT
         elif status_code >= 500:
-            assert found.reading is Reading.TEMPORARY_PROVIDER_ERROR
+            assert found.result_class is ResultClass.TEMPORARY_PROVIDER_ERROR
         else:
-            assert found.reading is Reading.UNKNOWN_OUTCOME, status_code
+            assert found.result_class is ResultClass.UNKNOWN_OUTCOME, status_code
 
 
 @pytest.mark.parametrize("status_code", [500, 502, 503, 504])
@@ -152,20 +164,20 @@ def test_a_gateways_page_in_place_of_an_answer_is_a_lost_answer(status_code: int
 @pytest.mark.parametrize("body", [b"", b"OK", b"<html>", b'{"status": "paid"', b'{"a":1,"a":2}', b"\xff{}"])
 def test_a_success_that_cannot_be_read_is_as_good_as_lost(body: bytes) -> None:
     found = read(response(200, body))
-    assert (found.reading, found.effect, found.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
+    assert (found.result_class, found.effect, found.lost) == (ResultClass.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
 
 
 def test_a_success_that_no_row_recognises_is_doubt_where_money_moves() -> None:
     found = read(response(201, {"status": "strange"}))
-    assert (found.reading, found.effect, found.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, False)
-    assert read(response(201, {}), rules(moves_money=False)).reading is Reading.SUCCEEDED
+    assert (found.result_class, found.effect, found.lost) == (ResultClass.UNKNOWN_OUTCOME, Effect.POSSIBLE, False)
+    assert read(response(201, {}), rules(moves_money=False)).result_class is ResultClass.SUCCEEDED
 
 
 @pytest.mark.parametrize("status_code", [200, 400, 402, 429, 500])
 def test_an_answer_whose_end_nobody_saw_counts_only_if_it_can_be_read(status_code: int) -> None:
-    by_status = rules(Row("classify[0]", Reading.VALIDATION_ERROR, status_codes=frozenset({400})))
+    by_status = rules(ResponseRule("classify[0]", ResultClass.VALIDATION_ERROR, status_codes=frozenset({400})))
     cut = read(response(status_code, b'{"error": {"type": "idempot', close_delimited=True), by_status)
-    assert (cut.reading, cut.effect, cut.lost) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
+    assert (cut.result_class, cut.effect, cut.lost) == (ResultClass.UNKNOWN_OUTCOME, Effect.POSSIBLE, True)
     whole = read(response(status_code, {"error": 1}, close_delimited=True), by_status)
     assert whole == read(response(status_code, {"error": 1}), by_status)
 
@@ -175,16 +187,16 @@ def test_an_answer_whose_end_nobody_saw_counts_only_if_it_can_be_read(status_cod
 
 def test_a_body_may_turn_a_success_into_a_decline_and_a_conflict_into_a_success() -> None:
     rows = rules(
-        Row("classify[0]", Reading.SUCCEEDED, when=equal("error.reason", "already_created")),
-        Row("classify[1]", Reading.ISSUER_SOFT_DECLINE, when=equal("status", "refused")),
+        ResponseRule("classify[0]", ResultClass.SUCCEEDED, when=equal("error.reason", "already_created")),
+        ResponseRule("classify[1]", ResultClass.ISSUER_SOFT_DECLINE, when=equal("status", "refused")),
     )
-    assert read(response(200, {"status": "refused"}), rows).reading is Reading.ISSUER_SOFT_DECLINE
-    assert read(response(409, {"error": {"reason": "already_created"}}), rows).reading is Reading.SUCCEEDED
+    assert read(response(200, {"status": "refused"}), rows).result_class is ResultClass.ISSUER_SOFT_DECLINE
+    assert read(response(409, {"error": {"reason": "already_created"}}), rows).result_class is ResultClass.SUCCEEDED
 
 
 def test_rows_come_before_answers_and_answers_before_status_codes() -> None:
-    row = Row("classify[0]", Reading.RISK_DECLINE, status_codes=frozenset({402}))
-    answer = Row("answers.charge[0]", Reading.ISSUER_SOFT_DECLINE, when=equal("status", "failed"))
+    row = ResponseRule("classify[0]", ResultClass.RISK_DECLINE, status_codes=frozenset({402}))
+    answer = ResponseRule("answers.charge[0]", ResultClass.ISSUER_SOFT_DECLINE, when=equal("status", "failed"))
     both = rules(row, answers=(answer,))
     body = {"status": "failed"}
     assert read(response(402, body), both).rule == "classify[0]"
@@ -193,48 +205,48 @@ def test_rows_come_before_answers_and_answers_before_status_codes() -> None:
 
 
 def test_the_first_row_that_matches_wins() -> None:
-    rows = [Row(f"classify[{n}]", reading, when=at("error")) for n, reading in enumerate(Reading)]
+    rows = [ResponseRule(f"classify[{n}]", reading, when=at("error")) for n, reading in enumerate(ResultClass)]
     assert read(response(400, {"error": 1}), rules(*rows)).rule == "classify[0]"
     assert read(response(400, {"error": 1}), rules(*rows[::-1])).rule == f"classify[{len(rows) - 1}]"
 
 
 @pytest.mark.parametrize("place", ["when", "code"])
 def test_an_expression_that_raises_does_not_match(place: str) -> None:
-    broken: dict[str, Any] = {place: raising, "table": {"None": Reading.SUCCEEDED}}
-    found = read(response(400, {}), rules(Row("classify[0]", Reading.SUCCEEDED, **broken)))
+    broken: dict[str, Any] = {place: raising, "table": {"None": ResultClass.SUCCEEDED}}
+    found = read(response(400, {}), rules(ResponseRule("classify[0]", ResultClass.SUCCEEDED, **broken)))
     assert found.rule == "http_400"
 
 
 def test_a_raising_reference_or_amount_is_an_absent_one() -> None:
-    paid = Row("answers.charge[0]", Reading.SUCCEEDED, when=equal("status", "paid"))
-    broken = rules(paid, reference=raising, fit=Fit(amount=raising, currency=raising))
-    found = read(response(200, {"status": "paid"}), broken, Asked(Money(100, "EUR")))
-    assert (found.reading, found.reference) == (Reading.SUCCEEDED, None)
+    paid = ResponseRule("answers.charge[0]", ResultClass.SUCCEEDED, when=equal("status", "paid"))
+    broken = rules(paid, reference=raising, fit=ResponseMatcher(amount=raising, currency=raising))
+    found = read(response(200, {"status": "paid"}), broken, ExpectedPayment(Money(100, "EUR")))
+    assert (found.result_class, found.reference) == (ResultClass.SUCCEEDED, None)
 
 
 @pytest.mark.parametrize(
     ("code", "otherwise", "expected"),
     [
-        ("stolen_card", None, Reading.ISSUER_HARD_DECLINE),
-        (51, None, Reading.ISSUER_SOFT_DECLINE),
-        ("51", None, Reading.ISSUER_SOFT_DECLINE),
-        ("new_code", None, Reading.VALIDATION_ERROR),
-        ("new_code", Reading.RISK_DECLINE, Reading.RISK_DECLINE),
-        (None, None, Reading.VALIDATION_ERROR),
-        (None, Reading.RISK_DECLINE, Reading.RISK_DECLINE),
-        (["stolen_card"], None, Reading.VALIDATION_ERROR),
+        ("stolen_card", None, ResultClass.ISSUER_HARD_DECLINE),
+        (51, None, ResultClass.ISSUER_SOFT_DECLINE),
+        ("51", None, ResultClass.ISSUER_SOFT_DECLINE),
+        ("new_code", None, ResultClass.VALIDATION_ERROR),
+        ("new_code", ResultClass.RISK_DECLINE, ResultClass.RISK_DECLINE),
+        (None, None, ResultClass.VALIDATION_ERROR),
+        (None, ResultClass.RISK_DECLINE, ResultClass.RISK_DECLINE),
+        (["stolen_card"], None, ResultClass.VALIDATION_ERROR),
     ],
 )
-def test_a_code_is_looked_up_in_its_table(code: object, otherwise: Reading | None, expected: Reading) -> None:
-    table = {"stolen_card": Reading.ISSUER_HARD_DECLINE, "51": Reading.ISSUER_SOFT_DECLINE}
-    row = Row("classify[0]", code=at("code"), table=table, otherwise=otherwise)
-    assert read(response(400, {"code": code}), rules(row)).reading is expected
+def test_a_code_is_looked_up_in_its_table(code: object, otherwise: ResultClass | None, expected: ResultClass) -> None:
+    table = {"stolen_card": ResultClass.ISSUER_HARD_DECLINE, "51": ResultClass.ISSUER_SOFT_DECLINE}
+    row = ResponseRule("classify[0]", code=at("code"), table=table, otherwise=otherwise)
+    assert read(response(400, {"code": code}), rules(row)).result_class is expected
 
 
 def test_a_row_may_set_the_effect_of_its_reading() -> None:
-    row = Row("classify[0]", Reading.TEMPORARY_PROVIDER_ERROR, Effect.NONE, status_codes=frozenset({503}))
+    row = ResponseRule("classify[0]", ResultClass.TEMPORARY_PROVIDER_ERROR, Effect.NONE, status_codes=frozenset({503}))
     found = read(response(503, {}), rules(row))
-    assert (found.reading, found.effect) == (Reading.TEMPORARY_PROVIDER_ERROR, Effect.NONE)
+    assert (found.result_class, found.effect) == (ResultClass.TEMPORARY_PROVIDER_ERROR, Effect.NONE)
 
 
 @pytest.mark.parametrize(
@@ -248,14 +260,14 @@ def test_a_row_may_set_the_effect_of_its_reading() -> None:
     ],
 )
 def test_a_row_may_test_a_header(headers: tuple[tuple[str, str], ...], *, matches: bool) -> None:
-    row = Row("classify[0]", Reading.RISK_DECLINE, headers=(("retry-hint", "no"),))
-    assert (read(response(400, {}, *headers), rules(row)).reading is Reading.RISK_DECLINE) == matches
+    row = ResponseRule("classify[0]", ResultClass.RISK_DECLINE, headers=(("retry-hint", "no"),))
+    assert (read(response(400, {}, *headers), rules(row)).result_class is ResultClass.RISK_DECLINE) == matches
 
 
 def test_every_condition_of_a_row_must_hold() -> None:
-    row = Row(
+    row = ResponseRule(
         "classify[0]",
-        Reading.RISK_DECLINE,
+        ResultClass.RISK_DECLINE,
         status_codes=frozenset({400}),
         headers=(("x", "1"),),
         when=equal("a", 1),
@@ -283,16 +295,16 @@ def test_a_deep_expression_error_is_no_match() -> None:
 
 
 def test_a_compressed_answer_is_read_and_a_damaged_one_is_lost() -> None:
-    paid = rules(Row("answers.charge[0]", Reading.SUCCEEDED, when=equal("status", "paid")))
+    paid = rules(ResponseRule("answers.charge[0]", ResultClass.SUCCEEDED, when=equal("status", "paid")))
     packed = gzip.compress(b'{"status": "paid"}')
-    assert read(response(200, packed, ("Content-Encoding", "gzip")), paid).reading is Reading.SUCCEEDED
+    assert read(response(200, packed, ("Content-Encoding", "gzip")), paid).result_class is ResultClass.SUCCEEDED
     for body, coding in ((packed[:-9], "gzip"), (packed, "br"), (packed, "identity"), (b"", "gzip")):
         assert read(response(200, body, ("Content-Encoding", coding)), paid).lost
 
 
 # --- whether the answer is of this request
 
-EUR_10 = Asked(Money(1000, "EUR"))
+EUR_10 = ExpectedPayment(Money(1000, "EUR"))
 
 
 @pytest.mark.parametrize(
@@ -324,52 +336,60 @@ EUR_10 = Asked(Money(1000, "EUR"))
 def test_an_answer_that_shows_another_amount_or_currency_is_doubt(
     shown: dict[str, object], unit: Unit, *, fitting: bool
 ) -> None:
-    fit = Fit(at("amount"), unit, at("currency"))
-    assert fits(fit, shown, EUR_10) == fitting
-    for reading in (Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.RISK_DECLINE):
-        known = rules(Row("answers.charge[0]", reading, when=equal("status", "known")), fit=fit)
+    fit = ResponseMatcher(at("amount"), unit, at("currency"))
+    assert matches_expected(fit, shown, EUR_10) == fitting
+    for reading in (ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REQUIRES_ACTION, ResultClass.RISK_DECLINE):
+        known = rules(ResponseRule("answers.charge[0]", reading, when=equal("status", "known")), fit=fit)
         found = read(response(200, {**shown, "status": "known"}), known, EUR_10)
         if fitting:
-            assert found.reading is reading
+            assert found.result_class is reading
         else:
-            assert (found.reading, found.effect, found.rule) == (Reading.UNKNOWN_OUTCOME, Effect.POSSIBLE, DOES_NOT_FIT)
+            assert (found.result_class, found.effect, found.rule) == (
+                ResultClass.UNKNOWN_OUTCOME,
+                Effect.POSSIBLE,
+                DOES_NOT_FIT,
+            )
 
 
 def test_a_strange_success_that_does_not_fit_says_so_too() -> None:
-    fit = Fit(at("amount"), Unit.MINOR, at("currency"))
+    fit = ResponseMatcher(at("amount"), Unit.MINOR, at("currency"))
     assert read(response(200, {"amount": 1}), rules(fit=fit), EUR_10).rule == DOES_NOT_FIT
 
 
 def test_what_was_turned_away_need_not_fit() -> None:
-    fit = Fit(at("amount"), Unit.MINOR, at("currency"))
+    fit = ResponseMatcher(at("amount"), Unit.MINOR, at("currency"))
     found = read(response(400, {"amount": "must be a number"}), rules(fit=fit), EUR_10)
-    assert found.reading is Reading.VALIDATION_ERROR
+    assert found.result_class is ResultClass.VALIDATION_ERROR
 
 
 def test_without_an_amount_asked_for_nothing_can_contradict() -> None:
-    assert fits(Fit(at("amount"), Unit.MINOR, at("currency")), {"amount": 1, "currency": "USD"}, Asked())
+    assert matches_expected(
+        ResponseMatcher(at("amount"), Unit.MINOR, at("currency")), {"amount": 1, "currency": "USD"}, ExpectedPayment()
+    )
 
 
 def test_an_answer_that_carries_another_stamp_is_somebody_elses() -> None:
-    fit = Fit(stamp=at("metadata.paywitness"))
-    assert fits(fit, {"metadata": {"paywitness": "op_1"}}, Asked(stamp="op_1"))
-    assert not fits(fit, {"metadata": {"paywitness": "op_2"}}, Asked(stamp="op_1"))
-    assert fits(fit, {}, Asked(stamp="op_1"))
-    assert fits(fit, {"metadata": {"paywitness": "op_2"}}, Asked())
+    fit = ResponseMatcher(stamp=at("metadata.paywitness"))
+    assert matches_expected(fit, {"metadata": {"paywitness": "op_1"}}, ExpectedPayment(stamp="op_1"))
+    assert not matches_expected(fit, {"metadata": {"paywitness": "op_2"}}, ExpectedPayment(stamp="op_1"))
+    assert matches_expected(fit, {}, ExpectedPayment(stamp="op_1"))
+    assert matches_expected(fit, {"metadata": {"paywitness": "op_2"}}, ExpectedPayment())
 
 
 def test_zero_decimal_currencies_are_compared_in_their_own_unit() -> None:
-    fit = Fit(at("amount"), Unit.MAJOR)
-    assert fits(fit, {"amount": "1000"}, Asked(Money(1000, "JPY")))
-    assert fits(fit, {"amount": "1.234"}, Asked(Money(1234, "KWD")))
+    fit = ResponseMatcher(at("amount"), Unit.MAJOR)
+    assert matches_expected(fit, {"amount": "1000"}, ExpectedPayment(Money(1000, "JPY")))
+    assert matches_expected(fit, {"amount": "1.234"}, ExpectedPayment(Money(1234, "KWD")))
 
 
 # --- the reference
 
 
-@pytest.mark.parametrize("reading", [Reading.SUCCEEDED, Reading.PENDING, Reading.REQUIRES_ACTION, Reading.ALREADY_DONE])
-def test_an_answer_about_a_payment_names_it(reading: Reading) -> None:
-    known = rules(Row("classify[0]", reading, when=at("status")), reference=at("id"))
+@pytest.mark.parametrize(
+    "reading", [ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REQUIRES_ACTION, ResultClass.ALREADY_DONE]
+)
+def test_an_answer_about_a_payment_names_it(reading: ResultClass) -> None:
+    known = rules(ResponseRule("classify[0]", reading, when=at("status")), reference=at("id"))
     assert read(response(200, {"status": 1, "id": "ch_1"}), known).reference == "ch_1"
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.compact_json import compact_encoder
-from proxy.core.operation import State
+from paywitness.core.compact_json import compact_encoder
+from paywitness.core.operation import State
 
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(State),

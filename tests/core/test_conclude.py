@@ -8,23 +8,22 @@ from itertools import product
 
 import pytest
 
-from proxy.core.contract import ErrorsUnderKey
-from proxy.core.events import Event, IncidentKind
-from proxy.core.lifecycle import advance, conclude, event_of_answer
-from proxy.core.operation import Operation, State
-from proxy.core.reading import DENIALS, DOES_NOT_FIT, REFUSALS, Classification, Effect, Reading
-from tests.core.making import operation, read
-from tests.core.worlds import ALL_ANSWERS, ANSWERS, CONTRACTS, steps_of_the_world, what_moves_it
+from paywitness.core.contract import ErrorsUnderKey
+from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude, event_of_response
+from paywitness.core.operation import Operation, State
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, REFUSALS, Classification, Effect, ResultClass
+from tests.core.reachable_operations import ALL_ANSWERS, ANSWERS, CONTRACTS, steps_of_the_world, what_moves_it
+from tests.core.samples import operation, read
 
 STORES_ALL = ErrorsUnderKey.REPLAYED
 WORLDS = (ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED)
 THE_OTHERS = (ErrorsUnderKey.REEXECUTED, ErrorsUnderKey.NOT_STORED, ErrorsUnderKey.UNKNOWN)
-LOST = read(Reading.NETWORK_READ_TIMEOUT, lost=True)
-DECLINED = read(Reading.ISSUER_SOFT_DECLINE)
-ACTION = read(Reading.REQUIRES_ACTION)
-THROTTLED = read(Reading.RATE_LIMITED)
-SERVER_ERROR = read(Reading.TEMPORARY_PROVIDER_ERROR)
-PAID = read(Reading.SUCCEEDED)
+LOST = read(ResultClass.NETWORK_READ_TIMEOUT, lost=True)
+DECLINED = read(ResultClass.ISSUER_SOFT_DECLINE)
+ACTION = read(ResultClass.REQUIRES_ACTION)
+THROTTLED = read(ResultClass.RATE_LIMITED)
+SERVER_ERROR = read(ResultClass.TEMPORARY_PROVIDER_ERROR)
+PAID = read(ResultClass.SUCCEEDED)
 
 SENDING = advance(operation(), Event.SEND_RECORDED)
 FIRST, SECOND, BOTH = frozenset({1}), frozenset({2}), frozenset({1, 2})
@@ -36,7 +35,9 @@ def told(before: Operation, attempt: int, answer: Classification, errors: Errors
 
 def resent(doubt: frozenset[int] = frozenset({1})) -> Operation:
     """In doubt, with one more attempt under way."""
-    lost = operation(state=State.UNKNOWN, doubt=doubt, attempts=max(doubt), reading=LOST.reading, effect=LOST.effect)
+    lost = operation(
+        state=State.UNKNOWN, doubt=doubt, attempts=max(doubt), result_class=LOST.result_class, effect=LOST.effect
+    )
     return advance(lost, Event.RESEND_RECORDED)
 
 
@@ -53,7 +54,7 @@ def every_case() -> list[tuple[Operation, int]]:
 @pytest.mark.parametrize("errors", WORLDS)
 def test_no_answer_of_any_attempt_is_ever_refused(errors: ErrorsUnderKey) -> None:
     for before, attempt in every_case():
-        events = {event_of_answer(before, attempt, answer, CONTRACTS[errors]) for answer in ALL_ANSWERS}
+        events = {event_of_response(before, attempt, answer, CONTRACTS[errors]) for answer in ALL_ANSWERS}
         for event in events:
             advance(before, event, attempt)
 
@@ -75,7 +76,7 @@ def test_the_same_answer_twice_says_nothing_new(errors: ErrorsUnderKey) -> None:
 def test_contracts_that_do_not_store_every_answer_settle_alike() -> None:
     for before, attempt in every_case():
         for answer in ANSWERS:
-            events = {event_of_answer(before, attempt, answer, CONTRACTS[errors]) for errors in THE_OTHERS}
+            events = {event_of_response(before, attempt, answer, CONTRACTS[errors]) for errors in THE_OTHERS}
             assert len(events) == 1
 
 
@@ -86,57 +87,57 @@ def test_contracts_that_do_not_store_every_answer_settle_alike() -> None:
     ("answer", "state"),
     [
         (PAID, State.SUCCEEDED),
-        (read(Reading.PENDING), State.PENDING),
+        (read(ResultClass.PENDING), State.PENDING),
         (ACTION, State.REQUIRES_ACTION),
         *((read(reading), State.FAILED) for reading in sorted(DENIALS)),
         (THROTTLED, State.BACKOFF),
-        (read(Reading.VALIDATION_ERROR), State.BACKOFF),
-        (read(Reading.AUTHENTICATION_ERROR), State.BACKOFF),
-        (read(Reading.NETWORK_CONNECT_FAILURE), State.BACKOFF),
-        (read(Reading.TEMPORARY_PROVIDER_ERROR, Effect.NONE), State.BACKOFF),
+        (read(ResultClass.VALIDATION_ERROR), State.BACKOFF),
+        (read(ResultClass.AUTHENTICATION_ERROR), State.BACKOFF),
+        (read(ResultClass.NETWORK_CONNECT_FAILURE), State.BACKOFF),
+        (read(ResultClass.TEMPORARY_PROVIDER_ERROR, Effect.NONE), State.BACKOFF),
         (SERVER_ERROR, State.UNKNOWN),
         (LOST, State.UNKNOWN),
-        (read(Reading.PROVIDER_TIMEOUT), State.UNKNOWN),
-        (read(Reading.UNKNOWN_OUTCOME), State.UNKNOWN),
-        (read(Reading.IDEMPOTENCY_IN_FLIGHT), State.UNKNOWN),
-        (read(Reading.IDEMPOTENCY_CONFLICT), State.UNKNOWN),
-        (read(Reading.ALREADY_DONE), State.UNKNOWN),
-        (read(Reading.REVERSED), State.UNKNOWN),
+        (read(ResultClass.PROVIDER_TIMEOUT), State.UNKNOWN),
+        (read(ResultClass.UNKNOWN_OUTCOME), State.UNKNOWN),
+        (read(ResultClass.IDEMPOTENCY_IN_FLIGHT), State.UNKNOWN),
+        (read(ResultClass.IDEMPOTENCY_CONFLICT), State.UNKNOWN),
+        (read(ResultClass.ALREADY_DONE), State.UNKNOWN),
+        (read(ResultClass.REVERSED), State.UNKNOWN),
     ],
-    ids=lambda value: value.reading if isinstance(value, Classification) else value,
+    ids=lambda value: value.result_class if isinstance(value, Classification) else value,
 )
 def test_the_only_attempt_is_settled_by_its_own_answer(answer: Classification, state: State) -> None:
     for errors in ErrorsUnderKey:
         after = told(SENDING, 1, answer, errors)
-        assert (after.state, after.reading, after.effect) == (state, answer.reading, answer.effect)
+        assert (after.state, after.result_class, after.effect) == (state, answer.result_class, answer.effect)
         assert after.doubt == ({1} if state is State.UNKNOWN else frozenset())
         assert not after.attempt_under_way
 
 
 def test_a_possible_effect_is_doubt_whatever_the_class_is() -> None:
-    for reading in Reading:
+    for reading in ResultClass:
         assert told(SENDING, 1, read(reading, Effect.POSSIBLE)).doubt == {1}
 
 
-@pytest.mark.parametrize("reading", [Reading.SUCCEEDED, Reading.REVERSED])
-def test_a_policy_that_calls_a_payment_without_effect_makes_doubt_not_a_second_try(reading: Reading) -> None:
+@pytest.mark.parametrize("reading", [ResultClass.SUCCEEDED, ResultClass.REVERSED])
+def test_a_policy_that_calls_a_payment_without_effect_makes_doubt_not_a_second_try(reading: ResultClass) -> None:
     assert told(SENDING, 1, read(reading, Effect.NONE)).state is State.UNKNOWN
 
 
 def test_what_was_accepted_is_pending_even_where_the_policy_says_that_nothing_moved_yet() -> None:
-    assert told(SENDING, 1, read(Reading.PENDING, Effect.NONE)).state is State.PENDING
+    assert told(SENDING, 1, read(ResultClass.PENDING, Effect.NONE)).state is State.PENDING
 
 
 def test_an_answer_that_was_seen_whole_is_told_apart_from_a_lost_one() -> None:
-    assert told(SENDING, 1, SERVER_ERROR).seen == {1}
-    assert told(SENDING, 1, LOST).seen == frozenset()
+    assert told(SENDING, 1, SERVER_ERROR).answered_attempts == {1}
+    assert told(SENDING, 1, LOST).answered_attempts == frozenset()
 
 
 def test_an_answer_that_the_provider_does_not_keep_is_no_answer_that_it_would_repeat() -> None:
     unkept = replace(SERVER_ERROR, stored=False)
-    assert (told(SENDING, 1, unkept).state, told(SENDING, 1, unkept).seen) == (State.UNKNOWN, frozenset())
+    assert (told(SENDING, 1, unkept).state, told(SENDING, 1, unkept).answered_attempts) == (State.UNKNOWN, frozenset())
     kept_before = told(SENDING, 1, SERVER_ERROR)
-    assert told(advance(kept_before, Event.RESEND_RECORDED), 2, unkept).seen == {1}
+    assert told(advance(kept_before, Event.RESEND_RECORDED), 2, unkept).answered_attempts == {1}
 
 
 # --- what the answer to a re-send settles: the table of the design
@@ -146,15 +147,15 @@ ITSELF = "itself"
 NOTHING = "nothing"
 
 BY_ANSWER = [
-    *((read(reading), SETTLES_ALL, SETTLES_ALL) for reading in (Reading.SUCCEEDED, Reading.PENDING)),
-    *((read(reading), SETTLES_ALL, ITSELF) for reading in (*sorted(DENIALS), Reading.REQUIRES_ACTION)),
+    *((read(reading), SETTLES_ALL, SETTLES_ALL) for reading in (ResultClass.SUCCEEDED, ResultClass.PENDING)),
+    *((read(reading), SETTLES_ALL, ITSELF) for reading in (*sorted(DENIALS), ResultClass.REQUIRES_ACTION)),
     (SERVER_ERROR, NOTHING, NOTHING),
     (LOST, NOTHING, NOTHING),
-    (read(Reading.PROVIDER_TIMEOUT), NOTHING, NOTHING),
-    (read(Reading.UNKNOWN_OUTCOME), NOTHING, NOTHING),
-    (read(Reading.ALREADY_DONE), NOTHING, NOTHING),
+    (read(ResultClass.PROVIDER_TIMEOUT), NOTHING, NOTHING),
+    (read(ResultClass.UNKNOWN_OUTCOME), NOTHING, NOTHING),
+    (read(ResultClass.ALREADY_DONE), NOTHING, NOTHING),
     *((read(reading), ITSELF, ITSELF) for reading in sorted(REFUSALS)),
-    (read(Reading.NETWORK_CONNECT_FAILURE), ITSELF, ITSELF),
+    (read(ResultClass.NETWORK_CONNECT_FAILURE), ITSELF, ITSELF),
 ]
 
 
@@ -176,7 +177,7 @@ def test_what_the_answer_to_a_re_send_settles(
             assert after.state is State.UNKNOWN
 
 
-@pytest.mark.parametrize("answer", [DECLINED, ACTION], ids=lambda answer: answer.reading)
+@pytest.mark.parametrize("answer", [DECLINED, ACTION], ids=lambda answer: answer.result_class)
 def test_a_no_that_the_provider_does_not_keep_settles_only_itself_whatever_it_keeps_of_others(
     answer: Classification,
 ) -> None:
@@ -186,10 +187,10 @@ def test_a_no_that_the_provider_does_not_keep_settles_only_itself_whatever_it_ke
 
 
 @pytest.mark.parametrize("reading", sorted(REFUSALS))
-def test_a_refused_re_send_never_settles_or_speaks_for_the_first(reading: Reading) -> None:
+def test_a_refused_re_send_never_settles_or_speaks_for_the_first(reading: ResultClass) -> None:
     for effect, errors in product((Effect.NONE, Effect.POSSIBLE), ErrorsUnderKey):
         after = told(resent(), 2, read(reading, effect), errors)
-        assert (after.state, after.doubt, after.reading) == (State.UNKNOWN, FIRST, LOST.reading)
+        assert (after.state, after.doubt, after.result_class) == (State.UNKNOWN, FIRST, LOST.result_class)
 
 
 def test_a_declined_re_send_leaves_the_first_in_doubt_where_failed_work_is_done_again() -> None:
@@ -201,7 +202,7 @@ def test_a_declined_re_send_leaves_the_first_in_doubt_where_failed_work_is_done_
 
 
 @pytest.mark.parametrize(
-    "answer", [DECLINED, THROTTLED, ACTION, read(Reading.NETWORK_CONNECT_FAILURE)], ids=lambda a: a.reading
+    "answer", [DECLINED, THROTTLED, ACTION, read(ResultClass.NETWORK_CONNECT_FAILURE)], ids=lambda a: a.result_class
 )
 @pytest.mark.parametrize("errors", THE_OTHERS)
 def test_a_late_answer_to_the_first_never_ends_it_under_a_re_send(
@@ -216,7 +217,9 @@ def test_a_late_refusal_of_the_first_never_ends_it_under_a_re_send_where_all_is_
     assert (after.state, after.doubt, after.attempt_under_way) == (State.UNKNOWN, SECOND, True)
 
 
-@pytest.mark.parametrize("answer", [read(Reading.IDEMPOTENCY_IN_FLIGHT), DECLINED, THROTTLED], ids=lambda a: a.reading)
+@pytest.mark.parametrize(
+    "answer", [read(ResultClass.IDEMPOTENCY_IN_FLIGHT), DECLINED, THROTTLED], ids=lambda a: a.result_class
+)
 def test_what_follows_a_late_decline_where_all_is_stored_contradicts_nothing(answer: Classification) -> None:
     failed = told(resent(), 1, DECLINED)
     assert failed.state is State.FAILED
@@ -228,39 +231,47 @@ def test_an_answer_after_the_lease_ran_out_still_counts() -> None:
     doubtful = advance(SENDING, Event.LEASE_EXPIRED)
     assert told(doubtful, 1, PAID).state is State.SUCCEEDED
     assert told(doubtful, 1, DECLINED).state is State.FAILED
-    not_sent = told(doubtful, 1, read(Reading.NETWORK_CONNECT_FAILURE))
-    assert (not_sent.state, not_sent.reading) == (State.FAILED, Reading.NETWORK_CONNECT_FAILURE)
+    not_sent = told(doubtful, 1, read(ResultClass.NETWORK_CONNECT_FAILURE))
+    assert (not_sent.state, not_sent.result_class) == (State.FAILED, ResultClass.NETWORK_CONNECT_FAILURE)
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.REQUIRES_ACTION])
-@pytest.mark.parametrize("answer", [DECLINED, THROTTLED, LOST, SERVER_ERROR], ids=lambda a: a.reading)
+@pytest.mark.parametrize("answer", [DECLINED, THROTTLED, LOST, SERVER_ERROR], ids=lambda a: a.result_class)
 def test_a_late_answer_of_another_attempt_does_not_undo_what_the_provider_accepted(
     state: State, answer: Classification
 ) -> None:
     for errors in ErrorsUnderKey:
-        before = operation(state=state, attempts=2, attempt_under_way=True, reading=Reading.PENDING, effect=Effect.DONE)
+        before = operation(
+            state=state, attempts=2, attempt_under_way=True, result_class=ResultClass.PENDING, effect=Effect.DONE
+        )
         after = told(before, 2, answer, errors)
-        assert (after.state, after.reading, after.effect) == (state, before.reading, before.effect)
+        assert (after.state, after.result_class, after.effect) == (state, before.result_class, before.effect)
 
 
 def test_a_decline_known_in_doubt_is_not_forgotten_when_the_rest_turns_out_not_sent() -> None:
     declined = told(resent(), 1, DECLINED, ErrorsUnderKey.REEXECUTED)
-    for answer in (read(Reading.NETWORK_CONNECT_FAILURE), THROTTLED):
+    for answer in (read(ResultClass.NETWORK_CONNECT_FAILURE), THROTTLED):
         after = told(declined, 2, answer, ErrorsUnderKey.REEXECUTED)
-        assert (after.state, after.reading, after.effect) == (State.FAILED, DECLINED.reading, Effect.NONE)
+        assert (after.state, after.result_class, after.effect) == (State.FAILED, DECLINED.result_class, Effect.NONE)
 
 
 def test_a_decline_known_in_doubt_is_not_forgotten_when_another_answer_is_lost() -> None:
     declined = told(resent(), 2, DECLINED, ErrorsUnderKey.REEXECUTED)
     after = told(declined, 1, SERVER_ERROR, ErrorsUnderKey.REEXECUTED)
-    assert (after.state, after.doubt, after.reading) == (State.UNKNOWN, FIRST, DECLINED.reading)
+    assert (after.state, after.doubt, after.result_class) == (State.UNKNOWN, FIRST, DECLINED.result_class)
 
 
-@pytest.mark.parametrize("last", [DECLINED, THROTTLED, read(Reading.NETWORK_CONNECT_FAILURE)], ids=lambda a: a.reading)
+@pytest.mark.parametrize(
+    "last", [DECLINED, THROTTLED, read(ResultClass.NETWORK_CONNECT_FAILURE)], ids=lambda a: a.result_class
+)
 def test_an_operation_whose_customer_may_still_act_is_never_told_failed(last: Classification) -> None:
     asked = told(resent(), 1, ACTION, ErrorsUnderKey.REEXECUTED)
     after = told(asked, 2, last, ErrorsUnderKey.REEXECUTED)
-    assert (after.state, after.reading, after.doubt) == (State.REQUIRES_ACTION, Reading.REQUIRES_ACTION, frozenset())
+    assert (after.state, after.result_class, after.doubt) == (
+        State.REQUIRES_ACTION,
+        ResultClass.REQUIRES_ACTION,
+        frozenset(),
+    )
 
 
 def test_an_answer_that_was_recorded_before_ends_no_later_attempt() -> None:
@@ -293,7 +304,7 @@ def test_a_decline_after_success_is_an_incident_where_it_cannot_be_another_attem
 @pytest.mark.parametrize("reading", sorted(REFUSALS))
 @pytest.mark.parametrize("effect", [Effect.NONE, Effect.POSSIBLE])
 @pytest.mark.parametrize("end", [Event.WEBHOOK_TOLD_SUCCESS, Event.INQUIRY_FOUND_DENIAL])
-def test_a_refused_re_send_never_contradicts(reading: Reading, effect: Effect, end: Event) -> None:
+def test_a_refused_re_send_never_contradicts(reading: ResultClass, effect: Effect, end: Event) -> None:
     before = resent()
     ended = advance(before if end is Event.WEBHOOK_TOLD_SUCCESS else advance(before, Event.LEASE_EXPIRED), end)
     for errors in ErrorsUnderKey:
@@ -301,7 +312,7 @@ def test_a_refused_re_send_never_contradicts(reading: Reading, effect: Effect, e
         assert (after.state, after.incident) == (ended.state, None)
 
 
-@pytest.mark.parametrize("first", [PAID, read(Reading.PENDING)], ids=lambda a: a.reading)
+@pytest.mark.parametrize("first", [PAID, read(ResultClass.PENDING)], ids=lambda a: a.result_class)
 def test_two_references_of_one_payment_are_an_incident(first: Classification) -> None:
     before = resent()
     made = told(before, 2, replace(first, reference="ch_2"))
@@ -313,7 +324,7 @@ def test_two_references_of_one_payment_are_an_incident(first: Classification) ->
 
 def test_another_amount_after_a_success_is_an_incident() -> None:
     paid = told(resent(), 2, PAID)
-    strange = replace(read(Reading.UNKNOWN_OUTCOME), rule=DOES_NOT_FIT)
+    strange = replace(read(ResultClass.UNKNOWN_OUTCOME), rule=DOES_NOT_FIT)
     assert told(paid, 1, strange).incident == IncidentKind.ANOTHER_AMOUNT
     assert told(resent(), 1, strange).incident is None
 

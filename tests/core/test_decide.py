@@ -10,32 +10,32 @@ from typing import Any
 
 import pytest
 
-from proxy.core import decide as room
-from proxy.core.contract import ErrorsUnderKey, Kind
-from proxy.core.decide import (
+from paywitness.core import decide as room
+from paywitness.core.contract import ErrorsUnderKey, OperationKind
+from paywitness.core.decide import (
+    ATTEMPT_TIME_MIN_S,
+    DEFAULT_RULE,
     END_DECISIONS,
-    MINIMAL_TRY_S,
     RULES,
-    SAFE_RULE,
     Action,
-    Context,
     Decision,
+    DecisionContext,
     decide,
     may_resend,
 )
-from proxy.core.operation import State
-from proxy.core.reading import DENIALS, Effect, Reading
-from tests.core.making import contract
+from paywitness.core.operation import State
+from paywitness.core.result import DENIALS, Effect, ResultClass
+from tests.core.samples import contract
 
 WINDOW_S = 100.0
 SENDS = {Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY}
 BOTH = (False, True)
 
-PLAIN = Context(
-    kind=Kind.SALE,
+PLAIN = DecisionContext(
+    kind=OperationKind.SALE,
     state=State.UNKNOWN,
     contract=contract(ErrorsUnderKey.REPLAYED, window_s=WINDOW_S),
-    reading=Reading.NETWORK_READ_TIMEOUT,
+    result_class=ResultClass.NETWORK_READ_TIMEOUT,
     effect=Effect.POSSIBLE,
     tries=1,
     tries_max=3,
@@ -45,7 +45,7 @@ PLAIN = Context(
     background=False,
     resend_for_s=60.0,
 )
-WAITING = replace(PLAIN, state=State.BACKOFF, reading=Reading.RATE_LIMITED, effect=Effect.NONE)
+WAITING = replace(PLAIN, state=State.BACKOFF, result_class=ResultClass.RATE_LIMITED, effect=Effect.NONE)
 
 # What a re-send must not be done without, each taken away by itself.
 HINDRANCES: dict[str, dict[str, Any]] = {
@@ -55,32 +55,32 @@ HINDRANCES: dict[str, dict[str, Any]] = {
     "older when the wait is over": {"first_send_age_s": 50.0, "delay_s": 30.0, "time_left_s": 60.0},
     "beyond the deadline": {"time_left_s": 0.7},
     "another upstream": {"same_upstream": False},
-    "bytes gone": {"bytes_at_hand": False},
+    "bytes gone": {"request_available": False},
     "caller left": {"caller_waiting": False},
-    "asked in vain": {"asked": True},
-    "held back by our limits": {"held_back": True},
+    "asked in vain": {"inquired": True},
+    "held back by our limits": {"refused_by_limits": True},
     "budget exhausted": {"budget_allows": False},
 }
 HARMLESS = {"nothing", "caller left", "asked in vain"}
 # What our limits say of another try: nothing, that this one was kept from the wire, that the retries are used up, both.
 LIMITS: tuple[dict[str, Any], ...] = (
     {},
-    {"held_back": True},
+    {"refused_by_limits": True},
     {"budget_allows": False},
-    {"held_back": True, "budget_allows": False},
+    {"refused_by_limits": True, "budget_allows": False},
 )
 READINGS_IN_DOUBT = (
-    Reading.NETWORK_READ_TIMEOUT,
-    Reading.ISSUER_SOFT_DECLINE,
-    Reading.REQUIRES_ACTION,
-    Reading.IDEMPOTENCY_CONFLICT,
+    ResultClass.NETWORK_READ_TIMEOUT,
+    ResultClass.ISSUER_SOFT_DECLINE,
+    ResultClass.REQUIRES_ACTION,
+    ResultClass.IDEMPOTENCY_CONFLICT,
 )
 
 
-def contexts_in_doubt() -> Iterator[Context]:
+def contexts_in_doubt() -> Iterator[DecisionContext]:
     facts = product(ErrorsUnderKey, (None, WINDOW_S), BOTH, BOTH)
     contracts = [
-        contract(errors, window_s=window, can_be_asked=asked, webhook_expected=told)
+        contract(errors, window_s=window, supports_inquiry=asked, webhook_expected=told)
         for errors, window, asked, told in facts
     ]
     # That a cancel is wanted comes before everything else, so that it need not meet every hindrance.
@@ -90,8 +90,8 @@ def contexts_in_doubt() -> Iterator[Context]:
         yield replace(
             PLAIN,
             contract=known,
-            reading=reading,
-            answer_seen_in_doubt=seen,
+            result_class=reading,
+            response_seen_in_doubt=seen,
             background=background,
             cancel_sent=cancelled,
             cancel_wanted=wanted,
@@ -101,15 +101,15 @@ def contexts_in_doubt() -> Iterator[Context]:
         )
 
 
-def contexts_without_doubt() -> Iterator[Context]:
+def contexts_without_doubt() -> Iterator[DecisionContext]:
     """Waiting with no effect possible."""
-    asked = replace(WAITING.contract, can_be_asked=True, webhook_expected=True)
-    choices = product(Reading, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH, LIMITS)
+    asked = replace(WAITING.contract, supports_inquiry=True, webhook_expected=True)
+    choices = product(ResultClass, (1, 3), (0.7, 10.0), BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH, LIMITS)
     for reading, tries, left_s, background, caller, elsewhere, guarded, enough, limits in choices:
         yield replace(
             WAITING,
             contract=asked,
-            reading=reading,
+            result_class=reading,
             tries=tries,
             time_left_s=left_s,
             background=background,
@@ -121,12 +121,12 @@ def contexts_without_doubt() -> Iterator[Context]:
         )
 
 
-def contexts_that_stand() -> Iterator[Context]:
+def contexts_that_stand() -> Iterator[DecisionContext]:
     states = sorted(set(State) - {State.UNKNOWN, State.BACKOFF})
     for state, errors, asked, told, background, wanted, tries, limits in product(
         states, ErrorsUnderKey, BOTH, BOTH, BOTH, BOTH, (1, 3), LIMITS
     ):
-        known = contract(errors, can_be_asked=asked, webhook_expected=told)
+        known = contract(errors, supports_inquiry=asked, webhook_expected=told)
         yield replace(
             PLAIN,
             state=state,
@@ -141,17 +141,17 @@ def contexts_that_stand() -> Iterator[Context]:
 
 
 @cache
-def decided_in_doubt() -> list[tuple[Context, Decision]]:
+def decided_in_doubt() -> list[tuple[DecisionContext, Decision]]:
     return [(context, decide(context)) for context in contexts_in_doubt()]
 
 
 @cache
-def decided_without_doubt() -> list[tuple[Context, Decision]]:
+def decided_without_doubt() -> list[tuple[DecisionContext, Decision]]:
     return [(context, decide(context)) for context in contexts_without_doubt()]
 
 
 @cache
-def decided_standing() -> list[tuple[Context, Decision]]:
+def decided_standing() -> list[tuple[DecisionContext, Decision]]:
     return [(context, decide(context)) for context in contexts_that_stand()]
 
 
@@ -159,7 +159,7 @@ def decided_standing() -> list[tuple[Context, Decision]]:
 
 
 def test_rule_names_are_unique() -> None:
-    names = [rule.name for rule in (*RULES, SAFE_RULE)]
+    names = [rule.name for rule in (*RULES, DEFAULT_RULE)]
     assert len(names) == len(set(names))
 
 
@@ -176,7 +176,7 @@ def test_what_no_rule_foresees_goes_to_a_person(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_is_foreseen(state: State) -> None:
-    assert decide(replace(PLAIN, state=state)).because != SAFE_RULE.name
+    assert decide(replace(PLAIN, state=state)).because != DEFAULT_RULE.name
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_every_state_is_foreseen(state: State) -> None:
         ({}, "in_doubt_same_key_is_safe", Action.RETRY_SAME_OPERATION),
         ({"cancel_wanted": True}, "in_doubt_cancel_wanted", Action.CANCEL),
         ({"background": True}, "in_doubt_same_key_later", Action.SCHEDULE_RETRY),
-        ({"answer_seen_in_doubt": True}, "in_doubt_nobody_to_ask", Action.SEND_TO_REVIEW),
+        ({"response_seen_in_doubt": True}, "in_doubt_nobody_to_ask", Action.SEND_TO_REVIEW),
     ],
 )
 def test_a_plain_context_meets_its_rule(changes: dict[str, Any], because: str, action: Action) -> None:
@@ -213,10 +213,10 @@ def test_in_doubt_nothing_is_sent_that_the_contract_does_not_make_safe() -> None
         assert known.dedupes
         assert context.first_send_age_s + context.delay_s < 0.8 * WINDOW_S
         assert known.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
-        assert known.errors_under_key is ErrorsUnderKey.REEXECUTED or not context.answer_seen_in_doubt
+        assert known.errors_under_key is ErrorsUnderKey.REEXECUTED or not context.response_seen_in_doubt
         assert not context.cancel_sent
         assert context.same_upstream
-        assert context.bytes_at_hand
+        assert context.request_available
     assert sent
 
 
@@ -228,7 +228,7 @@ def test_in_doubt_nothing_is_ever_sent_where_errors_are_not_stored_or_nobody_kno
 
 def test_in_doubt_nothing_is_charged_again_after_a_decline() -> None:
     for context, decision in decided_in_doubt():
-        if context.reading in DENIALS | {Reading.REQUIRES_ACTION}:
+        if context.result_class in DENIALS | {ResultClass.REQUIRES_ACTION}:
             assert decision.action not in SENDS
 
 
@@ -241,7 +241,9 @@ def test_in_doubt_nothing_is_ended_and_nothing_is_paid_elsewhere() -> None:
 def test_in_doubt_what_can_be_asked_is_asked_before_anything_waits() -> None:
     for context, decision in decided_in_doubt():
         if decision.action in {Action.WAIT_FOR_WEBHOOK, Action.SCHEDULE_RETRY, Action.SEND_TO_REVIEW}:
-            assert not context.contract.can_be_asked or (context.asked and decision.action is Action.SCHEDULE_RETRY)
+            assert not context.contract.supports_inquiry or (
+                context.inquired and decision.action is Action.SCHEDULE_RETRY
+            )
         if decision.action is Action.SEND_TO_REVIEW:
             assert not context.contract.webhook_expected
 
@@ -251,7 +253,7 @@ def test_in_the_background_it_is_asked_first_and_sent_only_while_the_order_is_wa
         if context.background:
             assert decision.action is not Action.RETRY_SAME_OPERATION
             if decision.action is Action.SCHEDULE_RETRY:
-                assert not context.contract.can_be_asked or context.asked
+                assert not context.contract.supports_inquiry or context.inquired
                 assert context.first_send_age_s + context.delay_s < context.resend_for_s
 
 
@@ -259,13 +261,13 @@ def test_in_doubt_a_try_at_once_respects_the_deadline_and_the_number_of_tries() 
     for context, decision in decided_in_doubt():
         if decision.action is Action.RETRY_SAME_OPERATION:
             assert context.tries < context.tries_max
-            assert context.delay_s + MINIMAL_TRY_S <= context.time_left_s
+            assert context.delay_s + ATTEMPT_TIME_MIN_S <= context.time_left_s
 
 
 def test_in_doubt_what_our_limits_refuse_is_not_tried_at_once_but_asked_or_sent_later() -> None:
     met = set()
     for context, decision in decided_in_doubt():
-        if context.held_back or not context.budget_allows:
+        if context.refused_by_limits or not context.budget_allows:
             met.add(decision.action)
             assert decision.action is not Action.RETRY_SAME_OPERATION
     assert {Action.STATUS_INQUIRY, Action.SCHEDULE_RETRY, Action.WAIT_FOR_WEBHOOK, Action.SEND_TO_REVIEW} <= met
@@ -327,20 +329,20 @@ def test_without_doubt_a_try_respects_the_deadline_and_the_number_of_tries() -> 
     for context, decision in decided_without_doubt():
         if decision.action is Action.RETRY_SAME_OPERATION:
             assert context.tries < context.tries_max
-            assert context.delay_s + MINIMAL_TRY_S <= context.time_left_s
+            assert context.delay_s + ATTEMPT_TIME_MIN_S <= context.time_left_s
 
 
 def test_without_doubt_a_try_is_one_that_our_limits_allow() -> None:
     for context, decision in decided_without_doubt():
         if decision.action is Action.RETRY_SAME_OPERATION:
             assert context.budget_allows
-            assert not context.held_back
+            assert not context.refused_by_limits
 
 
 def test_without_doubt_our_limits_leave_another_route_or_an_end() -> None:
     met = set()
     for context, decision in decided_without_doubt():
-        if context.held_back or not context.budget_allows:
+        if context.refused_by_limits or not context.budget_allows:
             met.add(decision.because)
             assert decision.action in {Action.FALLBACK_NEW_ATTEMPT, Action.MARK_TERMINAL_FAILURE}
     assert {"no_effect_held_back", "no_effect_budget_exhausted", "no_effect_pay_elsewhere"} <= met
@@ -355,7 +357,7 @@ def test_a_budget_that_is_used_up_is_no_reason_against_another_route() -> None:
 
 def test_a_decline_is_never_tried_again_nor_paid_elsewhere() -> None:
     for context, decision in decided_without_doubt():
-        if context.reading in DENIALS | {Reading.REQUIRES_ACTION}:
+        if context.result_class in DENIALS | {ResultClass.REQUIRES_ACTION}:
             assert decision.action is Action.MARK_TERMINAL_FAILURE
 
 
@@ -377,22 +379,22 @@ def test_the_same_route_is_tried_before_another() -> None:
 
 
 def test_in_the_background_a_miss_allows_the_same_key_while_the_order_is_wanted() -> None:
-    asked = replace(PLAIN, contract=contract(window_s=WINDOW_S, can_be_asked=True), background=True)
+    asked = replace(PLAIN, contract=contract(window_s=WINDOW_S, supports_inquiry=True), background=True)
     assert decide(asked).because == "in_doubt_ask"
-    assert decide(replace(asked, asked=True)).because == "in_doubt_same_key_later"
-    assert decide(replace(asked, asked=True, first_send_age_s=61.0)).because == "in_doubt_ask_again"
+    assert decide(replace(asked, inquired=True)).because == "in_doubt_same_key_later"
+    assert decide(replace(asked, inquired=True, first_send_age_s=61.0)).because == "in_doubt_ask_again"
 
 
 def test_why_nothing_more_is_tried_is_told_apart() -> None:
     assert decide(replace(WAITING, tries=3)).because == "no_effect_tries_used_up"
     assert decide(replace(WAITING, time_left_s=0.7)).because == "no_effect_wait_beyond_deadline"
     assert decide(replace(WAITING, caller_waiting=False)).because == "no_effect_caller_left"
-    assert decide(replace(WAITING, held_back=True)).because == "no_effect_held_back"
-    assert decide(replace(WAITING, held_back=True, tries=3)).because == "no_effect_held_back"
+    assert decide(replace(WAITING, refused_by_limits=True)).because == "no_effect_held_back"
+    assert decide(replace(WAITING, refused_by_limits=True, tries=3)).because == "no_effect_held_back"
     assert decide(replace(WAITING, budget_allows=False)).because == "no_effect_budget_exhausted"
     assert decide(replace(WAITING, budget_allows=False, tries=3)).because == "no_effect_tries_used_up"
     assert decide(replace(WAITING, budget_allows=False, caller_waiting=False)).because == "no_effect_caller_left"
-    assert decide(replace(WAITING, reading=Reading.VALIDATION_ERROR)).because == "trying_again_cannot_help"
+    assert decide(replace(WAITING, result_class=ResultClass.VALIDATION_ERROR)).because == "trying_again_cannot_help"
 
 
 # --- what has ended, or stands
@@ -422,7 +424,7 @@ def test_only_a_wait_has_a_delay() -> None:
 
 def test_pending_is_asked_about_then_expected_then_shown_to_a_person() -> None:
     def of(*, told: bool, asked: bool) -> Action:
-        known = contract(webhook_expected=told, can_be_asked=asked)
+        known = contract(webhook_expected=told, supports_inquiry=asked)
         return decide(replace(PLAIN, state=State.PENDING, contract=known)).action
 
     assert of(told=True, asked=True) is Action.STATUS_INQUIRY

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.diagram import GROUPS, diagram, groups, words
-from proxy.core.events import Event, IncidentKind, Move
-from proxy.core.lifecycle import TABLE
-from proxy.core.operation import State
+from paywitness.core.lifecycle import TABLE, Event, IncidentKind, Transition
+from paywitness.core.operation import State
+from tests.core.diagram import GROUPS, diagram, groups, words
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 BLOCKS = {"diagram": f"```mermaid\n{diagram(TABLE)}```\n", "groups": groups(), "table": words(TABLE)}
@@ -42,7 +41,7 @@ def test_every_event_of_every_row_is_told_in_words() -> None:
 
 
 def test_only_a_whole_group_is_told_by_its_word() -> None:
-    move = Move(State.SUCCEEDED, IncidentKind.TWO_REFERENCES)
+    move = Transition(State.SUCCEEDED, IncidentKind.TWO_REFERENCES)
     one = {State.UNKNOWN: {Event.SUCCESS_SEEN: move}}
     assert diagram(one) == ("stateDiagram-v2\n    [*] --> prepared\n    unknown --> succeeded: success seen\n")
     assert words(one).splitlines()[-1] == "| unknown | success seen | succeeded | two_references |"
@@ -51,6 +50,6 @@ def test_only_a_whole_group_is_told_by_its_word() -> None:
 
 
 def test_what_stays_is_told_but_not_drawn() -> None:
-    staying = {State.UNKNOWN: {Event.INQUIRY_MISSED: Move(State.UNKNOWN)}}
+    staying = {State.UNKNOWN: {Event.INQUIRY_MISSED: Transition(State.UNKNOWN)}}
     assert "inquiry" not in diagram(staying)
     assert "| unknown | inquiry missed | stays |  |" in words(staying)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core.claim import AliasKind, judge_guard
-from proxy.core.contract import Kind
-from proxy.core.guard import TAKEN_WITHIN_S, Hold, contradicts_second_success, guard_kept, hold_of
-from proxy.core.operation import Again, Guard, GuardKind, Operation, State
-from proxy.core.reading import Reading
-from tests.core.making import operation
+from paywitness.core.claim import AliasKind, judge_guard
+from paywitness.core.contract import OperationKind
+from paywitness.core.guard import TAKEOVER_WITHIN_S, GuardHold, hold_of, indexed_guard, is_duplicate_success
+from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.result import ResultClass
+from tests.core.samples import operation
 
 NOW = 10_000.0
 OPEN = {State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW}
@@ -34,37 +34,37 @@ def test_what_is_open_holds_its_guard_and_doubt_never_ages_out_of_it(state: Stat
     holder = guarded(kind, state=state, updated_at=0.0)
     pending = kind is GuardKind.INTENT and state is State.PENDING
     held = hold_of(holder, NOW + 365 * 86_400)
-    assert (held is Hold.OPEN) == (state in OPEN or pending)
+    assert (held is GuardHold.OPEN) == (state in OPEN or pending)
 
 
-@pytest.mark.parametrize("again", Again)
-def test_a_paid_intent_holds_as_its_policy_says(again: Again) -> None:
+@pytest.mark.parametrize("again", RepeatPaymentRule)
+def test_a_paid_intent_holds_as_its_policy_says(again: RepeatPaymentRule) -> None:
     paid = guarded(state=State.SUCCEEDED, after_success=again)
-    assert (hold_of(paid, NOW) is Hold.PAID) == (again is Again.BLOCK)
-    assert (guard_kept(paid) is not None) == (again is not Again.ALLOW)
-    given_back = paid.changed(reading=Reading.REVERSED)
+    assert (hold_of(paid, NOW) is GuardHold.PAID) == (again is RepeatPaymentRule.BLOCK)
+    assert (indexed_guard(paid) is not None) == (again is not RepeatPaymentRule.ALLOW)
+    given_back = paid.changed(result_class=ResultClass.REVERSED)
     assert hold_of(given_back, NOW) is None
-    assert guard_kept(given_back) is None
+    assert indexed_guard(given_back) is None
 
 
-@pytest.mark.parametrize("again", Again)
-def test_a_customer_who_must_act_holds_the_intent_only_where_the_policy_says_so(again: Again) -> None:
+@pytest.mark.parametrize("again", RepeatPaymentRule)
+def test_a_customer_who_must_act_holds_the_intent_only_where_the_policy_says_so(again: RepeatPaymentRule) -> None:
     acting = guarded(state=State.REQUIRES_ACTION, during_action=again)
-    assert (hold_of(acting, NOW) is Hold.OPEN) == (again is Again.BLOCK)
+    assert (hold_of(acting, NOW) is GuardHold.OPEN) == (again is RepeatPaymentRule.BLOCK)
 
 
 @pytest.mark.parametrize(("state", "kind"), list(product(State, GuardKind)))
 def test_whatever_holds_can_be_found_by_its_guard(state: State, kind: GuardKind) -> None:
-    for unheard, again in product((False, True), Again):
-        holder = guarded(kind, state=state, unheard=unheard, after_success=again, during_action=again)
+    for unheard, again in product((False, True), RepeatPaymentRule):
+        holder = guarded(kind, state=state, undelivered=unheard, after_success=again, during_action=again)
         if hold_of(holder, NOW) is not None:
-            assert guard_kept(holder) == "g" * 32
+            assert indexed_guard(holder) == "g" * 32
 
 
 def test_an_answer_that_reached_nobody_is_held_for_a_day() -> None:
-    unheard = guarded(GuardKind.FINGERPRINT, state=State.SUCCEEDED, unheard=True, ended_at=NOW)
-    assert hold_of(unheard, NOW + TAKEN_WITHIN_S - 1) is Hold.UNHEARD
-    assert hold_of(unheard, NOW + TAKEN_WITHIN_S) is None
+    unheard = guarded(GuardKind.FINGERPRINT, state=State.SUCCEEDED, undelivered=True, ended_at=NOW)
+    assert hold_of(unheard, NOW + TAKEOVER_WITHIN_S - 1) is GuardHold.UNDELIVERED
+    assert hold_of(unheard, NOW + TAKEOVER_WITHIN_S) is None
 
 
 def test_an_equal_call_joins_an_open_intent() -> None:
@@ -88,13 +88,13 @@ def test_equal_calls_on_one_target_are_refused_while_the_first_is_open_and_pass_
 
 @pytest.mark.parametrize("kind", GuardKind)
 def test_an_unheard_answer_is_taken_by_an_equal_call_and_by_no_other(kind: GuardKind) -> None:
-    unheard = guarded(kind, state=State.SUCCEEDED, unheard=True, ended_at=NOW)
+    unheard = guarded(kind, state=State.SUCCEEDED, undelivered=True, ended_at=NOW)
     assert judge_guard([unheard], fresh(kind=kind), NOW).alias is AliasKind.TAKEN
     assert judge_guard([unheard], fresh(kind=kind, fingerprint="x" * 64), NOW).holder is None
 
 
 def test_a_paid_intent_that_blocks_is_replayed_to_an_equal_call_and_refused_to_another() -> None:
-    paid = guarded(state=State.SUCCEEDED, after_success=Again.BLOCK)
+    paid = guarded(state=State.SUCCEEDED, after_success=RepeatPaymentRule.BLOCK)
     assert judge_guard([paid], fresh(), NOW).alias is AliasKind.JOINED
     assert judge_guard([paid], fresh(fingerprint="x" * 64), NOW).alias is AliasKind.REFUSED
 
@@ -102,7 +102,9 @@ def test_a_paid_intent_that_blocks_is_replayed_to_an_equal_call_and_refused_to_a
 def test_saying_that_it_is_meant_twice_lifts_every_guard_but_an_open_intent() -> None:
     again = fresh(distinct="two of them")
     assert judge_guard([guarded(state=State.UNKNOWN)], again, NOW).holder is not None
-    assert judge_guard([guarded(state=State.SUCCEEDED, after_success=Again.BLOCK)], again, NOW).holder is None
+    assert (
+        judge_guard([guarded(state=State.SUCCEEDED, after_success=RepeatPaymentRule.BLOCK)], again, NOW).holder is None
+    )
     for kind in (GuardKind.TARGET, GuardKind.FINGERPRINT):
         holder = guarded(kind, state=State.UNKNOWN)
         assert judge_guard([holder], fresh(kind=kind, distinct="two"), NOW).holder is None
@@ -118,12 +120,12 @@ def test_across_providers_and_accounts_an_open_intent_refuses_and_is_never_joine
     assert judge_guard([elsewhere], fresh(), NOW).alias is AliasKind.REFUSED
 
 
-@pytest.mark.parametrize("again", Again)
-def test_a_second_success_of_an_intent_contradicts_the_first_unless_it_is_allowed(again: Again) -> None:
+@pytest.mark.parametrize("again", RepeatPaymentRule)
+def test_a_second_success_of_an_intent_contradicts_the_first_unless_it_is_allowed(again: RepeatPaymentRule) -> None:
     first = guarded(state=State.SUCCEEDED, after_success=again)
     second = fresh(state=State.SUCCEEDED, after_success=again)
-    assert contradicts_second_success(first, second) == (again is not Again.ALLOW)
-    assert not contradicts_second_success(first, second.changed(distinct="meant twice"))
-    assert not contradicts_second_success(first.changed(reading=Reading.REVERSED), second)
-    assert not contradicts_second_success(first, first)
-    assert not contradicts_second_success(first, second.changed(kind=Kind.REFUND))
+    assert is_duplicate_success(first, second) == (again is not RepeatPaymentRule.ALLOW)
+    assert not is_duplicate_success(first, second.changed(distinct="meant twice"))
+    assert not is_duplicate_success(first.changed(result_class=ResultClass.REVERSED), second)
+    assert not is_duplicate_success(first, first)
+    assert not is_duplicate_success(first, second.changed(kind=OperationKind.REFUND))

@@ -16,29 +16,29 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from proxy.core.body import Encoding, decode
-from proxy.core.call import Call, Wishes
-from proxy.core.claim import generation_key
-from proxy.core.contract import Kind, Place, PlaceKind
-from proxy.core.identity import (
+from paywitness.core.bodies.tree import Encoding, decode
+from paywitness.core.call import Call, CallerOptions
+from paywitness.core.claim import generation_key
+from paywitness.core.contract import FieldKind, FieldRef, OperationKind
+from paywitness.core.identity import (
     Identity,
     canonical,
     check_value,
     credential_of,
     fingerprint_of,
     identify,
+    is_usable_key,
     keyed_hash,
     request_hash_of,
-    usable_key,
 )
-from proxy.core.operation import GuardKind
-from proxy.core.policy import Policy
-from tests.core.making import KEY_HEADER, SECRET, call, contract, policy
+from paywitness.core.operation import GuardKind
+from paywitness.core.policy import Policy
+from tests.core.samples import KEY_HEADER, SECRET, call, contract, policy
 
 FEW = settings(max_examples=25, derandomize=True, database=None)
 TEXTS = st.text(max_size=8)
-BODY_KEY = Place(PlaceKind.BODY, "idempotency_key")
-ORDER = Place(PlaceKind.BODY, "metadata.order_id")
+BODY_KEY = FieldRef(FieldKind.BODY, "idempotency_key")
+ORDER = FieldRef(FieldKind.BODY, "metadata.order_id")
 CHARGE = {"amount": 1000, "currency": "EUR", "metadata": {"order_id": "A-1"}}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text(max_size=5),
@@ -77,7 +77,7 @@ def test_whatever_is_hashed_it_is_the_hmac_of_the_standard(secret: bytes, label:
 
 
 def test_identity_is_what_it_was() -> None:
-    found = identified(charge(("Idempotency-Key", "order-1")), policy(account=(Place(PlaceKind.CONST, "main"),)))
+    found = identified(charge(("Idempotency-Key", "order-1")), policy(account=(FieldRef(FieldKind.CONST, "main"),)))
     assert found.key == "da9987ae86dff9df2d245cb484380a49d87d1c36fcff7d1d7f041db7aac64091"
     assert found.account == "f95b30417b7a858db801baaddddd6ef1"
     assert found.fingerprint == "59b5446eef24f5814b6b76758a581750a24a37eeba80ad052b4affe575d20562"
@@ -88,7 +88,9 @@ def test_identity_is_what_it_was() -> None:
 
 
 def test_a_derived_provider_key_is_what_it_was() -> None:
-    found = identified(charge(wishes=Wishes(key="order-1")), policy(account=(Place(PlaceKind.CONST, "main"),)))
+    found = identified(
+        charge(options=CallerOptions(key="order-1")), policy(account=(FieldRef(FieldKind.CONST, "main"),))
+    )
     assert found.key == "da9987ae86dff9df2d245cb484380a49d87d1c36fcff7d1d7f041db7aac64091"
     assert found.provider_key == "08025b7a-f79d-4ec0-9f91-e83ad1250001"
 
@@ -97,26 +99,28 @@ def test_a_derived_provider_key_is_what_it_was() -> None:
     ("kind", "changes", "guard_kind", "value"),
     [
         (
-            Kind.SALE,
+            OperationKind.SALE,
             {"intent": lambda tree: tree["metadata"]["order_id"]},
             GuardKind.INTENT,
             "f86ada869a9b4098cef8b16263f79426",
         ),
         (
-            Kind.SALE,
+            OperationKind.SALE,
             {"intent": lambda tree: tree["metadata"]["order_id"], "merchant": "shop"},
             GuardKind.INTENT,
             "af7ef0a1be19530d52289a4ff3c553fb",
         ),
         (
-            Kind.REFUND,
-            {"target": Place(PlaceKind.PATH, "charge")},
+            OperationKind.REFUND,
+            {"target": FieldRef(FieldKind.PATH, "charge")},
             GuardKind.TARGET,
             "62bd4f52b2fdaaa855da4c4250f07c60",
         ),
     ],
 )
-def test_a_guard_is_what_it_was(kind: Kind, changes: dict[str, Any], guard_kind: GuardKind, value: str) -> None:
+def test_a_guard_is_what_it_was(
+    kind: OperationKind, changes: dict[str, Any], guard_kind: GuardKind, value: str
+) -> None:
     guard = identified(charge(), policy(kind=kind, **changes), charge="ch_1").guard
     assert guard is not None
     assert (guard.kind, guard.value) == (guard_kind, value)
@@ -141,8 +145,8 @@ def test_hashes_are_what_they_were() -> None:
 @FEW
 @given(JSON, TEXTS, TEXTS)
 def test_the_same_call_has_the_same_identity(body: object, key: str, account: str) -> None:
-    asked = charge(body={"body": body}, wishes=Wishes(key=key, account=account))
-    again = charge(body={"body": body}, wishes=Wishes(key=key, account=account))
+    asked = charge(body={"body": body}, options=CallerOptions(key=key, account=account))
+    again = charge(body={"body": body}, options=CallerOptions(key=key, account=account))
     assert identified(asked, policy()) == identified(again, policy())
 
 
@@ -255,7 +259,7 @@ def test_half_a_character_hashes_like_any_other_text() -> None:
     [
         policy(provider="other"),
         policy(operation="other"),
-        policy(account=(Place(PlaceKind.CONST, "main"),)),
+        policy(account=(FieldRef(FieldKind.CONST, "main"),)),
         policy(names=("older", "")),
         policy(names=("", "older")),
     ],
@@ -272,7 +276,7 @@ def test_a_renamed_operation_keeps_its_keys_and_its_guards() -> None:
 
 
 def test_every_selector_of_the_account_counts_and_a_missing_one_is_empty() -> None:
-    under = policy(account=(Place(PlaceKind.HEADER, "Acme-Account"), Place(PlaceKind.BODY, "merchantAccount")))
+    under = policy(account=(FieldRef(FieldKind.HEADER, "Acme-Account"), FieldRef(FieldKind.BODY, "merchantAccount")))
     accounts = [
         identified(asked, under).account
         for asked in (
@@ -280,7 +284,7 @@ def test_every_selector_of_the_account_counts_and_a_missing_one_is_empty() -> No
             charge(("Acme-Account", "a")),
             charge(body={"merchantAccount": "a"}),
             charge(("Acme-Account", "a"), body={"merchantAccount": "a"}),
-            charge(wishes=Wishes(account="a")),
+            charge(options=CallerOptions(account="a")),
             charge(("Acme-Account", "b")),
         )
     ]
@@ -292,8 +296,8 @@ def test_every_selector_of_the_account_counts_and_a_missing_one_is_empty() -> No
 
 
 def test_our_own_header_always_names_the_key_and_then_a_derived_one_goes_out() -> None:
-    found = identified(charge(("Idempotency-Key", "theirs"), wishes=Wishes(key="ours")), policy())
-    assert (found.client_key, found.key_source, found.names_purchase) == ("ours", "paywitness-key", False)
+    found = identified(charge(("Idempotency-Key", "theirs"), options=CallerOptions(key="ours")), policy())
+    assert (found.client_key, found.key_source, found.key_names_purchase) == ("ours", "paywitness-key", False)
     assert found.key_stem is not None
     assert found.provider_key == generation_key(found.key_stem, 1)
 
@@ -309,11 +313,11 @@ def test_the_first_source_that_is_present_names_the_key() -> None:
 
 
 def test_a_key_from_the_body_names_a_purchase_unless_it_is_the_providers_own() -> None:
-    assert identified(charge(), policy(take_from=(ORDER,))).names_purchase
+    assert identified(charge(), policy(take_from=(ORDER,))).key_names_purchase
     own = policy(contract=contract(send_as=ORDER), take_from=(ORDER,))
-    assert not identified(charge(), own).names_purchase
-    assert not identified(charge(("Idempotency-Key", "k")), policy()).names_purchase
-    assert not identified(charge(body={}), policy(take_from=(ORDER,))).names_purchase
+    assert not identified(charge(), own).key_names_purchase
+    assert not identified(charge(("Idempotency-Key", "k")), policy()).key_names_purchase
+    assert not identified(charge(body={}), policy(take_from=(ORDER,))).key_names_purchase
 
 
 @pytest.mark.parametrize(
@@ -356,7 +360,8 @@ def test_two_tenants_with_one_key_never_share_a_derived_one(first: str, second: 
     assume(first != second)
     under = policy(contract=contract(key_space_is_account=False))
     keys = {
-        identified(charge(wishes=Wishes(key="k", account=tenant)), under).provider_key for tenant in (first, second)
+        identified(charge(options=CallerOptions(key="k", account=tenant)), under).provider_key
+        for tenant in (first, second)
     }
     assert len(keys) == 2
 
@@ -378,7 +383,7 @@ def test_anything_else_is_no_key(value: object) -> None:
     + [(key, False) for key in ("", " ", "k" * 256, "a\r\nb", "a\x00", "\ud800", "a\tb")],
 )
 def test_a_key_must_be_fit_to_be_kept_shown_and_sent(key: str, *, usable: bool) -> None:
-    assert usable_key(key) == usable
+    assert is_usable_key(key) == usable
 
 
 # --- guards
@@ -392,24 +397,24 @@ def test_an_intent_is_guarded_within_its_account_and_across_providers_by_its_mer
     def value(**changes: Any) -> str:
         guard = identified(charge(), policy(intent=intent_of, **changes)).guard
         assert guard is not None
-        assert (guard.kind, guard.shown) == (GuardKind.INTENT, "A-1")
+        assert (guard.kind, guard.label) == (GuardKind.INTENT, "A-1")
         return guard.value
 
     assert value() == value(operation="sale")
     assert value() != value(provider="other")
-    assert value() != value(account=(Place(PlaceKind.CONST, "x"),))
-    assert value(merchant="shop") == value(merchant="shop", provider="other", account=(Place(PlaceKind.CONST, "x"),))
+    assert value() != value(account=(FieldRef(FieldKind.CONST, "x"),))
+    assert value(merchant="shop") == value(merchant="shop", provider="other", account=(FieldRef(FieldKind.CONST, "x"),))
     assert value(merchant="shop") != value(merchant="other")
 
 
 def test_the_callers_word_for_the_intent_wins() -> None:
-    guard = identified(charge(wishes=Wishes(intent="B-2")), policy(intent=intent_of)).guard
+    guard = identified(charge(options=CallerOptions(intent="B-2")), policy(intent=intent_of)).guard
     assert guard is not None
-    assert guard.shown == "B-2"
+    assert guard.label == "B-2"
 
 
 def test_a_target_is_guarded_per_provider_account_and_operation() -> None:
-    refund = policy(kind=Kind.REFUND, operation="refund", target=Place(PlaceKind.PATH, "charge"))
+    refund = policy(kind=OperationKind.REFUND, operation="refund", target=FieldRef(FieldKind.PATH, "charge"))
     guards = [
         identified(charge(), under, charge=target).guard
         for under, target in (
@@ -417,7 +422,7 @@ def test_a_target_is_guarded_per_provider_account_and_operation() -> None:
             (refund, "ch_2"),
             (replace(refund, operation="capture"), "ch_1"),
             (replace(refund, provider="other"), "ch_1"),
-            (replace(refund, account=(Place(PlaceKind.CONST, "x"),)), "ch_1"),
+            (replace(refund, account=(FieldRef(FieldKind.CONST, "x"),)), "ch_1"),
         )
     ]
     assert {guard.kind for guard in guards if guard} == {GuardKind.TARGET}
@@ -430,4 +435,4 @@ def test_what_has_neither_is_guarded_by_its_content_and_what_moves_nothing_by_no
     assert first == second
     assert first.kind is GuardKind.FINGERPRINT
     assert identified(charge(body={}), policy()).guard != first
-    assert identified(charge(), policy(kind=Kind.NONE)).guard is None
+    assert identified(charge(), policy(kind=OperationKind.NONE)).guard is None

@@ -8,17 +8,25 @@ from typing import Any
 
 import pytest
 
-from proxy.core.body import Tree
-from proxy.core.classify import Asked, ClassifyRules, Fit, Row
-from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.core.inquiry import Inquiry, Proof, Seen, after_miss, is_settled, next_look_at, read_inquiry
-from proxy.core.money import Money
-from proxy.core.operation import Found, State
-from proxy.core.reading import Reading
-from proxy.core.template import Blank, Template, Values, in_path
-from tests.core.making import answered, operation, response
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMatcher, ResponseRule
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.inquiry import (
+    AbsenceProof,
+    FoundObject,
+    Inquiry,
+    after_miss,
+    is_settled,
+    next_inquiry_at,
+    read_inquiry,
+)
+from paywitness.core.money import Money
+from paywitness.core.operation import FindingKind, State
+from paywitness.core.result import ResultClass
+from paywitness.core.template import Placeholder, Template, TemplateValues, in_path
+from tests.core.samples import answered, operation, response
 
-ASKED = Asked(Money(1099, "EUR"), "op_01")
+ASKED = ExpectedPayment(Money(1099, "EUR"), "op_01")
 NOW = 10_000.0
 
 
@@ -34,24 +42,24 @@ def is_status(*wanted: str) -> Any:
 
 
 ROWS = (
-    Row("answers.charge[0]", Reading.SUCCEEDED, when=is_status("succeeded")),
-    Row("answers.charge[1]", Reading.PENDING, when=is_status("processing")),
-    Row("answers.charge[2]", Reading.FAILED, when=is_status("failed")),
-    Row("answers.charge[3]", Reading.ABSENT, when=is_status("authorized")),
-    Row("answers.charge[4]", Reading.TEMPORARY_PROVIDER_ERROR, when=is_status("odd")),
+    ResponseRule("answers.charge[0]", ResultClass.SUCCEEDED, when=is_status("succeeded")),
+    ResponseRule("answers.charge[1]", ResultClass.PENDING, when=is_status("processing")),
+    ResponseRule("answers.charge[2]", ResultClass.FAILED, when=is_status("failed")),
+    ResponseRule("answers.charge[3]", ResultClass.ABSENT, when=is_status("authorized")),
+    ResponseRule("answers.charge[4]", ResultClass.TEMPORARY_PROVIDER_ERROR, when=is_status("odd")),
 )
 RULES = ClassifyRules(
     answers=ROWS,
     reference=field("id"),
-    fit=Fit(amount=field("amount"), currency=field("currency"), stamp=field("stamp")),
+    fit=ResponseMatcher(amount=field("amount"), currency=field("currency"), stamp=field("stamp")),
 )
 BY_LIST = Inquiry("ask[1]", Template(("/v1/charges",)), ROWS, at=lambda values: field("data"), more=field("has_more"))
-BY_REFERENCE = Inquiry("ask[0]", Template(("/v1/charges/", Blank("reference"))), ROWS, needs_reference=True)
+BY_REFERENCE = Inquiry("ask[0]", Template(("/v1/charges/", Placeholder("reference"))), ROWS, needs_reference=True)
 CHARGE = {"id": "ch_1", "status": "succeeded", "amount": 1099, "currency": "eur", "stamp": "op_01"}
 
 
-def asked(found: Evidence, inquiry: Inquiry = BY_LIST) -> Seen:
-    return read_inquiry(inquiry, found, RULES, ASKED, Values(operation(), {}))
+def asked(found: Evidence, inquiry: Inquiry = BY_LIST) -> FoundObject:
+    return read_inquiry(inquiry, found, RULES, ASKED, TemplateValues(operation(), {}))
 
 
 def page(*charges: object, has_more: bool = False) -> Evidence:
@@ -60,28 +68,28 @@ def page(*charges: object, has_more: bool = False) -> Evidence:
 
 def test_a_hit_shows_its_reading_its_reference_and_the_object() -> None:
     seen = asked(page(CHARGE))
-    assert seen.finding.found is Found.HIT
+    assert seen.finding.kind is FindingKind.HIT
     assert seen.finding.classification is not None
-    assert seen.finding.classification.reading is Reading.SUCCEEDED
+    assert seen.finding.classification.result_class is ResultClass.SUCCEEDED
     assert seen.finding.classification.reference == "ch_1"
-    assert seen.shown == CHARGE
+    assert seen.provider_object == CHARGE
 
 
 @pytest.mark.parametrize("changes", [{"amount": 1100}, {"currency": "usd"}, {"stamp": "op_02"}, {"amount": "garbage"}])
 def test_what_does_not_fit_is_somebody_elses_and_neither_hit_nor_miss(changes: dict[str, object]) -> None:
-    assert asked(page({**CHARGE, **changes})).finding.found is Found.NOT_OURS
+    assert asked(page({**CHARGE, **changes})).finding.kind is FindingKind.NOT_OURS
 
 
 def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:
-    assert asked(page()).finding.found is Found.MISSED
-    assert asked(page(has_more=True)).finding.found is Found.FAILED
+    assert asked(page()).finding.kind is FindingKind.MISSED
+    assert asked(page(has_more=True)).finding.kind is FindingKind.FAILED
 
 
 @pytest.mark.parametrize("changes", [{}, {"stamp": "op_02"}, {"status": "processing"}, {"status": "failed"}])
 def test_a_payment_in_the_place_of_a_list_is_no_miss(changes: dict[str, object]) -> None:
     """An answer that was mixed up with another's: three of those must not make a payment absent."""
-    assert asked(answered(response(200, {**CHARGE, **changes}))).finding.found is Found.FAILED
-    assert asked(answered(response(200, {}))).finding.found is Found.MISSED  # some leave an empty list out
+    assert asked(answered(response(200, {**CHARGE, **changes}))).finding.kind is FindingKind.FAILED
+    assert asked(answered(response(200, {}))).finding.kind is FindingKind.MISSED  # some leave an empty list out
 
 
 DENIED = {**CHARGE, "id": "ch_2", "status": "failed"}
@@ -92,82 +100,82 @@ FOREIGN = {**CHARGE, "id": "ch_4", "stamp": "op_02"}
 @pytest.mark.parametrize(
     ("found", "reading"),
     [
-        ((CHARGE, DENIED), Reading.SUCCEEDED),  # a try that failed was executed again, and paid
-        ((DENIED, CHARGE, DENIED), Reading.SUCCEEDED),
-        ((DENIED, DENIED), Reading.FAILED),
-        ((FOREIGN, CHARGE), Reading.SUCCEEDED),
-        ((FOREIGN, DENIED), Reading.FAILED),
+        ((CHARGE, DENIED), ResultClass.SUCCEEDED),  # a try that failed was executed again, and paid
+        ((DENIED, CHARGE, DENIED), ResultClass.SUCCEEDED),
+        ((DENIED, DENIED), ResultClass.FAILED),
+        ((FOREIGN, CHARGE), ResultClass.SUCCEEDED),
+        ((FOREIGN, DENIED), ResultClass.FAILED),
     ],
 )
 def test_of_several_the_one_that_was_paid_is_the_truth_or_that_all_were_denied(
-    found: tuple[dict[str, object], ...], reading: Reading
+    found: tuple[dict[str, object], ...], reading: ResultClass
 ) -> None:
     seen = asked(page(*found))
-    assert seen.finding.found is Found.HIT
+    assert seen.finding.kind is FindingKind.HIT
     assert seen.finding.classification is not None
-    assert seen.finding.classification.reading is reading
+    assert seen.finding.classification.result_class is reading
 
 
 @pytest.mark.parametrize(
     ("found", "what"),
     [
-        ((CHARGE, {**CHARGE, "id": "ch_5"}), Found.FAILED),  # two were paid: a person's
-        ((CHARGE, STRANGE), Found.FAILED),
-        ((DENIED, STRANGE), Found.FAILED),
-        ((FOREIGN, FOREIGN), Found.NOT_OURS),
-        (({**CHARGE, "status": "processing"}, CHARGE), Found.FAILED),
+        ((CHARGE, {**CHARGE, "id": "ch_5"}), FindingKind.FAILED),  # two were paid: a person's
+        ((CHARGE, STRANGE), FindingKind.FAILED),
+        ((DENIED, STRANGE), FindingKind.FAILED),
+        ((FOREIGN, FOREIGN), FindingKind.NOT_OURS),
+        (({**CHARGE, "status": "processing"}, CHARGE), FindingKind.FAILED),
     ],
 )
 def test_of_several_anything_that_could_be_two_payments_is_a_persons(
-    found: tuple[dict[str, object], ...], what: Found
+    found: tuple[dict[str, object], ...], what: FindingKind
 ) -> None:
-    assert asked(page(*found)).finding.found is what
+    assert asked(page(*found)).finding.kind is what
 
 
 def test_a_page_of_several_can_say_that_it_was_paid_but_not_that_it_was_not() -> None:
-    assert asked(page(CHARGE, has_more=True)).finding.found is Found.HIT
-    assert asked(page(DENIED, has_more=True)).finding.found is Found.FAILED
-    assert asked(page(DENIED, DENIED, has_more=True)).finding.found is Found.FAILED
-    assert asked(page({**CHARGE, "status": "authorized"}, has_more=True)).finding.found is Found.FAILED
+    assert asked(page(CHARGE, has_more=True)).finding.kind is FindingKind.HIT
+    assert asked(page(DENIED, has_more=True)).finding.kind is FindingKind.FAILED
+    assert asked(page(DENIED, DENIED, has_more=True)).finding.kind is FindingKind.FAILED
+    assert asked(page({**CHARGE, "status": "authorized"}, has_more=True)).finding.kind is FindingKind.FAILED
 
 
 def test_not_found_counts_only_where_the_provider_itself_says_so() -> None:
-    assert asked(answered(response(404, {"error": "missing"}))).finding.found is Found.MISSED
-    assert asked(answered(response(404, b""))).finding.found is Found.MISSED
-    assert asked(answered(response(404, b"<html>no such page</html>"))).finding.found is Found.FAILED
+    assert asked(answered(response(404, {"error": "missing"}))).finding.kind is FindingKind.MISSED
+    assert asked(answered(response(404, b""))).finding.kind is FindingKind.MISSED
+    assert asked(answered(response(404, b"<html>no such page</html>"))).finding.kind is FindingKind.FAILED
 
 
 @pytest.mark.parametrize("status_code", [301, 400, 401, 403, 409, 429, 500, 502, 503])
 def test_refused_and_failed_inquiries_are_no_misses(status_code: int) -> None:
-    assert asked(answered(response(status_code, {"data": []}))).finding.found is Found.FAILED
+    assert asked(answered(response(status_code, {"data": []}))).finding.kind is FindingKind.FAILED
 
 
 def test_no_answer_is_no_miss() -> None:
     lost = Evidence(NetworkPhase.AWAITING, 100, WireFault.FIRST_BYTE_TIMEOUT, None, "", 1.0)
-    assert asked(lost).finding.found is Found.FAILED
-    assert asked(answered(response(200, b'{"data": ['))).finding.found is Found.FAILED
+    assert asked(lost).finding.kind is FindingKind.FAILED
+    assert asked(answered(response(200, b'{"data": ['))).finding.kind is FindingKind.FAILED
 
 
 def test_an_object_that_no_row_reads_or_that_says_nothing_is_no_hit() -> None:
-    assert asked(page({**CHARGE, "status": "new word"})).finding.found is Found.FAILED
-    assert asked(page({**CHARGE, "status": "odd"})).finding.found is Found.FAILED
+    assert asked(page({**CHARGE, "status": "new word"})).finding.kind is FindingKind.FAILED
+    assert asked(page({**CHARGE, "status": "odd"})).finding.kind is FindingKind.FAILED
 
 
 def test_an_object_may_itself_say_that_ours_never_arrived() -> None:
-    assert asked(page({**CHARGE, "status": "authorized"})).finding.found is Found.MISSED
+    assert asked(page({**CHARGE, "status": "authorized"})).finding.kind is FindingKind.MISSED
 
 
 def test_a_compressed_answer_is_read() -> None:
     body = gzip.compress(json.dumps({"data": [CHARGE]}).encode())
-    assert asked(answered(response(200, body, ("Content-Encoding", "gzip")))).finding.found is Found.HIT
+    assert asked(answered(response(200, body, ("Content-Encoding", "gzip")))).finding.kind is FindingKind.HIT
 
 
 # --- asking
 
 
 def test_a_way_that_cannot_name_the_operation_is_not_asked() -> None:
-    assert BY_REFERENCE.target(Values(operation(), {})) is None
-    assert BY_REFERENCE.target(Values(operation(reference="ch_1"), {})) == "/v1/charges/ch_1"
+    assert BY_REFERENCE.target(TemplateValues(operation(), {})) is None
+    assert BY_REFERENCE.target(TemplateValues(operation(reference="ch_1"), {})) == "/v1/charges/ch_1"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +186,16 @@ def test_a_value_in_a_path_is_one_segment_whatever_it_holds(value: str, encoded:
 
 
 def test_query_values_are_encoded() -> None:
-    inquiry = Inquiry("ask[0]", Template(("/v1/charges",)), ROWS, query=(("order", Template((Blank("client_key"),))),))
-    assert inquiry.target(Values(operation(client_key="a&b=c"), {})) == "/v1/charges?order=a%26b%3Dc"
+    inquiry = Inquiry(
+        "ask[0]", Template(("/v1/charges",)), ROWS, query=(("order", Template((Placeholder("client_key"),))),)
+    )
+    assert inquiry.target(TemplateValues(operation(client_key="a&b=c"), {})) == "/v1/charges?order=a%26b%3Dc"
 
 
 # --- absent
 
-PROOF = Proof(misses=3, lag_s=5.0, settle_s=600.0)
-IN_DOUBT = operation(state=State.UNKNOWN, doubt=frozenset({1}), attempts=1, quiet_at=NOW)
+PROOF = AbsenceProof(misses=3, lag_s=5.0, settle_s=600.0)
+IN_DOUBT = operation(state=State.UNKNOWN, doubt=frozenset({1}), attempts=1, no_bytes_after_at=NOW)
 
 
 def test_a_miss_before_all_has_settled_counts_nothing() -> None:
@@ -211,14 +221,14 @@ def test_absent_takes_as_many_misses_as_the_policy_says_spread_over_the_lag() ->
 
 
 def test_one_miss_is_never_enough_where_the_look_up_lags() -> None:
-    _, absent = after_miss(IN_DOUBT, Proof(misses=1, lag_s=5.0, settle_s=0.0), NOW + 1)
+    _, absent = after_miss(IN_DOUBT, AbsenceProof(misses=1, lag_s=5.0, settle_s=0.0), NOW + 1)
     assert not absent
 
 
 def test_the_strictest_way_counts() -> None:
-    assert Proof.of((BY_LIST, Inquiry("x", Template(("/",)), ROWS, lag_s=60.0, misses=2)), 600.0) == Proof(
-        3, 60.0, 600.0
-    )
+    assert AbsenceProof.of(
+        (BY_LIST, Inquiry("x", Template(("/",)), ROWS, lag_s=60.0, misses=2)), 600.0
+    ) == AbsenceProof(3, 60.0, 600.0)
 
 
 # --- when to look again
@@ -227,23 +237,23 @@ SCHEDULE = (2.0, 10.0, 3600.0)
 
 
 def test_the_schedule_is_followed_and_runs_out() -> None:
-    assert next_look_at(IN_DOUBT, SCHEDULE, NOW, 1.0) == NOW + 2.0
-    assert next_look_at(IN_DOUBT.changed(looks=2), SCHEDULE, NOW, 1.0) == NOW + 3600.0
-    assert next_look_at(IN_DOUBT.changed(looks=3), SCHEDULE, NOW, 1.0) is None
+    assert next_inquiry_at(IN_DOUBT, SCHEDULE, NOW, 1.0) == NOW + 2.0
+    assert next_inquiry_at(IN_DOUBT.changed(checks_done=2), SCHEDULE, NOW, 1.0) == NOW + 3600.0
+    assert next_inquiry_at(IN_DOUBT.changed(checks_done=3), SCHEDULE, NOW, 1.0) is None
 
 
 def test_after_a_miss_the_look_that_can_count_does_not_wait_for_the_schedule() -> None:
-    found = next_look_at(IN_DOUBT.changed(looks=2), SCHEDULE, NOW + 1, 1.0, proof=PROOF)
+    found = next_inquiry_at(IN_DOUBT.changed(checks_done=2), SCHEDULE, NOW + 1, 1.0, proof=PROOF)
     assert found == NOW + 600.0
 
 
 def test_the_proof_of_absence_needs_none_of_the_schedule() -> None:
     at = NOW + 601.0
-    found = next_look_at(IN_DOUBT.changed(looks=3, misses=1, first_miss_at=at), SCHEDULE, at, 1.0, proof=PROOF)
+    found = next_inquiry_at(IN_DOUBT.changed(checks_done=3, misses=1, first_miss_at=at), SCHEDULE, at, 1.0, proof=PROOF)
     assert found == at + 2.5
 
 
 def test_settled_asks_when_the_last_byte_could_have_left() -> None:
     assert not is_settled(IN_DOUBT, 600.0, NOW + 599)
     assert is_settled(IN_DOUBT, 600.0, NOW + 600)
-    assert not is_settled(IN_DOUBT.changed(quiet_at=None, updated_at=NOW + 50), 600.0, NOW + 600)
+    assert not is_settled(IN_DOUBT.changed(no_bytes_after_at=None, updated_at=NOW + 50), 600.0, NOW + 600)

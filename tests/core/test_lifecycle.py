@@ -8,29 +8,30 @@ from itertools import chain, combinations
 
 import pytest
 
-from proxy.core.contract import ErrorsUnderKey
-from proxy.core.errors import IllegalTransition
-from proxy.core.events import (
+from paywitness.core.contract import ErrorsUnderKey
+from paywitness.core.errors import IllegalTransition
+from paywitness.core.lifecycle import (
     ACTIONS,
-    OF_AN_ATTEMPT,
-    OUTSIDE_DENIALS,
+    ATTEMPT_EVENTS,
+    EXTERNAL_DENIALS,
     PENDINGS,
     REVERSALS,
     SUCCESSES,
+    TABLE,
     Event,
     IncidentKind,
+    advance,
 )
-from proxy.core.lifecycle import TABLE, advance
-from proxy.core.operation import Operation, State
-from proxy.core.reading import Effect, Reading
-from tests.core.making import operation
-from tests.core.worlds import ATTEMPTS_MAX, Step, steps_of_the_table, steps_of_the_world, what_moves_it
+from paywitness.core.operation import Operation, State
+from paywitness.core.result import Effect, ResultClass
+from tests.core.reachable_operations import ATTEMPTS_MAX, Step, steps_of_the_table, steps_of_the_world, what_moves_it
+from tests.core.samples import operation
 
 # Only whether every answer is stored matters to the lifecycle; test_conclude shows that the other three are alike.
 WORLDS = (ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED)
 NOT_SENT_AGAIN = {State.PREPARED, State.BACKOFF, State.SENDING}
 GROWS_DOUBT = {Event.ANSWER_LOST, Event.LEASE_EXPIRED, Event.RESEND_RECORDED}
-EMPTIES_DOUBT = {*SUCCESSES, *PENDINGS, *ACTIONS, *REVERSALS, *OUTSIDE_DENIALS, Event.DENIAL_SEEN}
+EMPTIES_DOUBT = {*SUCCESSES, *PENDINGS, *ACTIONS, *REVERSALS, *EXTERNAL_DENIALS, Event.DENIAL_SEEN}
 NO_EVIDENCE = {
     Event.LEASE_EXPIRED,
     Event.PARKED,
@@ -51,7 +52,7 @@ def in_state(state: State) -> Operation:
         doubt=frozenset({1}) if state.in_doubt else frozenset(),
         attempts=sent,
         attempt_under_way=state is State.SENDING,
-        reading=Reading.ISSUER_SOFT_DECLINE,
+        result_class=ResultClass.ISSUER_SOFT_DECLINE,
         effect=Effect.NONE,
     )
 
@@ -64,10 +65,12 @@ def met_by(event: Event, state: State) -> tuple[Operation, int | None]:
     if event is Event.TOLD_BEFORE:
         return replace(before, attempts=2), 1
     if event is Event.ANSWER_LOST and state is State.FAILED:
-        return replace(before, reading=Reading.NETWORK_CONNECT_FAILURE), 1  # after a decline it would be no news
+        return replace(
+            before, result_class=ResultClass.NETWORK_CONNECT_FAILURE
+        ), 1  # after a decline it would be no news
     if event in {Event.NO_EFFECT_SEEN, Event.DENIAL_SEEN_IN_DOUBT, Event.ACTION_SEEN_IN_DOUBT} and state.in_doubt:
         return replace(before, attempts=2, doubt=frozenset({1, 2})), 2
-    return before, max(1, before.attempts) if event in OF_AN_ATTEMPT else None
+    return before, max(1, before.attempts) if event in ATTEMPT_EVENTS else None
 
 
 def every_step() -> chain[Step]:
@@ -111,7 +114,7 @@ def test_every_row_of_the_table_is_walked_by_some_path() -> None:
 
 
 def test_an_event_of_an_attempt_names_one_that_was_made() -> None:
-    for event in OF_AN_ATTEMPT & set(TABLE[State.UNKNOWN]):
+    for event in ATTEMPT_EVENTS & set(TABLE[State.UNKNOWN]):
         for attempt in (None, 0, 2):
             with pytest.raises(IllegalTransition):
                 advance(in_state(State.UNKNOWN), event, attempt)
@@ -183,10 +186,10 @@ def test_what_is_final_stays_final() -> None:
     for step in every_step():
         if step.before.state.ended:
             before, after = step.before, step.after
-            assert (after.state, after.doubt, after.reading, after.effect) == (
+            assert (after.state, after.doubt, after.result_class, after.effect) == (
                 before.state,
                 before.doubt,
-                before.reading,
+                before.result_class,
                 before.effect,
             ), step
 
@@ -195,7 +198,7 @@ def test_evidence_against_what_is_final_opens_an_incident() -> None:
     for step in every_step():
         if step.before.state is State.FAILED and step.event in {*SUCCESSES, *PENDINGS, *REVERSALS}:
             assert step.after.incident == (step.before.incident or IncidentKind.SUCCESS_AFTER_FAILURE), step
-        if step.before.state is State.SUCCEEDED and step.event in {*OUTSIDE_DENIALS, Event.DENIAL_SEEN}:
+        if step.before.state is State.SUCCEEDED and step.event in {*EXTERNAL_DENIALS, Event.DENIAL_SEEN}:
             assert step.after.incident == (step.before.incident or IncidentKind.FAILURE_AFTER_SUCCESS), step
 
 
@@ -218,7 +221,7 @@ def test_doubt_shrinks_only_by_an_answer_of_its_own_or_by_what_settles_all() -> 
         gone = step.before.doubt - step.after.doubt
         if not gone or step.event in EMPTIES_DOUBT:
             continue
-        assert step.event in OF_AN_ATTEMPT, step
+        assert step.event in ATTEMPT_EVENTS, step
         assert gone == {step.attempt}, step
 
 
@@ -244,7 +247,7 @@ def test_a_lease_that_expires_while_sending_is_doubt_and_nothing_else() -> None:
 
 
 def test_word_from_outside_never_ends_an_operation_under_an_attempt() -> None:
-    told = {*OUTSIDE_DENIALS, Event.INQUIRY_FOUND_ACTION, Event.WEBHOOK_TOLD_ACTION}
+    told = {*EXTERNAL_DENIALS, Event.INQUIRY_FOUND_ACTION, Event.WEBHOOK_TOLD_ACTION}
     seen = 0
     for step in every_step():
         if step.event in told and step.before.attempt_under_way:
@@ -264,7 +267,7 @@ def test_attempts_are_counted_one_by_one() -> None:
 
 def test_what_was_seen_is_part_of_the_doubt() -> None:
     for step in every_step():
-        assert step.after.seen <= step.after.doubt, step
+        assert step.after.answered_attempts <= step.after.doubt, step
 
 
 def test_the_worlds_are_large_enough_to_mean_something() -> None:
@@ -298,12 +301,14 @@ def test_every_open_operation_can_still_succeed_and_be_found_to_have_failed(erro
 def could_happen(step: Step, paid: frozenset[int], errors: ErrorsUnderKey) -> bool:
     """Whether a provider at which exactly the attempts `paid` move money could have caused this step."""
     sent = {attempt for attempt in paid if attempt <= step.before.attempts}
-    if step.event in {*OUTSIDE_DENIALS, Event.INQUIRY_FOUND_ACTION, Event.WEBHOOK_TOLD_ACTION}:
+    if step.event in {*EXTERNAL_DENIALS, Event.INQUIRY_FOUND_ACTION, Event.WEBHOOK_TOLD_ACTION}:
         return not sent
     if step.answer is None or step.answer.effect is not Effect.NONE:
         # A re-send that is refused because the first is still in flight was not executed.
-        return not (step.answer and step.answer.reading is Reading.IDEMPOTENCY_IN_FLIGHT and step.attempt in paid)
-    if errors is ErrorsUnderKey.REPLAYED and step.answer.reading is Reading.ISSUER_SOFT_DECLINE:
+        return not (
+            step.answer and step.answer.result_class is ResultClass.IDEMPOTENCY_IN_FLIGHT and step.attempt in paid
+        )
+    if errors is ErrorsUnderKey.REPLAYED and step.answer.result_class is ResultClass.ISSUER_SOFT_DECLINE:
         return not paid  # one execution under the key, whichever attempt it was
     return step.attempt not in paid
 
@@ -333,16 +338,21 @@ def test_an_operation_of_which_an_attempt_paid_is_never_told_failed(
     assert any(key[0] is State.SUCCEEDED for key in reached)
 
 
-REST_ON_AN_ANSWER = (Reading.ISSUER_HARD_DECLINE, Reading.FAILED, Reading.CANCELLED, Reading.RATE_LIMITED)
+REST_ON_AN_ANSWER = (
+    ResultClass.ISSUER_HARD_DECLINE,
+    ResultClass.FAILED,
+    ResultClass.CANCELLED,
+    ResultClass.RATE_LIMITED,
+)
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-@pytest.mark.parametrize("reading", [*REST_ON_AN_ANSWER, Reading.ABSENT])
+@pytest.mark.parametrize("reading", [*REST_ON_AN_ANSWER, ResultClass.ABSENT])
 def test_a_lost_answer_that_is_recorded_late_says_nothing_against_an_end_that_reckoned_with_it(
-    reading: Reading, attempts: int
+    reading: ResultClass, attempts: int
 ) -> None:
     """Told no, refused, or found absent: with that attempt in doubt, or by its own answer that another one heard."""
-    ended = replace(operation(), state=State.FAILED, attempts=attempts, reading=reading, effect=Effect.NONE)
+    ended = replace(operation(), state=State.FAILED, attempts=attempts, result_class=reading, effect=Effect.NONE)
     for attempt in range(1, attempts + 1):
         after = advance(ended, Event.ANSWER_LOST, attempt)
         assert (after.state, after.doubt, after.incident) == (State.FAILED, frozenset(), None)
@@ -360,5 +370,5 @@ def test_a_lost_answer_contradicts_an_end_that_rests_on_nothing_having_been_sent
     assert alarms
     assert len(alarms) < len(told_after)
     for step in told_after:
-        unsent = step.before.reading in {None, Reading.NETWORK_CONNECT_FAILURE}
+        unsent = step.before.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}
         assert (step in alarms) is (unsent or step.before.effect is not Effect.NONE), step

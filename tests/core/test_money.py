@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.errors import MoneyError
-from proxy.core.money import Money, Unit, exponent, read_money
+from paywitness.core.errors import MoneyError
+from paywitness.core.money import Money, Unit, exponent, read_money
 
 FEW = settings(max_examples=25, derandomize=True, database=None)
 WITHOUT_DECIMALS = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split()

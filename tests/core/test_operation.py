@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.operation import Lease, Operation, State
-from tests.core.making import operation
+from paywitness.core.operation import Lease, Operation, State
+from tests.core.samples import operation
 
 
 def test_changed_is_replace() -> None:

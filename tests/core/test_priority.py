@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.body import Tree
-from proxy.core.call import Priority
-from proxy.core.money import Money
-from proxy.core.priority import PriorityRule, priority_of
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.call import Priority
+from paywitness.core.money import Money
+from paywitness.core.policy import PriorityRule, priority_of
 
 LOW, MEDIUM, HIGH = PriorityRule(Priority.LOW), PriorityRule(Priority.MEDIUM), PriorityRule(Priority.HIGH)
 

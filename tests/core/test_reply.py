@@ -11,42 +11,50 @@ from typing import Any
 
 import pytest
 
-from proxy.core.contract import ErrorsUnderKey
-from proxy.core.evidence import Response
-from proxy.core.money import Money
-from proxy.core.operation import Operation, Outcome, State
-from proxy.core.reading import DECLINES, DENIALS, DOES_NOT_FIT, REFUSALS, Advice, Classification, Effect, Reading
-from proxy.core.reply import (
-    PROBLEMS,
+from paywitness.core.contract import ErrorsUnderKey
+from paywitness.core.evidence import Response
+from paywitness.core.http_headers import end_to_end
+from paywitness.core.money import Money
+from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.problems import PROBLEMS, Problem
+from paywitness.core.reply import (
     ErrorShape,
-    Problem,
     Reply,
     advice_for,
-    closed,
-    described,
-    described_reply,
-    end_to_end,
+    closed_reply,
+    operation_reply,
+    operation_summary,
     pass_through,
-    problem,
+    problem_reply,
     reply_for,
-    speaks_for,
-    unknown,
+    response_matches_state,
+    unknown_reply,
 )
-from tests.core.making import operation, read, response
-from tests.core.worlds import steps_of_the_world
+from paywitness.core.result import (
+    DECLINES,
+    DENIALS,
+    DOES_NOT_FIT,
+    REFUSALS,
+    Advice,
+    Classification,
+    Effect,
+    ResultClass,
+)
+from tests.core.reachable_operations import steps_of_the_world
+from tests.core.samples import operation, read, response
 
-PAID = read(Reading.SUCCEEDED)
-DECLINED = read(Reading.ISSUER_SOFT_DECLINE)
-ANSWERS = tuple(read(reading, effect) for reading, effect in product(Reading, Effect))
+PAID = read(ResultClass.SUCCEEDED)
+DECLINED = read(ResultClass.ISSUER_SOFT_DECLINE)
+ANSWERS = tuple(read(reading, effect) for reading, effect in product(ResultClass, Effect))
 KINDS = (  # one of every kind that a reply tells apart
     PAID,
     DECLINED,
-    *(read(Reading.PENDING, effect) for effect in Effect),
-    *(read(Reading.REQUIRES_ACTION, effect) for effect in (Effect.NONE, Effect.POSSIBLE)),
-    read(Reading.RATE_LIMITED),
-    read(Reading.NETWORK_CONNECT_FAILURE),
-    read(Reading.TEMPORARY_PROVIDER_ERROR),
-    read(Reading.SUCCEEDED, Effect.POSSIBLE),
+    *(read(ResultClass.PENDING, effect) for effect in Effect),
+    *(read(ResultClass.REQUIRES_ACTION, effect) for effect in (Effect.NONE, Effect.POSSIBLE)),
+    read(ResultClass.RATE_LIMITED),
+    read(ResultClass.NETWORK_CONNECT_FAILURE),
+    read(ResultClass.TEMPORARY_PROVIDER_ERROR),
+    read(ResultClass.SUCCEEDED, Effect.POSSIBLE),
 )
 STATUS_CODES = (200, 202, 302, 400, 402, 409, 429, 500, 502, 503, 504)
 SETTLED = {State.SUCCEEDED, State.FAILED, State.PENDING, State.REQUIRES_ACTION}
@@ -85,7 +93,7 @@ def every_reply() -> list[tuple[Operation, Response | None, Classification, Repl
             state,
             attempts=attempts,
             incident=incident,
-            reading=answer.reading if speaks else None,
+            result_class=answer.result_class if speaks else None,
             effect=answer.effect if speaks else None,
         )
         found.append((stands, came, answer, reply_for(stands, came, answer)))
@@ -98,10 +106,10 @@ def every_reply_of_the_world() -> Iterator[tuple[Operation, Response, Classifica
     for errors in (ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED):
         for step in steps_of_the_world(errors):
             stands, answer = step.after, step.answer
-            case = (stands.state, stands.attempts > 1, stands.incident, stands.reading, answer)
+            case = (stands.state, stands.attempts > 1, stands.incident, stands.result_class, answer)
             if answer is not None and step.attempt == stands.attempts and case not in known:
                 known.add(case)
-                came = response(200 if answer.effect is Effect.DONE else 402, {"reading": answer.reading})
+                came = response(200 if answer.effect is Effect.DONE else 402, {"reading": answer.result_class})
                 yield stands, came, answer, reply_for(stands, came, answer)
 
 
@@ -136,7 +144,7 @@ def test_our_503_is_never_said_of_anything_else() -> None:
 def test_a_doubtful_gateway_error_leaves_as_our_504(status_code: int, state: State, attempts: int) -> None:
     doubtful = standing(state, attempts=attempts)
     for body in (b"<html>", b"{}"):
-        reply = reply_for(doubtful, response(status_code, body), read(Reading.TEMPORARY_PROVIDER_ERROR))
+        reply = reply_for(doubtful, response(status_code, body), read(ResultClass.TEMPORARY_PROVIDER_ERROR))
         assert (reply.status_code, reply.problem, reply.outcome) == (504, Problem.UNKNOWN, Outcome.UNKNOWN)
 
 
@@ -165,7 +173,7 @@ def test_an_answer_is_passed_on_only_where_it_speaks_for_the_operation_or_is_the
     for stands, _, answer, reply in every_reply():
         if reply.problem is not None:
             continue
-        assert speaks_for(stands, answer) or (stands.state.in_doubt and stands.attempts == 1)
+        assert response_matches_state(stands, answer) or (stands.state.in_doubt and stands.attempts == 1)
 
 
 def test_what_is_passed_on_is_untouched() -> None:
@@ -177,44 +185,46 @@ def test_what_is_passed_on_is_untouched() -> None:
 
 @pytest.mark.parametrize("state", sorted(SETTLED))
 def test_a_refused_or_declined_re_send_never_speaks_for_a_payment_that_was_made(state: State) -> None:
-    made = standing(state, attempts=2, reading=Reading.FAILED, effect=Effect.NONE)
+    made = standing(state, attempts=2, result_class=ResultClass.FAILED, effect=Effect.NONE)
     for answer in ANSWERS:
         if state is State.SUCCEEDED:
-            assert speaks_for(made, answer) == (answer.reading is Reading.SUCCEEDED and answer.effect is Effect.DONE)
-        if answer.reading in REFUSALS | DECLINES:
-            assert not speaks_for(made, answer)
+            assert response_matches_state(made, answer) == (
+                answer.result_class is ResultClass.SUCCEEDED and answer.effect is Effect.DONE
+            )
+        if answer.result_class in REFUSALS | DECLINES:
+            assert not response_matches_state(made, answer)
             reply = reply_for(made, response(402, {}), answer)
             assert (reply.status_code, reply.problem) == (409, Problem.CLOSED_WITHOUT_RESPONSE)
 
 
 def test_in_every_world_a_reply_without_a_problem_agrees_with_what_stands() -> None:
     agreeing = {
-        State.SUCCEEDED: {Reading.SUCCEEDED},
-        State.PENDING: {Reading.PENDING},
-        State.REQUIRES_ACTION: {Reading.REQUIRES_ACTION},
+        State.SUCCEEDED: {ResultClass.SUCCEEDED},
+        State.PENDING: {ResultClass.PENDING},
+        State.REQUIRES_ACTION: {ResultClass.REQUIRES_ACTION},
     }
     for stands, _, answer, reply in every_reply_of_the_world():
         if reply.problem is None and stands.state in agreeing:
-            assert answer.reading in agreeing[stands.state], stands
+            assert answer.result_class in agreeing[stands.state], stands
         if reply.problem is None and stands.state is State.FAILED:
             assert answer.effect is Effect.NONE, stands
-            assert answer.reading is stands.reading
+            assert answer.result_class is stands.result_class
         if reply.problem is None and stands.state.in_doubt:
             assert stands.attempts == 1
 
 
 @pytest.mark.parametrize("status_code", STATUS_CODES)
 def test_the_only_attempts_doubtful_answer_is_passed_on_unless_it_could_be_taken_for_ours(status_code: int) -> None:
-    reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), read(Reading.UNKNOWN_OUTCOME))
+    reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME))
     assert (reply.problem is None) == (status_code not in {502, 503, 504})
     assert reply.outcome is Outcome.UNKNOWN
     twice = standing(State.UNKNOWN, attempts=2)
-    assert reply_for(twice, response(status_code, {}), read(Reading.UNKNOWN_OUTCOME)).problem is Problem.UNKNOWN
+    assert reply_for(twice, response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME)).problem is Problem.UNKNOWN
 
 
 def test_a_success_that_cannot_be_read_or_does_not_fit_is_not_passed_on() -> None:
     doubtful = standing(State.UNKNOWN)
-    strange = read(Reading.UNKNOWN_OUTCOME)
+    strange = read(ResultClass.UNKNOWN_OUTCOME)
     assert reply_for(doubtful, response(200, {}), strange).status_code == 200
     assert reply_for(doubtful, response(200, b"?"), replace(strange, lost=True)).status_code == 504
     assert reply_for(doubtful, response(200, {}), replace(strange, rule=DOES_NOT_FIT)).status_code == 504
@@ -222,31 +232,33 @@ def test_a_success_that_cannot_be_read_or_does_not_fit_is_not_passed_on() -> Non
 
 @pytest.mark.parametrize(
     ("reading", "status_code"),
-    [(Reading.RATE_LIMITED, 429), (Reading.VALIDATION_ERROR, 400), (Reading.ISSUER_HARD_DECLINE, 402)],
+    [(ResultClass.RATE_LIMITED, 429), (ResultClass.VALIDATION_ERROR, 400), (ResultClass.ISSUER_HARD_DECLINE, 402)],
 )
-def test_a_refusal_or_decline_that_ended_the_operation_is_passed_on(reading: Reading, status_code: int) -> None:
-    ended = standing(State.FAILED, reading=reading, effect=Effect.NONE, released=reading not in DENIALS)
+def test_a_refusal_or_decline_that_ended_the_operation_is_passed_on(reading: ResultClass, status_code: int) -> None:
+    ended = standing(State.FAILED, result_class=reading, effect=Effect.NONE, key_released=reading not in DENIALS)
     assert reply_for(ended, response(status_code, {}), read(reading)).status_code == status_code
 
 
 def test_what_ended_without_its_own_answer_is_told_as_closed() -> None:
     paid = standing(State.SUCCEEDED, attempts=2, reference="ch_1")
-    reply = reply_for(paid, response(429, {}), read(Reading.RATE_LIMITED))
+    reply = reply_for(paid, response(429, {}), read(ResultClass.RATE_LIMITED))
     assert (reply.status_code, reply.outcome) == (409, Outcome.SUCCEEDED)
     found = members(reply)
     assert "ch_1" in found["detail"]
     assert (found["sent"], found["side_effect_may_exist"]) == (True, True)
-    assert members(closed(paid))["sent"] is False
+    assert members(closed_reply(paid))["sent"] is False
 
 
 def test_a_provider_that_was_reached_is_not_said_to_have_been_out_of_reach() -> None:
-    unreached = standing(State.FAILED, reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
-    throttled = standing(State.FAILED, reading=Reading.RATE_LIMITED, effect=Effect.NONE, released=True, attempts=2)
+    unreached = standing(State.FAILED, result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+    throttled = standing(
+        State.FAILED, result_class=ResultClass.RATE_LIMITED, effect=Effect.NONE, key_released=True, attempts=2
+    )
     assert (
         "was not reached after 1 try"
-        in members(reply_for(unreached, None, read(Reading.NETWORK_CONNECT_FAILURE)))["detail"]
+        in members(reply_for(unreached, None, read(ResultClass.NETWORK_CONNECT_FAILURE)))["detail"]
     )
-    told = members(reply_for(throttled, None, read(Reading.RATE_LIMITED)))["detail"]
+    told = members(reply_for(throttled, None, read(ResultClass.RATE_LIMITED)))["detail"]
     assert "was not reached" not in told
     assert "2 tries (rate limited)" in told
 
@@ -257,7 +269,7 @@ def test_a_provider_that_was_reached_is_not_said_to_have_been_out_of_reach() -> 
 @pytest.mark.parametrize("kind", Problem)
 def test_every_problem_says_what_happened_to_the_money(kind: Problem) -> None:
     for stands in (None, *(standing(state) for state in State)):
-        reply = problem(kind, "What happened.", operation=stands)
+        reply = problem_reply(kind, "What happened.", operation=stands)
         found = members(reply)
         assert reply.status_code == found["status"] == PROBLEMS[kind].status_code
         assert found["type"] == f"urn:paywitness:problem:{kind}"
@@ -276,26 +288,26 @@ def test_every_problem_says_what_happened_to_the_money(kind: Problem) -> None:
 def test_an_effect_is_denied_only_where_none_is_possible(state: State) -> None:
     none_possible = state in {State.PREPARED, State.BACKOFF, State.FAILED}
     for kind in Problem:
-        found = members(problem(kind, "", operation=standing(state)))
+        found = members(problem_reply(kind, "", operation=standing(state)))
         assert found["side_effect_may_exist"] == (not none_possible)
-        assert members(problem(kind, "", operation=standing(state, incident="x")))["side_effect_may_exist"]
+        assert members(problem_reply(kind, "", operation=standing(state, incident="x")))["side_effect_may_exist"]
 
 
 def test_what_is_not_known_without_an_operation_may_have_happened() -> None:
     for kind in (Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED):
-        found = members(problem(kind, ""))
+        found = members(problem_reply(kind, ""))
         assert found["side_effect_may_exist"] is True
         assert found["advice"] == Advice.DO_NOT_PAY_AGAIN
 
 
 def test_when_it_is_looked_at_again_is_told_while_it_is_open() -> None:
-    assert members(unknown(standing(State.UNKNOWN, due_at=17.0), sent=True))["next_check_at"] == 17.0
-    assert "next_check_at" not in members(closed(standing(State.SUCCEEDED, due_at=17.0)))
+    assert members(unknown_reply(standing(State.UNKNOWN, due_at=17.0), sent=True))["next_check_at"] == 17.0
+    assert "next_check_at" not in members(closed_reply(standing(State.SUCCEEDED, due_at=17.0)))
 
 
 def test_the_providers_error_shape_stands_beside_ours_and_never_over_it() -> None:
     shape = ErrorShape({"error": {"type": "api_error", "message": "{detail}", "n": [1, "{detail}"]}, "type": "theirs"})
-    found = members(unknown(standing(State.UNKNOWN), shape, sent=True, detail="Not known."))
+    found = members(unknown_reply(standing(State.UNKNOWN), shape, sent=True, detail="Not known."))
     assert found["error"] == {"type": "api_error", "message": "Not known.", "n": [1, "Not known."]}
     assert found["type"] == "urn:paywitness:problem:unknown"
     assert shape.members is not None
@@ -305,21 +317,26 @@ def test_the_providers_error_shape_stands_beside_ours_and_never_over_it() -> Non
 def test_an_sdk_is_told_to_give_up_only_where_a_repeat_cannot_help() -> None:
     shape = ErrorShape(give_up_headers=(("Stripe-Should-Retry", "false"),))
     for kind in Problem:
-        told = header(problem(kind, "", shape=shape), "Stripe-Should-Retry")
+        told = header(problem_reply(kind, "", shape=shape), "Stripe-Should-Retry")
         assert (told == "false") == (not PROBLEMS[kind].repeat_helps)
-    assert header(unknown(standing(State.REQUIRES_REVIEW), shape, sent=True), "Stripe-Should-Retry") == "false"
-    assert header(unknown(standing(State.UNKNOWN), shape, sent=True), "Stripe-Should-Retry") is None
+    assert header(unknown_reply(standing(State.REQUIRES_REVIEW), shape, sent=True), "Stripe-Should-Retry") == "false"
+    assert header(unknown_reply(standing(State.UNKNOWN), shape, sent=True), "Stripe-Should-Retry") is None
 
 
 def test_a_wait_may_be_given() -> None:
-    assert header(problem(Problem.IN_FLIGHT, "", retry_after_s=7), "Retry-After") == "7"
-    assert header(problem(Problem.NOT_SENT, "", retry_after_s=0), "Retry-After") == "0"
+    assert header(problem_reply(Problem.IN_FLIGHT, "", retry_after_s=7), "Retry-After") == "7"
+    assert header(problem_reply(Problem.NOT_SENT, "", retry_after_s=0), "Retry-After") == "0"
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\u20ac", "\r\n", "\x00", '"'])
 def test_no_text_from_outside_breaks_an_answer(text: str) -> None:
     odd = standing(State.SUCCEEDED, reference=text, client_key=text)
-    for reply in (closed(odd), described_reply(odd), unknown(odd, sent=True), problem(Problem.NOT_FOUND, text)):
+    for reply in (
+        closed_reply(odd),
+        operation_reply(odd),
+        unknown_reply(odd, sent=True),
+        problem_reply(Problem.NOT_FOUND, text),
+    ):
         assert members(reply)
         for name, value in reply.headers:
             assert not {*b"\r\n\x00"} & {*name, *value}
@@ -327,10 +344,10 @@ def test_no_text_from_outside_breaks_an_answer(text: str) -> None:
 
 def test_a_key_or_a_provider_that_no_header_can_carry_is_left_out() -> None:
     for odd in ("a\r\nSet-Cookie: x", "cl\u00e9", "a\x00"):
-        assert header(unknown(standing(State.UNKNOWN, client_key=odd), sent=True), "Paywitness-Key") is None
-        assert header(problem(Problem.PROVIDER_NOT_ALLOWED, "", provider=odd), "Paywitness-Provider") is None
-    assert header(unknown(standing(State.UNKNOWN), sent=True), "Paywitness-Key") == "order-1"
-    assert header(problem(Problem.NOT_SENT, "", provider="acme"), "Paywitness-Provider") == "acme"
+        assert header(unknown_reply(standing(State.UNKNOWN, client_key=odd), sent=True), "Paywitness-Key") is None
+        assert header(problem_reply(Problem.PROVIDER_NOT_ALLOWED, "", provider=odd), "Paywitness-Provider") is None
+    assert header(unknown_reply(standing(State.UNKNOWN), sent=True), "Paywitness-Key") == "order-1"
+    assert header(problem_reply(Problem.NOT_SENT, "", provider="acme"), "Paywitness-Provider") == "acme"
 
 
 # --- headers
@@ -379,36 +396,36 @@ def test_what_we_say_of_the_operation_is_said_once_and_by_us() -> None:
         *((reading, 1, Outcome.DECLINED) for reading in sorted(DECLINES)),
         (None, 0, Outcome.NOT_SENT),
         (None, 1, Outcome.FAILED),
-        (Reading.NETWORK_CONNECT_FAILURE, 1, Outcome.NOT_SENT),
-        (Reading.ABSENT, 1, Outcome.NOT_SENT),
-        (Reading.VALIDATION_ERROR, 1, Outcome.FAILED),
-        (Reading.CANCELLED, 1, Outcome.FAILED),
-        (Reading.NETWORK_READ_TIMEOUT, 1, Outcome.FAILED),
+        (ResultClass.NETWORK_CONNECT_FAILURE, 1, Outcome.NOT_SENT),
+        (ResultClass.ABSENT, 1, Outcome.NOT_SENT),
+        (ResultClass.VALIDATION_ERROR, 1, Outcome.FAILED),
+        (ResultClass.CANCELLED, 1, Outcome.FAILED),
+        (ResultClass.NETWORK_READ_TIMEOUT, 1, Outcome.FAILED),
     ],
 )
-def test_a_failure_is_told_by_what_was_read_of_it(reading: Reading | None, attempts: int, outcome: Outcome) -> None:
-    assert standing(State.FAILED, reading=reading, attempts=attempts).outcome is outcome
+def test_a_failure_is_told_by_what_was_read_of_it(reading: ResultClass | None, attempts: int, outcome: Outcome) -> None:
+    assert standing(State.FAILED, result_class=reading, attempts=attempts).outcome is outcome
 
 
 @pytest.mark.parametrize("state", State)
 def test_only_a_failure_and_a_demand_to_act_let_the_customer_do_anything(state: State) -> None:
-    for reading in (None, *Reading):
-        advice = advice_for(standing(state, reading=reading))
+    for reading in (None, *ResultClass):
+        advice = advice_for(standing(state, result_class=reading))
         if state is State.REQUIRES_ACTION:
             assert advice is Advice.AUTHENTICATE
-        elif state is State.SUCCEEDED and reading is Reading.REVERSED:
+        elif state is State.SUCCEEDED and reading is ResultClass.REVERSED:
             assert advice is Advice.CONTACT_SUPPORT  # it was paid, and given back
         elif state is not State.FAILED:
             assert advice is Advice.DO_NOT_PAY_AGAIN
-        assert advice_for(standing(state, reading=reading, incident="x")) is Advice.DO_NOT_PAY_AGAIN
+        assert advice_for(standing(state, result_class=reading, incident="x")) is Advice.DO_NOT_PAY_AGAIN
 
 
 def test_an_operation_is_described_without_anything_secret() -> None:
-    found = described(standing(State.UNKNOWN, money=Money(1050, "EUR"), due_at=17.0))
+    found = operation_summary(standing(State.UNKNOWN, money=Money(1050, "EUR"), due_at=17.0))
     assert (found["amount"], found["currency"], found["in_doubt"]) == ("10.50", "EUR", [1])
     assert (found["outcome"], found["side_effect_may_exist"], found["next_check_at"]) == (Outcome.UNKNOWN, True, 17.0)
     text = json.dumps(found)
     secret = standing(State.UNKNOWN)
     for value in (secret.key, secret.account, secret.fingerprint, secret.credential, secret.request_hash):
         assert value not in text
-    assert described_reply(secret).status_code == 200
+    assert operation_reply(secret).status_code == 200

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.backoff import RetryRule
-from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
-from proxy.core.evidence import NetworkPhase, WireFault
-from proxy.core.operation import Outcome, State
-from proxy.core.policy import Route
-from proxy.core.reading import DENIALS, Classification, Effect, Observed, Reading
-from tests.core.making import answered, call, contract, operation, policy, read, response, unanswered
+from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
+from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.core.operation import Outcome, State
+from paywitness.core.policy import Route
+from paywitness.core.result import DENIALS, Classification, Effect, ResultClass, ShadowMatch
+from paywitness.core.retry import RetryRule
+from tests.core.samples import answered, call, contract, operation, policy, read, response, unanswered
 
 
 def test_a_key_is_safe_to_repeat_for_most_of_its_window() -> None:
@@ -28,12 +28,12 @@ def test_without_a_key_or_a_known_window_nothing_is_safe_to_repeat(changes: dict
 
 
 def test_only_payments_pay_and_only_nothing_moves_nothing() -> None:
-    assert {kind for kind in Kind if kind.pays} == {Kind.AUTHORIZATION, Kind.SALE}
-    assert {kind for kind in Kind if not kind.moves_money} == {Kind.NONE}
+    assert {kind for kind in OperationKind if kind.pays} == {OperationKind.AUTHORIZATION, OperationKind.SALE}
+    assert {kind for kind in OperationKind if not kind.moves_money} == {OperationKind.NONE}
 
 
 def test_a_place_is_shown_as_a_policy_writes_it() -> None:
-    assert str(Place(PlaceKind.BODY, "metadata.order_id")) == "body:metadata.order_id"
+    assert str(FieldRef(FieldKind.BODY, "metadata.order_id")) == "body:metadata.order_id"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_byte_may_have_left_from_sending_on(phase: NetworkPhase) -> None:
     assert unanswered(phase, WireFault.RESET).sent == (phase >= NetworkPhase.SENDING)
     assert unanswered(phase, WireFault.RESET, bytes_written=1).sent
     assert not unanswered(phase).complete
-    assert phase.word == phase.name.lower()
+    assert phase.label == phase.name.lower()
 
 
 def test_an_answer_is_complete() -> None:
@@ -82,9 +82,15 @@ def test_an_answer_is_complete() -> None:
 
 
 def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
-    acted = {reading for reading in Reading if read(reading).executed}
-    assert acted == {Reading.SUCCEEDED, Reading.PENDING, Reading.REVERSED, Reading.REQUIRES_ACTION, *DENIALS}
-    assert not read(Reading.UNKNOWN_OUTCOME).executed
+    acted = {reading for reading in ResultClass if read(reading).executed}
+    assert acted == {
+        ResultClass.SUCCEEDED,
+        ResultClass.PENDING,
+        ResultClass.REVERSED,
+        ResultClass.REQUIRES_ACTION,
+        *DENIALS,
+    }
+    assert not read(ResultClass.UNKNOWN_OUTCOME).executed
 
 
 def test_only_success_and_failure_are_ends_and_only_unknown_and_review_are_doubt() -> None:
@@ -109,19 +115,19 @@ def test_every_state_has_its_outcome() -> None:
 
 def test_a_class_without_a_rule_of_its_own_is_tried_as_the_default_says() -> None:
     throttled = RetryRule(attempts=5)
-    under = policy(retry={Reading.RATE_LIMITED: throttled})
-    assert under.retry_rule(Reading.RATE_LIMITED) is throttled
-    assert under.retry_rule(Reading.PROVIDER_TIMEOUT) is under.retry_default
+    under = policy(retry={ResultClass.RATE_LIMITED: throttled})
+    assert under.retry_rule(ResultClass.RATE_LIMITED) is throttled
+    assert under.retry_rule(ResultClass.PROVIDER_TIMEOUT) is under.retry_default
 
 
 def test_a_reading_that_is_given_a_reference_keeps_all_else() -> None:
     read = Classification(
-        Reading.PENDING,
+        ResultClass.PENDING,
         Effect.NONE,
         "answers.charge[1]",
         lost=True,
         reference="ch_1",
         stored=False,
-        observed=Observed("answers.charge[2]", Reading.FAILED),
+        shadow_match=ShadowMatch("answers.charge[2]", ResultClass.FAILED),
     )
-    assert read.naming("ch_2") == replace(read, reference="ch_2")
+    assert read.with_reference("ch_2") == replace(read, reference="ch_2")

@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-DEMO = (sys.executable, "-c", "from proxy.cli.demo import demo; demo()")
+DEMO = (sys.executable, "-c", "from paywitness.cli.demo import demo; demo()")
 
 
 @pytest.fixture

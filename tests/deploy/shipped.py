@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from proxy.cli import main
-from proxy.cli.run import run
-from proxy.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET
+from paywitness.cli import main
+from paywitness.cli.run import run
+from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET
 
 TOP = Path(__file__).resolve().parents[2]
 DEPLOY = TOP / "deploy"

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from proxy.journal.redis import RedisJournal
-from proxy.policy.book import load_directory
+from paywitness.journal.redis.journal import RedisJournal
+from paywitness.policy.book import load_directory
 from tests.deploy.shipped import DEPLOY, GRACE_S, TOP, parse, told, unknown_variables
 from tests.journal.redis_server import RedisServer
 

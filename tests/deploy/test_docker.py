@@ -70,7 +70,7 @@ def test_what_is_copied_is_enough_to_build_from(tmp_path: Path) -> None:
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    for wanted in ("proxy/policies/stripe.yaml", "proxy/journal/lua/*.lua", "proxy/cli/run.py"):
+    for wanted in ("paywitness/policies/stripe.yaml", "paywitness/journal/redis/lua/*.lua", "paywitness/cli/run.py"):
         assert fnmatch.filter(names, wanted), f"the wheel has no {wanted}"
 
 

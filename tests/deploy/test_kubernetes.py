@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deploy.kubernetes.__main__ import WRITTEN, resource
-from proxy.policy.book import load_directory
+from paywitness.policy.book import load_directory
 from tests.deploy.shipped import DEPLOY, OUR_USER, SECRETS, TOP, parse, told, tool, unknown_variables
 
 pytestmark = pytest.mark.slow

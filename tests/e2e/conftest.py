@@ -61,7 +61,7 @@ class Provider:
 
 
 def start_provider(contract: str, port: int) -> Provider:
-    command = [sys.executable, "-m", "proxy", "sandbox", "--listen", f"127.0.0.1:{port}", "--contract", contract]
+    command = [sys.executable, "-m", "paywitness", "sandbox", "--listen", f"127.0.0.1:{port}", "--contract", contract]
     process = subprocess.Popen(command, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: listens(port), "the start of the sandbox")
     return Provider(port, process)

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from proxy.cli import main
+from paywitness.cli import main
 
 
 class EndAt:
@@ -20,7 +20,7 @@ class EndAt:
         self._number = number
         self._reached = False
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         if name == self._step and not self._reached:
             self._reached = True
             os.kill(os.getpid(), self._number)
@@ -28,6 +28,6 @@ class EndAt:
 
 if __name__ == "__main__":
     step, number = sys.argv[1], signal.Signals[f"SIG{sys.argv[2]}"]
-    run: Any = import_module("proxy.cli.run")
-    run.serve = partial(run.serve, steps=EndAt(step, number))
+    run: Any = import_module("paywitness.cli.run")
+    run.serve = partial(run.serve, failpoints=EndAt(step, number))
     main(sys.argv[3:])

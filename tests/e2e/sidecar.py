@@ -143,7 +143,7 @@ class Sidecar:
     def start(self, *, step: str = "", on_step: str = "KILL", wait: bool = True) -> Sidecar:
         """Start it; with a step, so that it kills or stops itself when it first reaches that step."""
         command = (
-            [sys.executable, "-m", "tests.e2e.process", step, on_step] if step else [sys.executable, "-m", "proxy"]
+            [sys.executable, "-m", "tests.e2e.process", step, on_step] if step else [sys.executable, "-m", "paywitness"]
         )
         arguments = [
             "run",

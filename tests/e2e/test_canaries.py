@@ -22,7 +22,7 @@ import pytest
 
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import TOP, Sidecar, ask
-from tests.edge.test_hostile import MALFORMED
+from tests.server.test_hostile import MALFORMED
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +247,7 @@ def test_nothing_that_a_caller_said_is_in_any_byte_that_we_wrote(sandbox: Provid
     secret = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
     sidecar = make_sidecar(sandbox.url, environment=secret, options=("--log-level", "debug"))
     init = ["ca", "init", "--home", str(sidecar.home), "--policies", str(sidecar.home / "policies")]
-    subprocess.run([sys.executable, "-m", "proxy", *init], cwd=TOP, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "paywitness", *init], cwd=TOP, check=True, capture_output=True)
     sidecar.start()
     hook = f"http://127.0.0.1:{sidecar.webhooks_port}/paywitness/webhooks/acme"
     sandbox.tell_webhooks(hook, WEBHOOK_SECRET, mode="normal")  # genuine events tell what the charges said

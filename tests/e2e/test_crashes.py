@@ -9,7 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.engine.steps import CALL_RECEIVED, RESEND_RECORDED, STEPS_OF_A_CALL, STEPS_OF_A_LOOK, UPSTREAM_CONNECTED
+from paywitness.engine.failpoints import (
+    CALL_FAILPOINTS,
+    CALL_RECEIVED,
+    RESEND_RECORDED,
+    RESOLUTION_FAILPOINTS,
+    UPSTREAM_CONNECTED,
+)
 from tests.e2e.conftest import Provider
 from tests.e2e.judge import posts
 from tests.e2e.sidecar import Sidecar, wait_until
@@ -20,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("fault", ["", "drop_after_commit"])
-@pytest.mark.parametrize("step", STEPS_OF_A_CALL)
+@pytest.mark.parametrize("step", CALL_FAILPOINTS)
 def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     sandbox: Provider, make_sidecar: MakeSidecar, step: str, fault: str
 ) -> None:
@@ -43,7 +49,7 @@ def test_a_kill_at_any_step_ends_in_one_charge_after_the_callers_repeat(
     assert {arrival["key"] for arrival in posts(sandbox)} == {"key-1"}
 
 
-@pytest.mark.parametrize("step", STEPS_OF_A_LOOK)
+@pytest.mark.parametrize("step", RESOLUTION_FAILPOINTS)
 def test_a_kill_while_the_provider_is_asked_is_resolved_with_no_operator(
     start_sandbox: Callable[..., Provider], make_sidecar: MakeSidecar, step: str
 ) -> None:

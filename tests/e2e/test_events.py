@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from proxy.journal.redis_url import place_of
+from paywitness.redis.url import parse_redis_url
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Sidecar, wait_until
 from tests.journal.redis_server import RedisServer
@@ -263,7 +263,7 @@ def delivered(sidecar: Sidecar) -> float:
 
 def cursor_in(redis: RedisServer) -> int:
     """How far the sink has come, as the fleet's journal has it."""
-    answer = redis.ask("HGET", f"{place_of(redis.url).prefix}cursors", "sink")
+    answer = redis.ask("HGET", f"{parse_redis_url(redis.url).prefix}cursors", "sink")
     return 0 if answer == b"$-1\r\n" else int(answer.split(b"\r\n")[1])
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from tests.e2e.conftest import FLEET_LEASE_S, FLEET_SECRETS, Provider
 from tests.e2e.sidecar import Answer, Sidecar, wait_until
-from tests.journal.forwarder import Forwarder
 from tests.journal.redis_server import RedisServer
+from tests.journal.tcp_forwarder import Forwarder
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow

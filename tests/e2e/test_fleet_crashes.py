@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.engine.steps import (
+from paywitness.engine.failpoints import (
     ANSWER_CLASSIFIED,
     ANSWER_RECORDED,
+    CALL_FAILPOINTS,
     RESEND_RECORDED,
-    STEPS_OF_A_CALL,
-    STEPS_OF_A_LOOK,
+    RESOLUTION_FAILPOINTS,
     UPSTREAM_ANSWERED,
 )
 from tests.e2e.callers import PATIENCE_MS, PAUSE_S
@@ -31,7 +31,7 @@ from tests.engine.storm import WITHOUT_KEYS
 MakeFleet = Callable[..., list[Sidecar]]
 pytestmark = pytest.mark.slow
 
-FIRST_STEPS = tuple(step for step in STEPS_OF_A_CALL if step != RESEND_RECORDED)
+FIRST_STEPS = tuple(step for step in CALL_FAILPOINTS if step != RESEND_RECORDED)
 LOST = "drop_after_commit"
 DEATHS = (
     *((step, "") for step in FIRST_STEPS),
@@ -106,7 +106,7 @@ def test_a_resend_that_a_kill_cut_short_is_ended_by_the_other(sandbox: Provider,
     assert [operation["state"] for operation in other.operations()] == ["succeeded"]
 
 
-@pytest.mark.parametrize("step", STEPS_OF_A_LOOK)
+@pytest.mark.parametrize("step", RESOLUTION_FAILPOINTS)
 def test_a_kill_while_the_provider_is_asked_is_resolved_by_the_other_with_no_caller_and_no_operator(
     start_sandbox: Callable[..., Provider], make_fleet: MakeFleet, step: str
 ) -> None:

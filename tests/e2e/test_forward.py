@@ -103,7 +103,7 @@ def headers_of(key: str) -> dict[str, str]:
 
 
 def paywitness_ca(*arguments: str) -> str:
-    command = [sys.executable, "-m", "proxy", "ca", *arguments]
+    command = [sys.executable, "-m", "paywitness", "ca", *arguments]
     return subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
 
 

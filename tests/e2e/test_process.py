@@ -126,7 +126,7 @@ def test_the_timeline_tells_what_became_of_the_money(sandbox: Provider, sidecar:
     readings = [entry["attempt"]["reading"] for entry in told["timeline"] if entry.get("attempt")]
     assert readings == ["unknown_outcome", "succeeded"]
     shown = subprocess.run(
-        [sys.executable, "-m", "proxy", "ops", "show", operation_id, "--admin", sidecar.admin_url],
+        [sys.executable, "-m", "paywitness", "ops", "show", operation_id, "--admin", sidecar.admin_url],
         cwd=TOP,
         env={"PAYWITNESS_HOME": str(sidecar.home), "PATH": "/usr/bin:/bin", "COLUMNS": "140"},
         capture_output=True,

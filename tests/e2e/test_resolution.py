@@ -16,7 +16,7 @@ from datetime import datetime
 
 import pytest
 
-from proxy.engine.steps import SENDING_RECORDED
+from paywitness.engine.failpoints import SENDING_RECORDED
 from tests.e2e.callers import Callers, Payment, callers_session, payments_of
 from tests.e2e.conftest import Provider
 from tests.e2e.contracts import CASES, KILLED, NO_WEBHOOK, NOBODY_TO_ASK, SETTLE_S, SOON, WEBHOOK_SECRET

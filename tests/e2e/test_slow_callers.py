@@ -180,7 +180,7 @@ def test_those_who_dribble_are_gone_in_ten_seconds_and_a_payer_hardly_notices(
 ) -> None:
     sidecar = make_sidecar(sandbox.url)
     init = ["ca", "init", "--home", str(sidecar.home), "--policies", str(sidecar.home / "policies")]
-    subprocess.run([sys.executable, "-m", "proxy", *init], cwd=TOP, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "paywitness", *init], cwd=TOP, check=True, capture_output=True)
     sidecar.start()
     assert sidecar.process is not None
     descriptors = f"/proc/{sidecar.process.pid}/fd"

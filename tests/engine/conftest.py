@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.sandbox.server import Sandbox, SandboxOptions
+from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.world import World, make_world
 
 
@@ -25,5 +25,5 @@ async def world(sandbox: Sandbox) -> AsyncIterator[World]:
 
 async def close(world: World) -> None:
     await world.engine.tasks.close(5.0)
-    await world.engine.carry.sender.upstream.close()
+    await world.engine.pipeline.sender.upstream.close()
     await world.journal.close()

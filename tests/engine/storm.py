@@ -19,29 +19,30 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
-from proxy.chance import SeededChance
-from proxy.clock import SystemClock
-from proxy.core.call import Call, Wishes
-from proxy.core.claim import Claim, ClaimRequest
-from proxy.core.errors import JournalUnavailable
-from proxy.core.operation import HistoryEntry, Operation, State
-from proxy.core.policy import Resolve
-from proxy.core.reply import Problem, Reply
-from proxy.edge.webhooks import WebhookServer
-from proxy.engine.engine import Engine
-from proxy.engine.reload import keep_revisions
-from proxy.engine.steps import NoSteps
-from proxy.journal.base import Change, Journal, Listing
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.sqlite import SqliteJournal
-from proxy.policy.book import PolicyBook
-from proxy.sandbox.catalogue import FAULTS
-from proxy.sandbox.charge import Terms
-from proxy.sandbox.server import Sandbox, SandboxOptions
-from proxy.tasks import TaskRefused, Tasks
-from proxy.vault import RingKey, Vault
-from proxy.wiring import Bounds, Ground, Parts, assemble, webhooks_for
+from paywitness.clock import SystemClock
+from paywitness.core.call import Call, CallerOptions
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.operation import HistoryEntry, Operation, State
+from paywitness.core.policy import ResolutionRules
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
+from paywitness.engine.engine import Engine
+from paywitness.engine.failpoints import NoFailpoints
+from paywitness.engine.policy_reload import store_revisions
+from paywitness.journal.base import Journal, OperationChange, OperationQuery
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import SeededRandomness
+from paywitness.secrets import RingKey, Vault
+from paywitness.server.webhooks import WebhookServer
+from paywitness.tasks import TaskRefused, Tasks
+from paywitness.wiring import EngineSettings, Platform, SidecarParts, assemble, build_webhooks
+from paywitness_sandbox.bank.objects import ChargeTerms
+from paywitness_sandbox.faults.catalogue import FAULTS
+from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.world import SECRET, NoSpool, book_of, roomy, roomy_limits, sooner, telemetry_for
+from tests.journal.memory import MemoryJournal
 
 CONTRACTS = ("replayed", "reexecuted", "not_stored", "none")
 LEASE_S = 30.0
@@ -61,7 +62,7 @@ FAST = (
 )
 # For storms in which the resolver runs. What the provider still does after we gave up (PARAMETERS, late_s) is over well
 # before `settle`; a schedule that long does not run out. The clock is not moved there: settling is a matter of time.
-SOON = Resolve(settle_s=2.5, resend_for_s=4.0, schedule_s=(0.1, 0.2, 0.3, *(0.5,) * 60))
+SOON = ResolutionRules(settle_s=2.5, resend_for_s=4.0, schedule_s=(0.1, 0.2, 0.3, *(0.5,) * 60))
 SHORT_LEASE_S = 0.7  # runs out under whoever is slow and does not renew it
 RESOLVED_WITHIN_S = 12.0
 WEBHOOK_SECRET = "whsec_of_the_storm"
@@ -169,7 +170,7 @@ class Payment:
         if self.webhook:
             headers.append((b"Sandbox-Webhook", self.webhook.encode()))
         ours = f"ours-{self.name}" if self.key == "ours" and not fresh_key else None
-        wishes = Wishes(key=ours, timeout_s=timeout_s, distinct=distinct)
+        wishes = CallerOptions(key=ours, timeout_s=timeout_s, distinct=distinct)
         segments = ("v1", "charges", charge, "refunds") if self.refunds else ("v1", "charges")
         raw = json.dumps(body).encode()
         return Call("acme", "POST", "/" + "/".join(segments), "", segments, tuple(headers), raw, wishes)
@@ -224,7 +225,7 @@ class Door:
     async def claim(self, request: ClaimRequest) -> Claim:
         return await self._through(lambda: self.journal.claim(request))
 
-    async def record(self, change: Change) -> Operation:
+    async def record(self, change: OperationChange) -> Operation:
         return await self._through(lambda: self.journal.record(change))
 
     async def read(self, operation_id: str) -> Operation | None:
@@ -241,7 +242,7 @@ class Door:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         """All that the resolver, the leases and the webhooks ask beside."""
-        if name in {"may_forget", "rolled_back_s"}:  # what it says of itself costs no trip
+        if name in {"can_roll_back", "rolled_back_s"}:  # what it says of itself costs no trip
             return getattr(self.journal, name)
         return lambda *given, **named: self._through(lambda: getattr(self.journal, name)(*given, **named))
 
@@ -270,7 +271,7 @@ class Sidecar:
             await self.server.close()
         await self.background.stop()
         await self.engine.tasks.close(grace_s)
-        await self.engine.carry.sender.upstream.close()
+        await self.engine.pipeline.sender.upstream.close()
 
 
 class Deaths(logging.Handler):
@@ -307,7 +308,7 @@ class Storm:
         self.payments += [self._job(number) for number in range(dials.jobs)]
         for payment in self.payments:
             if payment.refunds:
-                terms = Terms(100_000_000, "EUR", "tok_ok", metadata={"order_id": payment.name})
+                terms = ChargeTerms(100_000_000, "EUR", "tok_ok", metadata={"order_id": payment.name})
                 charge = self.sandbox.bank.open(terms, None)
                 self.sandbox.bank.pay(charge, None)
                 self.charges[payment.name] = charge.id
@@ -416,7 +417,7 @@ class Storm:
         """The edit and its undoing, by turns. An operation goes by what it was started under."""
         for sidecar in self._sidecars:
             book = self._edited_book() if sidecar.engine.book is self.book else self.book
-            await keep_revisions(sidecar.door.journal, book)
+            await store_revisions(sidecar.door.journal, book)
             sidecar.engine.book = book
 
     def _edited_book(self) -> PolicyBook:
@@ -430,28 +431,28 @@ class Storm:
         journal = await self._journal(after[0].door.journal if after else None)
         while await journal.expire_leases(all_of_earlier_holders=True):
             pass
-        await keep_revisions(journal, self.book)
+        await store_revisions(journal, self.book)
         for _ in range(self.dials.sidecars):
             self._lives += 1
             door = Door(journal, Random(self.dice.random()), self.dials.lost_replies)
-            chance = SeededChance(self.seed * 1000 + self._lives)
-            ground = Ground(
+            chance = SeededRandomness(self.seed * 1000 + self._lives)
+            ground = Platform(
                 journal=cast(Journal, door),
                 vault=Vault(SECRET, (RingKey("k1", b"0" * 32),), chance.nonce),
                 clock=self.clock,
-                chance=chance,
-                steps=NoSteps(),
+                randomness=chance,
+                failpoints=NoFailpoints(),
                 telemetry=telemetry_for(self.clock),
                 environment={"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET},
             )
             harvest_s = self.dice.choice((0.0, 0.6)) if self.dials.resolver else 0.0
-            parts = assemble(ground, Bounds(self.lease_s, 1000, harvest_s), self.book, NoSpool(), roomy_limits)
+            parts = assemble(ground, EngineSettings(self.lease_s, 1000, harvest_s), self.book, NoSpool(), roomy_limits)
             self._sidecars.append(await self._running(ground, parts, door))
         if after:
             self._sidecars[0].ending += [task for sidecar in after for task in sidecar.ending]
         self._open.set()
 
-    async def _running(self, ground: Ground, parts: Parts, door: Door) -> Sidecar:
+    async def _running(self, ground: Platform, parts: SidecarParts, door: Door) -> Sidecar:
         """The sidecar with its loops, as far as this storm has them. Every second one is slow to renew its leases."""
         sidecar = Sidecar(parts.engine, door)
         if self.dials.resolver:
@@ -460,7 +461,7 @@ class Storm:
             if self.dice.random() < 0.5:
                 sidecar.background.start(parts.leases.keep_renewing(), "leases")
         if self.dials.webhooks:
-            webhooks = webhooks_for(ground, parts)
+            webhooks = build_webhooks(ground, parts)
             sidecar.background.start(webhooks.keep_applying(), "webhooks")
             sidecar.server = WebhookServer(webhooks)
             host, port = await sidecar.server.start("127.0.0.1", 0)
@@ -545,7 +546,7 @@ class Storm:
         self.tellings.append(told)
         try:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
-                reply = await sidecar.engine.answer(call, still_there)
+                reply = await sidecar.engine.reply_to(call, still_there)
         except (TimeoutError, TaskRefused) as error:
             if not sidecar.door.dead and sidecar in self._sidecars:
                 self.unanswered.append(f"{payment}: {type(error).__name__}")
@@ -580,7 +581,7 @@ class Storm:
 
         def busy(sidecar: Sidecar) -> int:
             # A resolver has always something to do; what callers asked for is over all the same.
-            return len(sidecar.engine.under_way if self.dials.resolver else sidecar.engine.tasks)
+            return len(sidecar.engine.in_flight if self.dials.resolver else sidecar.engine.tasks)
 
         async with asyncio.timeout(30):
             while any(busy(sidecar) for sidecar in self._sidecars) or self.sandbox.under_way:  # noqa: ASYNC110
@@ -592,7 +593,7 @@ class Storm:
         doubtful: list[Operation] = []
         for _ in range(int(RESOLVED_WITHIN_S / 0.05)):
             open_states = frozenset(State) - {State.SUCCEEDED, State.FAILED, State.REQUIRES_ACTION, State.PENDING}
-            listed = await journal.listing(Listing(states=open_states, limit=500))
+            listed = await journal.find_operations(OperationQuery(states=open_states, limit=500))
             doubtful = [operation for operation in listed if operation.doubt or not operation.state.in_doubt]
             doubtful = [operation for operation in doubtful if not await self._is_ambiguous(operation)]
             if not doubtful:
@@ -617,7 +618,7 @@ class Storm:
     async def _read_all(self) -> None:
         journal = self._sidecars[0].door.journal
         before: str | None = None
-        while page := await journal.listing(Listing(limit=500, before=before)):
+        while page := await journal.find_operations(OperationQuery(limit=500, before=before)):
             self.operations += page
             before = page[-1].id
         for operation in self.operations:

@@ -14,26 +14,27 @@ from typing import Any
 
 import pytest
 
-from proxy.clock import SystemClock
-from proxy.core.call import Wishes
-from proxy.core.operation import Finding, Found, Operation, State
-from proxy.core.outside import Source
-from proxy.core.policy import Policy, Resolve
-from proxy.core.reading import Classification, Effect, Reading
-from proxy.core.reply import Problem, Reply
-from proxy.engine.outside import Applied
-from proxy.journal.base import Change, Listing
-from proxy.journal.memory import MemoryJournal
-from proxy.sandbox.charge import Status
-from proxy.sandbox.server import Sandbox
+from paywitness.clock import SystemClock
+from paywitness.core.call import CallerOptions
+from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.operation import Finding, FindingKind, Operation, State
+from paywitness.core.policy import Policy, ResolutionRules
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.engine.resolution.external_evidence import AppliedEvidence
+from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness_sandbox.bank.objects import ChargeStatus
+from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, make_world, outcome, until
+from tests.journal.memory import MemoryJournal
 
 LEASE_S = 30.0
 ONE_TRY = ("default: {attempts: 3, backoff: full", "default: {attempts: 1, backoff: full")
 NOT_STORED = ("errors_under_key: replayed ", "errors_under_key: not_stored ")
 # Asked on a schedule, never sent again in the background.
-ASK_ONLY = Resolve(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,) * 50)
+ASK_ONLY = ResolutionRules(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,) * 50)
 SETTLED_S = 60.0
 
 
@@ -66,7 +67,7 @@ class Halts:
         self.step = ""
         self._go.set()
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         if name == self.step:
             self.halted += 1
             await self._go.wait()
@@ -90,27 +91,31 @@ class Scene:
 
     async def look(self, *, until_done: bool = True) -> int:
         """One round of the resolver."""
-        taken = await self.world.parts.resolver.look()
+        taken = await self.world.parts.resolver.start_due()
         if until_done:
             await until(lambda: not len(self.world.engine.tasks))
         return taken
 
     async def newest(self, key: str = "key-1") -> Operation:
-        found = await self.journal.listing(Listing(key=key))
+        found = await self.journal.find_operations(OperationQuery(key=key))
         return max(found, key=lambda operation: operation.generation)
 
     async def policy(self, operation: Operation) -> Policy:
-        policy = await self.world.parts.pinned.of(operation, self.world.engine.book)
+        policy = await self.world.parts.pinned.policy_from_book(operation, self.world.engine.book)
         assert policy is not None
         return policy
 
     async def told(
-        self, operation: Operation, reading: Reading, source: Source = Source.WEBHOOK, reference: str | None = None
-    ) -> Applied:
+        self,
+        operation: Operation,
+        reading: ResultClass,
+        source: EvidenceSource = EvidenceSource.WEBHOOK,
+        reference: str | None = None,
+    ) -> AppliedEvidence:
         """Evidence from outside, as an event or an inquiry would bring it."""
         shown = Classification(reading, Classification.of(reading, "test").effect, "test", reference=reference)
-        finding = Finding(source, Found.HIT, 200, shown)
-        return await self.world.parts.outside.apply(operation, await self.policy(operation), source, finding)
+        finding = Finding(source, FindingKind.HIT, 200, shown)
+        return await self.world.parts.external_evidence.apply(operation, await self.policy(operation), source, finding)
 
     async def settle_what_is_missing(self, operation_id: str, looks: int) -> Operation:
         """The resolver looks so often, each time when it is due."""
@@ -127,14 +132,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(sandbox: Sandbox, *edits: tuple[str, str], resolve: Resolve = ASK_ONLY) -> AsyncIterator[Scene]:
+async def scene(sandbox: Sandbox, *edits: tuple[str, str], resolve: ResolutionRules = ASK_ONLY) -> AsyncIterator[Scene]:
     time, halts = Time(), Halts()
     world = await make_world(
         sandbox,
         *edits,
         clock=time,
         journal=MemoryJournal(clock=time),
-        steps=halts,
+        failpoints=halts,
         lease_s=LEASE_S,
         resolve=resolve,
     )
@@ -148,7 +153,7 @@ async def scene(sandbox: Sandbox, *edits: tuple[str, str], resolve: Resolve = AS
 async def another_sidecar(play: Scene, *edits: tuple[str, str]) -> World:
     other = await make_world(play.world.sandbox, *edits, clock=play.time, journal=play.journal, lease_s=LEASE_S)
     for _ in range(100):
-        other.engine.chance.token()  # chance is seeded alike, and two sidecars have no token in common
+        other.engine.randomness.token()  # chance is seeded alike, and two sidecars have no token in common
     return other
 
 
@@ -159,7 +164,7 @@ async def gone(world: World, key: str, *, order: str | None = None, **charge: An
         world.charge(key, order=order, still_there=lambda: len(world.arrivals) == seen, **charge)
     )
     reply = await call
-    await until(lambda: not world.engine.under_way)
+    await until(lambda: not world.engine.in_flight)
     return reply
 
 
@@ -211,7 +216,7 @@ async def test_a_miss_from_before_a_re_send_is_not_counted_after_it(sandbox: San
 async def test_a_look_from_before_all_had_settled_is_no_miss_however_late_its_answer_is_read(sandbox: Sandbox) -> None:
     async with scene(sandbox, ONE_TRY, NOT_STORED) as play:
         await play.world.charge(fault="black_hole(heal_s=60)", timeout_s=0.2)
-        await until(lambda: not play.world.engine.under_way)
+        await until(lambda: not play.world.engine.in_flight)
         play.time.ahead_s += 1.5
         play.halts.at("inquiry_answered")
         await play.look(until_done=False)
@@ -233,12 +238,12 @@ async def test_a_denial_that_an_inquiry_showed_says_nothing_of_a_later_attempt(s
         await play.world.charge(fault=script)
         assert play.world.effects(order="order-1") == 1
         play.time.ahead_s += SETTLED_S
-        await play.told(before, Reading.FAILED, Source.INQUIRY)
+        await play.told(before, ResultClass.FAILED, EvidenceSource.INQUIRY)
         assert (await play.newest()).state is State.UNKNOWN
 
 
 async def test_what_was_accepted_is_never_absent_however_often_an_operator_asks(sandbox: Sandbox) -> None:
-    short = Resolve(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0, 1.0))
+    short = ResolutionRules(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0, 1.0))
     async with scene(sandbox, ONE_TRY, NOT_STORED, resolve=short) as play:
         reply = await play.world.charge(source="tok_processing", fault="drop_after_commit", timeout_s=0.5)
         await play.settle_what_is_missing(reply.operation_id or "", 1)
@@ -249,7 +254,7 @@ async def test_what_was_accepted_is_never_absent_however_often_an_operator_asks(
         for _ in range(6):
             play.time.ahead_s += SETTLED_S
             now = await play.newest()
-            await play.journal.record(Change(now.changed(due_at=play.time.now()), (), source="operator"))
+            await play.journal.record(OperationChange(now.changed(due_at=play.time.now()), (), source="operator"))
             await play.look()
         assert (await play.newest()).state is State.REQUIRES_REVIEW
 
@@ -263,9 +268,9 @@ async def test_an_answer_that_its_own_event_overtook_was_heard_by_its_caller(san
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(play.world.charge("first", order=None, fault="slow(slow_s=0.3)"))
         await until(lambda: play.world.arrivals)
-        await play.told(await play.newest("first"), Reading.SUCCEEDED)
+        await play.told(await play.newest("first"), ResultClass.SUCCEEDED)
         assert (await first).status_code == 200
-        assert not (await play.newest("first")).unheard
+        assert not (await play.newest("first")).undelivered
         second = await play.world.charge("second", order=None)
         assert (second.operation_id != (await first).operation_id, play.world.effects()) == (True, 2)
 
@@ -274,7 +279,7 @@ async def test_while_an_answer_is_on_its_way_its_event_lets_no_second_payment_be
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(play.world.charge("first", order=None, fault="slow(slow_s=0.3)"))
         await until(lambda: play.world.arrivals)
-        await play.told(await play.newest("first"), Reading.SUCCEEDED)
+        await play.told(await play.newest("first"), ResultClass.SUCCEEDED)
         second = await play.world.charge("second", order=None)
         assert (second.status_code, second.problem) == (409, Problem.GUARDED)
         await first
@@ -285,9 +290,9 @@ async def test_an_answer_whose_holder_died_after_its_event_reached_nobody(sandbo
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(play.world.charge("first", order=None, fault="slow(slow_s=0.3)"))
         await until(lambda: play.world.arrivals)
-        await play.told(await play.newest("first"), Reading.SUCCEEDED)
+        await play.told(await play.newest("first"), ResultClass.SUCCEEDED)
         await play.lease_runs_out()
-        assert (await play.newest("first")).unheard
+        assert (await play.newest("first")).undelivered
         await first
 
 
@@ -297,7 +302,7 @@ async def test_a_repeat_that_waited_has_heard_what_the_first_caller_left(sandbox
         await until(lambda: play.world.arrivals)
         repeat = await play.world.charge("first", order=None)
         await first
-        assert (repeat.status_code, (await play.newest("first")).unheard) == (200, False)
+        assert (repeat.status_code, (await play.newest("first")).undelivered) == (200, False)
         other = await play.world.charge("second", order=None)
         assert (other.operation_id != repeat.operation_id, play.world.effects()) == (True, 2)
 
@@ -309,9 +314,9 @@ async def test_a_repeat_at_another_sidecar_has_heard_it_too(sandbox: Sandbox) ->
         await until(lambda: play.world.arrivals)
         repeat = await other.charge("first", order=None)
         await first
-        assert (repeat.status_code, (await play.newest("first")).unheard) == (200, False)
+        assert (repeat.status_code, (await play.newest("first")).undelivered) == (200, False)
         await other.engine.tasks.close(5.0)
-        await other.engine.carry.sender.upstream.close()
+        await other.engine.pipeline.sender.upstream.close()
 
 
 async def test_an_answer_taken_by_a_caller_that_had_gone_is_still_to_be_taken(sandbox: Sandbox) -> None:
@@ -337,10 +342,10 @@ async def test_a_pending_payment_that_was_heard_of_is_not_given_to_the_next_equa
     async with scene(sandbox) as play:
         reply = await play.world.charge("first", order=None, source="tok_processing")
         assert outcome(reply) == "pending"
-        sandbox.bank.settle(sandbox.bank.charge(json.loads(reply.body)["id"]), Status.SUCCEEDED)
+        sandbox.bank.settle(sandbox.bank.charge(json.loads(reply.body)["id"]), ChargeStatus.SUCCEEDED)
         await play.settle_what_is_missing(reply.operation_id or "", 3)
         operation = await play.newest("first")
-        assert (operation.state, operation.unheard) == (State.SUCCEEDED, False)
+        assert (operation.state, operation.undelivered) == (State.SUCCEEDED, False)
 
 
 async def test_a_pending_payment_that_nobody_heard_of_is_taken_by_the_next_equal_call(sandbox: Sandbox) -> None:
@@ -358,8 +363,8 @@ async def test_an_intent_whose_failure_turned_out_to_be_paid_is_not_paid_again(s
     async with scene(sandbox, ONE_TRY, NOT_STORED) as play:
         lost = await play.world.charge("first", fault="drop_after_commit")
         operation = await play.newest("first")
-        await play.told(operation, Reading.FAILED, Source.OPERATOR)
-        await play.told(await play.newest("first"), Reading.SUCCEEDED)
+        await play.told(operation, ResultClass.FAILED, EvidenceSource.OPERATOR)
+        await play.told(await play.newest("first"), ResultClass.SUCCEEDED)
         disputed = await play.newest("first")
         assert (disputed.state, disputed.incident) == (State.FAILED, "success_after_failure")
         for again in (await play.world.charge("second"), await play.world.charge("third", amount=5)):
@@ -377,7 +382,7 @@ async def test_a_payment_that_its_answer_contradicts_is_not_made_again_under_a_f
         call = asyncio.ensure_future(play.world.charge("first", order=None, fault="slow(slow_s=0.2)"))
         await until(lambda: play.world.arrivals)
         operation = await play.newest("first")
-        await play.told(operation, Reading.SUCCEEDED, reference="ch_of_another_name")
+        await play.told(operation, ResultClass.SUCCEEDED, reference="ch_of_another_name")
         assert (await call).status_code == 504
         again = await play.world.charge("second", order=None)
         assert (again.status_code, play.world.effects()) == (409, 1)
@@ -393,19 +398,24 @@ async def test_a_waiting_repeat_is_not_told_that_nothing_was_sent_over_an_open_i
         repeat = asyncio.ensure_future(other.charge("first"))
         await asyncio.sleep(0.02)
         absent = held.changed(
-            state=State.FAILED, doubt=frozenset(), reading=Reading.ABSENT, effect=Effect.NONE, released=True, lease=None
+            state=State.FAILED,
+            doubt=frozenset(),
+            result_class=ResultClass.ABSENT,
+            effect=Effect.NONE,
+            key_released=True,
+            lease=None,
         )
-        await play.journal.record(Change(absent.changed(incident="success_after_failure"), ()))
+        await play.journal.record(OperationChange(absent.changed(incident="success_after_failure"), ()))
         assert (await repeat).status_code == 504
         await other.engine.tasks.close(5.0)
-        await other.engine.carry.sender.upstream.close()
+        await other.engine.pipeline.sender.upstream.close()
 
 
 async def test_a_decline_after_its_event_told_success_is_a_contradiction_and_no_answer(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         call = asyncio.ensure_future(play.world.charge(source="tok_stolen_card", fault="slow(slow_s=0.2)"))
         await until(lambda: play.world.arrivals)
-        await play.told(await play.newest(), Reading.SUCCEEDED)
+        await play.told(await play.newest(), ResultClass.SUCCEEDED)
         reply = await call
         assert (reply.status_code, "failure_after_success" in reply.body.decode()) == (504, True)
         assert (await play.newest()).state is State.SUCCEEDED
@@ -415,7 +425,7 @@ async def test_an_older_event_that_comes_after_a_decline_contradicts_nothing(san
     """Found by a storm (seed 1, out of order): accepted, declined, told the other way round. It was a 504 for ever."""
     async with scene(sandbox) as play:
         declined = await play.world.charge("first", source="tok_stolen_card")
-        await play.told(await play.newest("first"), Reading.PENDING)
+        await play.told(await play.newest("first"), ResultClass.PENDING)
         assert (await play.newest("first")).incident is None
         assert (await play.world.charge("first", source="tok_stolen_card")).body == declined.body
         assert (await play.world.charge("second")).status_code == 200
@@ -426,14 +436,14 @@ async def test_an_acceptance_told_of_what_was_never_to_have_arrived_is_a_contrad
         lost = await play.world.charge(fault="reset_before_commit", timeout_s=0.5)
         play.time.ahead_s += SETTLED_S
         absent = await play.settle_what_is_missing(lost.operation_id or "", 8)
-        assert absent.reading is Reading.ABSENT
-        await play.told(absent, Reading.PENDING)
+        assert absent.result_class is ResultClass.ABSENT
+        await play.told(absent, ResultClass.PENDING)
         assert (await play.newest()).incident == "success_after_failure"
 
 
-@pytest.mark.parametrize("source", [Source.INQUIRY, Source.WEBHOOK])
+@pytest.mark.parametrize("source", [EvidenceSource.INQUIRY, EvidenceSource.WEBHOOK])
 async def test_a_denial_of_the_attempt_that_was_told_no_does_not_end_the_doubt_of_the_other(
-    sandbox: Sandbox, source: Source
+    sandbox: Sandbox, source: EvidenceSource
 ) -> None:
     """Failed work is done again: the denial that is found is the re-send's own, and the first may still be paid."""
     edits = (ONE_TRY, ("errors_under_key: replayed ", "errors_under_key: reexecuted "))
@@ -443,23 +453,23 @@ async def test_a_denial_of_the_attempt_that_was_told_no_does_not_end_the_doubt_o
         await play.world.charge(fault=script)
         operation = await play.newest()
         assert (operation.state, operation.doubt) == (State.UNKNOWN, frozenset({1}))
-        await play.told(operation, Reading.ISSUER_HARD_DECLINE, source)
+        await play.told(operation, ResultClass.ISSUER_HARD_DECLINE, source)
         assert (await play.newest()).state is State.UNKNOWN
         play.time.ahead_s += SETTLED_S
-        await play.told(await play.newest(), Reading.ISSUER_HARD_DECLINE, source)
+        await play.told(await play.newest(), ResultClass.ISSUER_HARD_DECLINE, source)
         # What an inquiry finds then is how it stands; an event tells of one execution, and not of which.
-        assert (await play.newest()).state is (State.FAILED if source is Source.INQUIRY else State.UNKNOWN)
+        assert (await play.newest()).state is (State.FAILED if source is EvidenceSource.INQUIRY else State.UNKNOWN)
 
 
 async def test_an_operators_failure_that_the_inquiry_under_way_refutes_is_an_incident(sandbox: Sandbox) -> None:
     async with scene(sandbox, ONE_TRY, NOT_STORED) as play:
         await play.world.charge(fault="drop_after_commit", timeout_s=0.5)
-        await until(lambda: not play.world.engine.under_way)
+        await until(lambda: not play.world.engine.in_flight)
         play.time.ahead_s += 2
         play.halts.at("inquiry_answered")
         await play.look(until_done=False)
         await until(lambda: play.halts.halted)
-        await play.told(await play.newest(), Reading.FAILED, Source.OPERATOR)
+        await play.told(await play.newest(), ResultClass.FAILED, EvidenceSource.OPERATOR)
         play.halts.go()
         await until(lambda: not len(play.world.engine.tasks))
         operation = await play.newest()
@@ -470,16 +480,16 @@ async def test_an_operators_failure_that_the_inquiry_under_way_refutes_is_an_inc
 async def test_what_ended_while_its_last_look_was_under_way_is_left_as_it_is(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = Resolve(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,))
+    once = ResolutionRules(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,))
     async with scene(sandbox, ONE_TRY, NOT_STORED, resolve=once) as play:
         await play.world.charge(fault="drop_after_commit", timeout_s=0.5)
-        await until(lambda: not play.world.engine.under_way)
+        await until(lambda: not play.world.engine.in_flight)
         sandbox.set_schedule({"read_faults": "error_500*"})
         play.time.ahead_s += 2
         play.halts.at("inquiry_answered")
         await play.look(until_done=False)
         await until(lambda: play.halts.halted)
-        await play.told(await play.newest(), Reading.SUCCEEDED)
+        await play.told(await play.newest(), ResultClass.SUCCEEDED)
         play.halts.go()
         await until(lambda: not len(play.world.engine.tasks))
         operation = await play.newest()
@@ -522,11 +532,11 @@ async def test_a_joined_key_under_another_credential_neither_sends_nor_hears(san
 async def test_saying_distinct_joins_an_open_purchase_and_pays_after_it(sandbox: Sandbox) -> None:
     async with scene(sandbox, ONE_TRY, NOT_STORED) as play:
         lost = await play.world.charge("first", fault="drop_after_commit", timeout_s=0.5)
-        meant = Wishes(distinct="two seats")
-        joined = await play.world.charge("second", wishes=meant)
+        meant = CallerOptions(distinct="two seats")
+        joined = await play.world.charge("second", options=meant)
         assert (joined.status_code, joined.operation_id) == (504, lost.operation_id)
-        await play.told(await play.newest("first"), Reading.SUCCEEDED)
-        third = await play.world.charge("third", wishes=meant)
+        await play.told(await play.newest("first"), ResultClass.SUCCEEDED)
+        third = await play.world.charge("third", options=meant)
         assert (third.status_code, play.world.effects(order="order-1")) == (200, 2)
 
 
@@ -534,17 +544,17 @@ async def test_saying_distinct_joins_an_open_purchase_and_pays_after_it(sandbox:
 
 
 async def test_a_wall_clock_that_was_put_back_does_not_use_up_the_schedule(sandbox: Sandbox) -> None:
-    short = Resolve(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,) * 8)
+    short = ResolutionRules(settle_s=40.0, resend_for_s=0.0, schedule_s=(1.0,) * 8)
     async with scene(sandbox, ONE_TRY, NOT_STORED, resolve=short) as play:
         sandbox.set_schedule({"read_faults": "error_500*"})
         await play.world.charge("before", order="another")
         play.time.ahead_s -= 3600
         await play.world.charge(fault="drop_after_commit", timeout_s=0.5)
-        await until(lambda: not play.world.engine.under_way)
+        await until(lambda: not play.world.engine.in_flight)
         for _ in range(20):
             await play.look()
         operation = await play.newest()
-        assert (operation.state, operation.looks < 4) == (State.UNKNOWN, True)
+        assert (operation.state, operation.checks_done < 4) == (State.UNKNOWN, True)
 
 
 # --- late evidence
@@ -558,17 +568,19 @@ async def test_a_late_success_while_a_re_send_is_under_way_is_one_effect_and_hea
         repeat = asyncio.ensure_future(play.world.charge("first", order=None, fault=script))
         await until(lambda: len(play.world.arrivals) == 2)
         charge = sandbox.ledger.entries[0].charge
-        await play.told(operation, Reading.SUCCEEDED, reference=charge)
+        await play.told(operation, ResultClass.SUCCEEDED, reference=charge)
         reply = await repeat
         ended = await play.newest("first")
         assert (reply.status_code, ended.state, ended.incident, ended.lease) == (200, State.SUCCEEDED, None, None)
-        assert (ended.unheard, play.world.effects()) == (False, 1)
+        assert (ended.undelivered, play.world.effects()) == (False, 1)
 
 
 async def test_the_same_event_applied_ten_times_at_once_is_one_change(sandbox: Sandbox) -> None:
     async with scene(sandbox, ONE_TRY, NOT_STORED) as play:
         await play.world.charge(fault="drop_after_commit", timeout_s=0.5)
         operation = await play.newest()
-        applied = await asyncio.gather(*(play.told(operation, Reading.SUCCEEDED, reference="ch_1") for _ in range(10)))
+        applied = await asyncio.gather(
+            *(play.told(operation, ResultClass.SUCCEEDED, reference="ch_1") for _ in range(10))
+        )
         assert len([each for each in applied if each.event is not None]) == 1
         assert (await play.newest()).version == operation.version + 1

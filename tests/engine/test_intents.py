@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.core.events import Event
-from proxy.core.operation import Guard, GuardKind, Operation, State
-from proxy.core.reading import Reading
-from proxy.core.reply import Reply
-from proxy.engine.intents import standing_of, why_not_safe
+from paywitness.core.lifecycle import Event
+from paywitness.core.operation import Guard, GuardKind, Operation, State
+from paywitness.core.reply import Reply
+from paywitness.core.result import ResultClass
+from paywitness.engine.intents import intent_status, unsafe_reason
 from tests.admin.world import World
-from tests.telemetry.worth import operation as some_operation
+from tests.telemetry.samples import operation as some_operation
 
 
 def of(reply: Reply) -> dict[str, Any]:
@@ -25,29 +25,29 @@ def bearing(state: State, intent: str = "order-17", **changes: Any) -> Operation
 
 
 SAFE = [
-    bearing(State.FAILED, reading=Reading.ISSUER_HARD_DECLINE),
-    bearing(State.FAILED, reading=Reading.ABSENT),
+    bearing(State.FAILED, result_class=ResultClass.ISSUER_HARD_DECLINE),
+    bearing(State.FAILED, result_class=ResultClass.ABSENT),
     bearing(State.FAILED),
-    bearing(State.SUCCEEDED, reading=Reading.REVERSED),
+    bearing(State.SUCCEEDED, result_class=ResultClass.REVERSED),
 ]
 UNSAFE = [
     *(bearing(state) for state in State if state is not State.FAILED),
     bearing(State.FAILED, incident="success_after_failure"),
-    bearing(State.SUCCEEDED, reading=Reading.REVERSED, incident="two_references"),
+    bearing(State.SUCCEEDED, result_class=ResultClass.REVERSED, incident="two_references"),
     bearing(State.REQUIRES_ACTION, due_at=None),
 ]
 
 
-@pytest.mark.parametrize("operation", SAFE, ids=lambda operation: f"{operation.state}-{operation.reading}")
+@pytest.mark.parametrize("operation", SAFE, ids=lambda operation: f"{operation.state}-{operation.result_class}")
 def test_what_ended_without_a_payment_speaks_against_nothing(operation: Operation) -> None:
-    told = standing_of("order-17", [operation])
+    told = intent_status("order-17", [operation])
     assert (told["safe_to_pay"], told["why_not"], told["note"]) == (True, [], None)
     assert [each["operation"] for each in told["operations"]] == [operation.id]
 
 
 @pytest.mark.parametrize("operation", UNSAFE, ids=lambda operation: f"{operation.state}-{operation.incident}")
 def test_what_is_or_may_become_a_payment_speaks_against_another(operation: Operation) -> None:
-    told = standing_of("order-17", [operation, *SAFE])
+    told = intent_status("order-17", [operation, *SAFE])
     assert told["safe_to_pay"] is False
     [against] = told["why_not"]
     assert against == {
@@ -55,7 +55,7 @@ def test_what_is_or_may_become_a_payment_speaks_against_another(operation: Opera
         "provider": "acme",
         "state": operation.state,
         "outcome": operation.outcome,
-        "reason": why_not_safe(operation),
+        "reason": unsafe_reason(operation),
     }
 
 
@@ -65,13 +65,13 @@ def test_only_operations_of_the_intent_count() -> None:
         some_operation(State.UNKNOWN, guard=Guard(GuardKind.TARGET, "hash", "order-17")),
         some_operation(State.UNKNOWN, guard=None),
     ]
-    told = standing_of("order-17", others)
+    told = intent_status("order-17", others)
     assert (told["safe_to_pay"], told["operations"]) == (True, [])
     assert "knows no payment of this intent" in told["note"]
 
 
 def test_where_not_all_were_looked_at_it_is_not_safe() -> None:
-    told = standing_of("order-17", SAFE, complete=False)
+    told = intent_status("order-17", SAFE, complete=False)
     assert told["safe_to_pay"] is False
     assert "not all were looked at" in told["note"]
 

@@ -10,39 +10,38 @@ from typing import Any
 
 import pytest
 
-from proxy.chance import SeededChance
-from proxy.clock import SystemClock
-from proxy.core.backoff import Jitter, RetryRule
-from proxy.core.errors import JournalUnavailable, SettingsError
-from proxy.core.events import Event
-from proxy.core.lifecycle import advance
-from proxy.core.operation import Operation
-from proxy.core.outside import told_by
-from proxy.engine.outbox import CURSOR, Outbox, Sink
-from proxy.journal.base import Change, Journal
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.sqlite import SqliteJournal
-from proxy.tasks import Tasks
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.records import OutboxDelivered, Record
-from proxy.telemetry.telemetry import Telemetry
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Timeouts
+from paywitness.clock import SystemClock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.errors import JournalUnavailable, SettingsError
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Operation
+from paywitness.core.retry import Jitter, RetryRule
+from paywitness.engine.outbox import CURSOR, Outbox, Sink
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.randomness import SeededRandomness
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import OutboxDelivered, TelemetryEvent
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamTimeouts
 from tests.engine.sink import HANG, SECRET, Delivery, HttpSink, until
-from tests.journal.sample import doubting, owned
+from tests.journal.memory import MemoryJournal
+from tests.journal.samples import doubting, owned
 
-IMPATIENT = Timeouts(connect_s=0.5, write_s=0.5, first_byte_s=0.15, body_idle_s=0.5)
+IMPATIENT = UpstreamTimeouts(connect_s=0.5, write_s=0.5, first_byte_s=0.15, body_idle_s=0.5)
 BRIEF = RetryRule(jitter=Jitter.EQUAL, base_s=0.005, cap_s=0.03)
 
 
 class Told(Telemetry):
     def __init__(self) -> None:
         logger = logging.getLogger("paywitness.tests")
-        super().__init__(Metrics("test", lambda: 0.0), Logs(logger))
+        super().__init__(Metrics("test", lambda: 0.0), LogWriter(logger))
         self.records: list[OutboxDelivered] = []
 
-    def tell(self, record: Record) -> None:
+    def emit(self, record: TelemetryEvent) -> None:
         assert isinstance(record, OutboxDelivered)
         self.records.append(record)
 
@@ -59,7 +58,7 @@ class Bench:
 
     def outbox(self) -> Outbox:
         to = Sink(self.sink.url, SECRET, IMPATIENT, BRIEF)
-        return Outbox(self.journal, self.upstream, to, SystemClock(), SeededChance(1), self.telemetry)
+        return Outbox(self.journal, self.upstream, to, SystemClock(), SeededRandomness(1), self.telemetry)
 
     def start(self) -> None:
         self.tasks.start(self.outbox().keep_delivering(), "outbox")
@@ -79,14 +78,16 @@ class Bench:
         operation = await owned(self.journal, key)
         change = doubting(operation)
         operation = await self.journal.record(with_told(operation, change))
-        operation = await self.journal.record(Change(operation, (), source="operator", note="touched"))
+        operation = await self.journal.record(OperationChange(operation, (), source="operator", note="touched"))
         for event in (Event.PARKED, Event.INQUIRY_FOUND_SUCCESS):
             after = advance(operation, event)
-            operation = await self.journal.record(with_told(operation, Change(after, (event,), source="resolver")))
+            operation = await self.journal.record(
+                with_told(operation, OperationChange(after, (event,), source="resolver"))
+            )
         return operation
 
     async def everything_told(self) -> list[tuple[str, int]]:
-        rows = await self.journal.outcomes(0, limit=500)
+        rows = await self.journal.announcements(0, limit=500)
         return [(row.operation.id, row.entry.version) for row in rows]
 
     async def all_taken(self) -> None:
@@ -94,14 +95,16 @@ class Bench:
         await until(lambda: {(each.operation, each.version) for each in self.sink.taken} >= wanted)
 
     async def all_noted(self) -> None:
-        last = (await self.journal.outcomes(0, limit=500))[-1].seq
+        last = (await self.journal.announcements(0, limit=500))[-1].seq
         while await self.journal.cursor(CURSOR) < last:  # noqa: ASYNC110  # as `until`
             await asyncio.sleep(0.005)
 
 
-def with_told(before: Operation, change: Change) -> Change:
+def with_told(before: Operation, change: OperationChange) -> OperationChange:
     facts = {name: getattr(change, name) for name in ("source", "note", "attempt")}
-    return Change(change.operation, change.events, told=told_by(before, change.operation), **facts)
+    return OperationChange(
+        change.operation, change.events, announcement=announcement_of(before, change.operation), **facts
+    )
 
 
 @pytest.fixture
@@ -241,8 +244,8 @@ class Wavering(MemoryJournal):
 
     failing: frozenset[str] = frozenset()
 
-    async def outcomes(self, after: int, *, limit: int) -> Any:
-        return await self._unless("outcomes", lambda: MemoryJournal.outcomes(self, after, limit=limit))
+    async def announcements(self, after: int, *, limit: int) -> Any:
+        return await self._unless("outcomes", lambda: MemoryJournal.announcements(self, after, limit=limit))
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> Any:
         return await self._unless("take_cursor", lambda: MemoryJournal.take_cursor(self, name, token, lease_s))

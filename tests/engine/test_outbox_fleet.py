@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.chance import SystemChance
-from proxy.clock import SystemClock
-from proxy.core.errors import JournalUnavailable
-from proxy.engine.outbox import CURSOR, LEASE_S, LOOKS_PER_LEASE, Outbox, Sink
-from proxy.journal.base import OutcomeRow
-from proxy.journal.memory import MemoryJournal
+from paywitness.clock import SystemClock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.engine.outbox import CURSOR, CURSOR_LEASE_S, RENEWALS_PER_LEASE, Outbox, Sink
+from paywitness.journal.base import AnnouncementRow
+from paywitness.randomness import SystemRandomness
 from tests.engine.sink import SECRET, Delivery, HttpSink, until
 from tests.engine.test_outbox import BRIEF, IMPATIENT, Bench
+from tests.journal.memory import MemoryJournal
 
 SHORT_S = 0.3
 
@@ -52,9 +52,9 @@ class Shared(MemoryJournal):
         self._note("move_cursor")
         return await super().move_cursor(name, seq, token)
 
-    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
         self._note("outcomes")
-        return await super().outcomes(after, limit=limit)
+        return await super().announcements(after, limit=limit)
 
 
 class Fleet(Bench):
@@ -63,9 +63,9 @@ class Fleet(Bench):
         self.clock = clock
         self.shared = journal
 
-    def member(self, lease_s: float = LEASE_S) -> Outbox:
+    def member(self, lease_s: float = CURSOR_LEASE_S) -> Outbox:
         to = Sink(self.sink.url, SECRET, IMPATIENT, BRIEF)
-        return Outbox(self.journal, self.upstream, to, self.clock, SystemChance(), self.telemetry, lease_s)
+        return Outbox(self.journal, self.upstream, to, self.clock, SystemRandomness(), self.telemetry, lease_s)
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ async def test_who_does_not_deliver_asks_now_and_then_and_nothing_else(fleet: Fl
     waits: list[float] = []
     standby = fleet.member()
     for _ in range(3):
-        waits.append(await standby._turn())
-    assert waits == [LEASE_S / LOOKS_PER_LEASE] * 3
+        waits.append(await standby._deliver_once())
+    assert waits == [CURSOR_LEASE_S / RENEWALS_PER_LEASE] * 3
     assert fleet.shared.asked == ["take_cursor"] * 3
 
 
@@ -105,7 +105,7 @@ async def test_the_next_one_goes_on_when_the_deliverer_is_gone(fleet: Fleet) -> 
     assert await first.deliver_page() == 3
     late = await fleet.tell("late")
     assert await second.deliver_page() is None
-    fleet.clock.moved_s += LEASE_S
+    fleet.clock.moved_s += CURSOR_LEASE_S
     assert await second.deliver_page() == 3
     assert await first.deliver_page() is None
     assert fleet.sink.first_versions() == {early.id: [2, 4, 5], late.id: [2, 4, 5]}
@@ -129,7 +129,7 @@ async def test_who_slept_past_its_time_offers_nothing_more_and_moves_nothing(fle
 
     def answer(_: Delivery) -> int:
         if asleep:
-            fleet.clock.moved_s += LEASE_S
+            fleet.clock.moved_s += CURSOR_LEASE_S
         return 200
 
     fleet.sink.answer = answer

@@ -17,29 +17,30 @@ from pathlib import Path
 
 import pytest
 
-from proxy.clock import SystemClock
-from proxy.core.claim import Claim, ClaimRequest
-from proxy.core.errors import JournalUnavailable
-from proxy.core.identity import credential_of
-from proxy.core.lifecycle import IncidentKind
-from proxy.core.operation import HistoryEntry, Operation, Outcome, State
-from proxy.core.reading import DENIALS, DOES_NOT_FIT, Effect, Reading
-from proxy.core.reply import Problem, Reply
-from proxy.journal.base import Change, Listing
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.sqlite import SqliteJournal
-from proxy.sandbox.ledger import PAYING, Entry
-from proxy.sandbox.server import Sandbox, SandboxOptions
+from paywitness.clock import SystemClock
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.identity import credential_of
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import HistoryEntry, Operation, Outcome, State
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, Effect, ResultClass
+from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness_sandbox.bank.ledger import PAYING, LedgerEntry
+from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.conftest import close
 from tests.engine.storm import CONTRACTS, FAST, Dials, Storm, StormClock, Told, edits_for
 from tests.engine.world import SECRET, World, header, make_world, outcome, until
+from tests.journal.memory import MemoryJournal
 
 DEFINITE = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT}
 LATE_S = 6.0  # past its deadline: a journal that loses replies is asked five times
 
 
 def shown(operation: Operation) -> str:
-    standing = f"{operation.state} {operation.reading} {operation.effect} released={operation.released}"
+    standing = f"{operation.state} {operation.result_class} {operation.effect} released={operation.key_released}"
     doubt = f"doubt={sorted(operation.doubt)} attempts={operation.attempts} incident={operation.incident}"
     return f"{operation.id} {operation.client_key} g{operation.generation} {standing} {doubt} {operation.because}"
 
@@ -63,9 +64,9 @@ class Judge:
             self.by_key[operation.key].append(operation)
         for generations in self.by_key.values():
             generations.sort(key=lambda operation: operation.generation)
-        self.entries: dict[str, list[Entry]] = defaultdict(list)  # by the key whose stamp they carry
+        self.entries: dict[str, list[LedgerEntry]] = defaultdict(list)  # by the key whose stamp they carry
         stamped = {operation.stamp: operation.key for operation in storm.operations}
-        self.strays: list[Entry] = []
+        self.strays: list[LedgerEntry] = []
         for entry in storm.sandbox.ledger.entries[len(storm.charges) :]:  # the first were made beforehand
             if (stamp := self.stamp_of(entry)) in stamped:
                 self.entries[stamped[stamp]].append(entry)
@@ -78,10 +79,10 @@ class Judge:
             if told.reply is not None and told.reply.operation_id is not None:
                 self.told_of[told.reply.operation_id].append(told)
 
-    def stamp_of(self, entry: Entry) -> str:
+    def stamp_of(self, entry: LedgerEntry) -> str:
         bank = self.storm.sandbox.bank
         paid = entry.kind in PAYING
-        metadata = bank.charge(entry.charge).terms.metadata if paid else bank.refund_named(entry.id).metadata
+        metadata = bank.charge(entry.charge).terms.metadata if paid else bank.refund_by_id(entry.id).metadata
         return str(metadata.get("paywitness"))
 
     def complaints(self) -> list[str]:
@@ -163,7 +164,7 @@ class Judge:
             for earlier in generations[:-1]:
                 if earlier.state is not State.FAILED:
                     yield f"{shown(earlier)} was followed"
-                if earlier.reading in DENIALS and not earlier.names_purchase:
+                if earlier.result_class in DENIALS and not earlier.key_names_purchase:
                     yield f"{shown(earlier)} had spent its key, and was followed"
 
     def every_503_is_true(self) -> Iterator[str]:
@@ -229,7 +230,7 @@ class Judge:
     def failures_rest_on_evidence(self) -> Iterator[str]:
         """An end without effect that is no denial accounts for each of its attempts."""
         for operation in self.storm.operations:
-            if operation.state is not State.FAILED or operation.reading in DENIALS:
+            if operation.state is not State.FAILED or operation.result_class in DENIALS:
                 continue
             history = self.storm.histories[operation.id]
             if any("inquiry_confirmed_absent" in entry.events for entry in history):
@@ -243,7 +244,8 @@ class Judge:
                 attempt
                 for attempt in attempts
                 if attempt.classification.effect is not Effect.NONE
-                and attempt.classification.reading is not Reading.IDEMPOTENCY_IN_FLIGHT  # it speaks of another attempt
+                and attempt.classification.result_class
+                is not ResultClass.IDEMPOTENCY_IN_FLIGHT  # it speaks of another attempt
             ]
             if unseen or possible:
                 yield f"{shown(operation)} after {told_by(history)}"
@@ -264,8 +266,10 @@ class Judge:
             told = self.told_of[operation.id]
             reasons = (
                 contract in {"not_stored", "none"},  # doubt is never re-sent there
-                contract == "replayed" and bool(operation.seen),  # a re-send would only bring the same answer
-                operation.reading in DENIALS | {Reading.REQUIRES_ACTION},  # another try would be a charge after a no
+                contract == "replayed"
+                and bool(operation.answered_attempts),  # a re-send would only bring the same answer
+                operation.result_class
+                in DENIALS | {ResultClass.REQUIRES_ACTION},  # another try would be a charge after a no
                 operation.key_source == "generated",  # nobody could repeat it
                 operation.revision != revision,  # started under the edit, which believes in no re-send
                 operation.credential != self.first_credential,
@@ -376,7 +380,7 @@ class Turns:
         self._count = 0
         self.ended_at = ""
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         self._count += 1
         task = asyncio.current_task()
         if self._count == self._end_at and task is not None:
@@ -391,15 +395,15 @@ class TurningJournal(MemoryJournal):
         self.turns = turns
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        await self.turns.reached("a claim is asked for")
+        await self.turns.hit("a claim is asked for")
         claim = await super().claim(request)
-        await self.turns.reached("a claim was written")
+        await self.turns.hit("a claim was written")
         return claim
 
-    async def record(self, change: Change) -> Operation:
-        await self.turns.reached("a record is asked for")
+    async def record(self, change: OperationChange) -> Operation:
+        await self.turns.hit("a record is asked for")
         recorded = await super().record(change)
-        await self.turns.reached("a record was written")
+        await self.turns.hit("a record was written")
         return recorded
 
 
@@ -418,11 +422,11 @@ async def test_a_call_ended_at_any_moment_is_told_and_its_repeat_pays_once(
         async with Sandbox(SandboxOptions(contract=contract)) as sandbox:
             turns = Turns(end_at)
             journal = TurningJournal(turns)
-            ending = await make_world(sandbox, *edits_for(contract), journal=journal, steps=turns)
+            ending = await make_world(sandbox, *edits_for(contract), journal=journal, failpoints=turns)
             first = await ending.charge(source=source, fault=script)
             assert turns.ended_at == "" or outcome(first) == "unknown"
             await ending.engine.tasks.close(5.0)
-            await ending.engine.carry.sender.upstream.close()
+            await ending.engine.pipeline.sender.upstream.close()
             heir = await make_world(sandbox, *edits_for(contract), journal=journal.reopened(SystemClock()))
             await heir.journal.expire_leases(all_of_earlier_holders=True)
             told = outcome(await heir.charge(source=source, fault=script))
@@ -430,7 +434,7 @@ async def test_a_call_ended_at_any_moment_is_told_and_its_repeat_pays_once(
             assert told in ends | ({"unknown"} if contract == "none" else set()), turns.ended_at
             assert heir.effects(order="order-1") <= 1
             assert heir.effects(order="order-1") == 1 or told != "succeeded"
-            incidents = await heir.journal.listing(Listing(incidents_only=True))
+            incidents = await heir.journal.find_operations(OperationQuery(incidents_only=True))
             assert not incidents, turns.ended_at
             await close(heir)
         if turns.ended_at == "":
@@ -471,9 +475,9 @@ async def test_a_repeat_that_takes_up_what_is_still_being_sent_is_one_effect_and
     assert told <= {"succeeded", "unknown"}
     assert outcome(await world.charge()) == "succeeded"
     assert world.effects(order="order-1") == 1
-    (operation,) = await journal.listing(Listing())
+    (operation,) = await journal.find_operations(OperationQuery())
     assert (operation.state, operation.lease, operation.incident) == (State.SUCCEEDED, None, None)
-    assert not world.engine.under_way
+    assert not world.engine.in_flight
     assert "died" not in caplog.text
     await close(world)
 
@@ -512,7 +516,7 @@ async def test_a_shutdown_does_not_forget_that_another_attempt_was_declined(sand
     heir = await make_world(sandbox, believed, journal=journal.reopened(journal.time))
     assert outcome(await declining(heir, script)) == "unknown"
     assert (len(world.arrivals), world.effects(order="order-1")) == (2, 0)
-    await world.engine.carry.sender.upstream.close()
+    await world.engine.pipeline.sender.upstream.close()
     await close(heir)
 
 
@@ -523,16 +527,16 @@ async def test_a_holder_does_not_send_under_the_lease_of_whoever_took_its_operat
     class FirstIsSlow:
         callers = 0
 
-        async def reached(self, name: str) -> None:
+        async def hit(self, name: str) -> None:
             if name == "upstream_connected":
                 self.callers += 1
                 if self.callers == 1:
                     await connected.wait()
 
     journal = SweptJournal()
-    world = await make_world(sandbox, *FAST, journal=journal, steps=FirstIsSlow())
+    world = await make_world(sandbox, *FAST, journal=journal, failpoints=FirstIsSlow())
     first = asyncio.ensure_future(world.charge(fault="slow(slow_s=0.2)"))
-    await until(lambda: world.engine.under_way)
+    await until(lambda: world.engine.in_flight)
     await journal.sweep()
     repeat = asyncio.ensure_future(world.charge(fault="slow(slow_s=0.2)"))
     await until(lambda: world.arrivals)
@@ -548,17 +552,17 @@ async def test_a_fault_of_ours_with_the_request_on_the_wire_is_doubt_at_once_and
     sandbox: Sandbox, step: str
 ) -> None:
     class Broken:
-        async def reached(self, name: str) -> None:
+        async def hit(self, name: str) -> None:
             if name == step:
                 raise ValueError("a fault of ours, of the class that an unwritable request has")
 
-    world = await make_world(sandbox, *edits_for("none"), steps=Broken())
+    world = await make_world(sandbox, *edits_for("none"), failpoints=Broken())
     first = await world.charge(contract="none")
     repeat = await world.charge(contract="none")
     assert {outcome(first), outcome(repeat)} == {"unknown"}
     await until(lambda: not sandbox.under_way)
     assert (len(world.arrivals), world.effects(order="order-1") <= 1) == (1, True)
-    (operation,) = await world.journal.listing(Listing())
+    (operation,) = await world.journal.find_operations(OperationQuery())
     assert (operation.state, operation.doubt, operation.lease) == (State.UNKNOWN, frozenset({1}), None)
     await close(world)
 
@@ -569,7 +573,7 @@ async def test_a_record_whose_reply_was_lost_is_asked_again_as_it_was(sandbox: S
     class LosesOneReply(MemoryJournal):
         lost = False
 
-        async def record(self, change: Change) -> Operation:
+        async def record(self, change: OperationChange) -> Operation:
             recorded = await super().record(change)
             if not self.lost:
                 self.lost = True
@@ -579,8 +583,8 @@ async def test_a_record_whose_reply_was_lost_is_asked_again_as_it_was(sandbox: S
     journal = LosesOneReply(clock=SystemClock())
     world = await make_world(sandbox, *FAST, journal=journal)
     await world.charge(fault="drop_after_commit", timeout_s=0.4)
-    await until(lambda: not world.engine.under_way)
-    (operation,) = await journal.listing(Listing())
+    await until(lambda: not world.engine.in_flight)
+    (operation,) = await journal.find_operations(OperationQuery())
     assert (operation.state, operation.attempts, operation.lease) == (State.SUCCEEDED, 2, None)
     assert world.effects(order="order-1") == 1
     await close(world)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from proxy.sandbox.server import Sandbox
+from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import make_world
 

@@ -9,34 +9,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxy.chance import Chance, SeededChance
-from proxy.clock import Clock, SystemClock
-from proxy.core.admission import Bounds as AdmissionBounds
-from proxy.core.budget import BudgetRules, ScopeRule
-from proxy.core.call import Call, Wishes
-from proxy.core.circuit import CircuitRules
-from proxy.core.evidence import Response
-from proxy.core.operation import AttemptSummary, Operation
-from proxy.core.policy import Resolve
-from proxy.core.reply import Reply
-from proxy.engine.engine import Engine
-from proxy.engine.leases import Leases
-from proxy.engine.reload import keep_revisions
-from proxy.engine.settling import Spooling
-from proxy.engine.steps import NoSteps, Steps
-from proxy.journal.base import Journal
-from proxy.journal.memory import MemoryJournal
-from proxy.limits.admission import Admission
-from proxy.limits.circuits import Book
-from proxy.limits.opening import Limits, local_limits
-from proxy.policy.book import PolicyBook, load_content
-from proxy.sandbox.arrivals import Arrival
-from proxy.sandbox.server import Sandbox
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
-from proxy.vault import RingKey, Vault
-from proxy.wiring import Bounds, Ground, Parts, assemble
+from paywitness.clock import Clock, SystemClock
+from paywitness.core.admission import ConcurrencyBounds as AdmissionBounds
+from paywitness.core.budget import BudgetRules, ScopeRule
+from paywitness.core.call import Call, CallerOptions
+from paywitness.core.circuit import CircuitRules
+from paywitness.core.evidence import Response
+from paywitness.core.operation import AttemptSummary, Operation
+from paywitness.core.policy import ResolutionRules
+from paywitness.core.reply import Reply
+from paywitness.engine.calls.attempt_recorder import EvidenceSpool
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.engine import Engine
+from paywitness.engine.failpoints import Failpoints, NoFailpoints
+from paywitness.engine.policy_reload import store_revisions
+from paywitness.journal.base import Journal
+from paywitness.limits.admission import Admission
+from paywitness.limits.circuits import CurrentRules
+from paywitness.limits.factory import Limits, local_limits
+from paywitness.policy.book import PolicyBook, load_content
+from paywitness.randomness import Randomness, SeededRandomness
+from paywitness.secrets import RingKey, Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
+from paywitness.wiring import EngineSettings, Platform, SidecarParts, assemble
+from paywitness_sandbox.arrivals import SandboxArrival
+from paywitness_sandbox.server import Sandbox
+from tests.journal.memory import MemoryJournal
 
 POLICY = Path(__file__).resolve().parents[2] / "policies" / "acme.yaml"
 SECRET = b"a secret of the tests, long enough"
@@ -51,8 +51,8 @@ class NoSpool:
         attempt: AttemptSummary,
         response: Response | None,
         *,
-        quiet_at: float | None,
-        unheard: bool,
+        no_bytes_after_at: float | None,
+        undelivered: bool,
     ) -> bool:
         return False
 
@@ -70,7 +70,7 @@ def book_of(upstream: str, *edits: tuple[str, str]) -> PolicyBook:
     return PolicyBook.of([load_content(text.encode(), "acme.yaml")])
 
 
-def sooner(book: PolicyBook, resolve: Resolve) -> PolicyBook:
+def sooner(book: PolicyBook, resolve: ResolutionRules) -> PolicyBook:
     """The book with other times for what is in doubt, shorter than a file may ask for: a lease lasts less here."""
     return PolicyBook.of(
         replace(provider, policies=tuple(replace(policy, resolve=resolve) for policy in provider.policies))
@@ -92,15 +92,15 @@ def roomy(book: PolicyBook) -> PolicyBook:
     )
 
 
-def roomy_limits(book: Book, clock: Clock, chance: Chance) -> Limits:
-    admission = Admission(clock, chance, AdmissionBounds(1000, 1000, 1000))
-    return replace(local_limits(book, clock, chance), admission=admission)
+def roomy_limits(book: CurrentRules, clock: Clock, randomness: Randomness) -> Limits:
+    admission = Admission(clock, randomness, AdmissionBounds(1000, 1000, 1000))
+    return replace(local_limits(book, clock, randomness), admission=admission)
 
 
 def telemetry_for(clock: Clock) -> Telemetry:
     logger = logging.getLogger("paywitness.tests")
     logger.setLevel(logging.CRITICAL)
-    return Telemetry(Metrics("test", clock.now), Logs(logger))
+    return Telemetry(Metrics("test", clock.now), LogWriter(logger))
 
 
 @dataclass
@@ -110,7 +110,7 @@ class World:
     leases: Leases
     journal: Journal
     clock: Clock
-    parts: Parts
+    parts: SidecarParts
 
     async def charge(
         self,
@@ -124,7 +124,7 @@ class World:
         timeout_s: float | None = None,
         still_there: Callable[[], bool] = always,
         headers: Mapping[str, str] | None = None,
-        wishes: Wishes | None = None,
+        options: CallerOptions | None = None,
     ) -> Reply:
         body = {"amount": amount, "currency": "EUR", "source": source, "metadata": {"order_id": order} if order else {}}
         given = {"Content-Type": "application/json", "Authorization": "Bearer test", **(headers or {})}
@@ -134,25 +134,25 @@ class World:
             given["Sandbox-Fault"] = fault
         if contract is not None:
             given["Sandbox-Contract"] = contract
-        return await self.post("/v1/charges", body, given, wishes or Wishes(timeout_s=timeout_s), still_there)
+        return await self.post("/v1/charges", body, given, options or CallerOptions(timeout_s=timeout_s), still_there)
 
     async def post(
         self,
         path: str,
         body: object,
         headers: Mapping[str, str],
-        wishes: Wishes | None = None,
+        options: CallerOptions | None = None,
         still_there: Callable[[], bool] = always,
     ) -> Reply:
         pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         segments = tuple(path.strip("/").split("/"))
-        return await self.engine.answer(
-            Call("acme", "POST", path, "", segments, pairs, raw, wishes or Wishes()), still_there
+        return await self.engine.reply_to(
+            Call("acme", "POST", path, "", segments, pairs, raw, options or CallerOptions()), still_there
         )
 
     @property
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[SandboxArrival]:
         """Every request that reached the provider."""
         return self.sandbox.arrivals.arrivals
 
@@ -165,29 +165,31 @@ async def make_world(
     *edits: tuple[str, str],
     journal: Journal | None = None,
     clock: Clock | None = None,
-    steps: Steps | None = None,
+    failpoints: Failpoints | None = None,
     lease_s: float = 30.0,
     calls_max: int = 1000,
     ring_key: str = "k1",
     harvest_s: float = 0.0,
-    resolve: Resolve | None = None,
+    resolve: ResolutionRules | None = None,
     environment: Mapping[str, str] | None = None,
-    spool: Spooling | None = None,
+    spool: EvidenceSpool | None = None,
     limited: bool = False,
 ) -> World:
     clock = clock or SystemClock()
     journal = journal if journal is not None else MemoryJournal(clock=clock)
-    chance = SeededChance(1)
+    randomness = SeededRandomness(1)
     book = book_of(sandbox.url, *edits)
     if resolve is not None:
         book = sooner(book, resolve)
     if not limited:
         book = roomy(book)
-    await keep_revisions(journal, book)
-    vault = Vault(SECRET, (RingKey(ring_key, b"0" * 32),), chance.nonce)
-    ground = Ground(journal, vault, clock, chance, steps or NoSteps(), telemetry_for(clock), environment or {})
-    bounds, spool = Bounds(lease_s, calls_max, harvest_s), spool if spool is not None else NoSpool()
-    parts = assemble(ground, bounds, book, spool, local_limits if limited else roomy_limits)
+    await store_revisions(journal, book)
+    vault = Vault(SECRET, (RingKey(ring_key, b"0" * 32),), randomness.nonce)
+    platform = Platform(
+        journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry_for(clock), environment or {}
+    )
+    engine_settings, spool = EngineSettings(lease_s, calls_max, harvest_s), spool if spool is not None else NoSpool()
+    parts = assemble(platform, engine_settings, book, spool, local_limits if limited else roomy_limits)
     return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 

@@ -8,9 +8,18 @@ import zlib
 
 from hypothesis import strategies as st
 
-from proxy.core.body import Encoding, can_hold, decode, decode_answer, encode_answer, has_room, value_at, with_value
-from proxy.core.errors import BodyError
-from proxy.core.identity import canonical
+from paywitness.core.bodies.tree import (
+    Encoding,
+    can_hold,
+    can_splice,
+    decode,
+    decode_response,
+    encode_response,
+    value_at,
+    with_value,
+)
+from paywitness.core.errors import BodyError
+from paywitness.core.identity import canonical
 from tests.fuzz.mutation import kept, mutated
 
 SEEDS = [
@@ -51,7 +60,7 @@ def body_is_read_one_way_or_refused(body: bytes, encoding: Encoding, path: str) 
     assert canonical(decode(body, encoding)) == canonical(tree)  # whatever is read has a fingerprint
     if body.strip() and body.lstrip()[:1] in b"{[" and encoding is Encoding.JSON:
         assert canonical(json.loads(body.decode("utf-8-sig"))) == canonical(tree)
-    if not isinstance(tree, dict) or not can_hold(tree, path) or not has_room(body, encoding, tree, path):
+    if not isinstance(tree, dict) or not can_hold(tree, path) or not can_splice(body, encoding, tree, path):
         return
     try:
         after = with_value(body, encoding, path, STAMP)
@@ -70,12 +79,12 @@ def answer_body_is_read_or_refused(body: bytes, coding: str | None, encoding: En
     if packed:
         body = gzip.compress(body, 1) if coding == "gzip" else zlib.compress(body)
     try:
-        tree = decode_answer(body, coding, encoding)
+        tree = decode_response(body, coding, encoding)
     except BodyError:
         return
     try:
-        written, _ = encode_answer(tree, encoding)
+        written, _ = encode_response(tree, encoding)
     except BodyError:
         return
     if encoding is not Encoding.XML:
-        assert canonical(decode_answer(written, None, encoding)) == canonical(tree)
+        assert canonical(decode_response(written, None, encoding)) == canonical(tree)

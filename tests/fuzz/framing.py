@@ -8,10 +8,10 @@ import re
 
 import h11
 
-from proxy.edge.limits import EdgeLimits
-from proxy.edge.server import EdgeServer
-from tests.edge.carrier import FakeCarrier
+from paywitness.server.registry import ServerLimits
+from paywitness.server.server import HttpServer
 from tests.fuzz.mutation import in_pieces, kept, mutated
+from tests.server.fake_engine import FakeCarrier
 
 _BODY = b'{"amount": 1099}'
 _HEAD = b"POST /acme/v1/charges HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -49,7 +49,7 @@ REQUESTS = mutated([*SEEDS, *kept("request")], PIECES)
 _LINES = re.compile(rb"\A(?:\r\n)+")
 Read = tuple[str, bytes]  # the target below the provider's name, and the body
 
-_LIMITS = EdgeLimits(head_s=0.3, body_s=0.3, body_start_s=0.3, body_idle_s=0.3, keep_alive_s=0.3, linger_s=0.02)
+_LIMITS = ServerLimits(head_s=0.3, body_s=0.3, body_start_s=0.3, body_idle_s=0.3, keep_alive_s=0.3, linger_s=0.02)
 
 
 def request_is_carried_as_another_reads_it(data: bytes, cuts: list[int]) -> None:
@@ -81,7 +81,7 @@ class _CarriesAll(FakeCarrier):
 
 async def _sent(pieces: list[bytes]) -> tuple[list[Read], int, dict[str, int], bool]:
     carrier = _CarriesAll()
-    server = EdgeServer(carrier, _LIMITS)
+    server = HttpServer(carrier, _LIMITS)
     address = await server.start("127.0.0.1", 0)
     try:
         await _talk(address, pieces)

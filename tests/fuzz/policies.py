@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from proxy.core.errors import PolicyError
-from proxy.policy.book import load_content
-from proxy.policy.schema import BLOCKS
+from paywitness.core.errors import PolicyError
+from paywitness.policy.book import load_content
+from paywitness.policy.schema import BLOCKS
 from tests.e2e.sidecar import TOP
 from tests.fuzz.mutation import kept, mutated
 from tests.policy.texts import MINIMAL

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from tests.fuzz import answers, bodies, framing, kept_rows, policies, webhooks
+from tests.fuzz import bodies, framing, policies, responses, stored_rows, webhooks
 from tests.fuzz.mutation import CUTS
 
 Strategy = st.SearchStrategy
@@ -31,21 +31,21 @@ TARGETS = (
     Target(webhooks.only_what_was_signed_is_genuine, (webhooks.BODIES, webhooks.BODIES)),
     Target(webhooks.delivery_is_read_or_refused, (webhooks.PROVIDERS, webhooks.HEADERS, webhooks.BODIES)),
     Target(framing.request_is_carried_as_another_reads_it, (framing.REQUESTS, CUTS), "request", 25),
-    Target(answers.answer_is_read_one_way, (answers.ANSWERS, CUTS, st.booleans()), "answer"),
+    Target(responses.answer_is_read_one_way, (responses.ANSWERS, CUTS, st.booleans()), "answer"),
     Target(
-        answers.any_status_and_body_are_classified,
-        (answers.STATUS_CODES, answers.HEADS, answers.BODIES),
+        responses.any_status_and_body_are_classified,
+        (responses.STATUS_CODES, responses.HEADS, responses.BODIES),
     ),
     Target(bodies.body_is_read_one_way_or_refused, (bodies.BODIES, bodies.ENCODINGS, bodies.PATHS), "body", 100),
     Target(
         bodies.answer_body_is_read_or_refused, (bodies.BODIES, bodies.CODINGS, bodies.ENCODINGS, st.booleans()), "body"
     ),
     Target(
-        kept_rows.row_of_a_later_version_is_read_with_care,
-        (kept_rows.WORDS, kept_rows.WORDS, kept_rows.WORDS, kept_rows.LATER),
+        stored_rows.row_of_a_later_version_is_read_with_care,
+        (stored_rows.WORDS, stored_rows.WORDS, stored_rows.WORDS, stored_rows.LATER),
     ),
-    Target(kept_rows.broken_row_is_no_success, (kept_rows.STANDINGS,), "standing"),
-    Target(kept_rows.broken_entry_is_no_success, (kept_rows.ENTRIES,), "entry"),
-    Target(kept_rows.sealed_is_whole_or_unreadable, (kept_rows.SEALED,)),
-    Target(kept_rows.spooled_is_read_or_set_aside, (kept_rows.PLAIN,), "spool"),
+    Target(stored_rows.broken_row_is_no_success, (stored_rows.STANDINGS,), "standing"),
+    Target(stored_rows.broken_entry_is_no_success, (stored_rows.ENTRIES,), "entry"),
+    Target(stored_rows.sealed_is_whole_or_unreadable, (stored_rows.SEALED,)),
+    Target(stored_rows.spooled_is_read_or_set_aside, (stored_rows.PLAIN,), "spool"),
 )

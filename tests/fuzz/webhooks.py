@@ -6,16 +6,16 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from proxy.core.errors import BodyError
-from proxy.core.notice import notices_in, object_and_rows
-from proxy.core.policy import Provider
-from proxy.engine.checking import scheme_for, tree_told
-from proxy.policy.book import load_content
-from proxy.schemes.base import Verdict
-from proxy.schemes.named import SCHEMES, scheme_named
+from paywitness.core.errors import BodyError
+from paywitness.core.policy import Provider
+from paywitness.core.webhook_event import object_and_rules, webhook_events_in
+from paywitness.engine.webhooks.verification import decode_payload, scheme_for
+from paywitness.policy.book import load_content
+from paywitness.webhook_signatures.registry import SCHEMES, scheme_named
+from paywitness.webhook_signatures.scheme import SignatureVerdict
 from tests.e2e.sidecar import TOP
 from tests.fuzz.mutation import kept, mutated
-from tests.schemes.signing import NEEDED, NOW, SECRET, SENDERS
+from tests.webhook_signatures.signing import NEEDED, NOW, SECRET, SENDERS
 
 SEEDS = [
     b'{"id": "evt_1", "type": "charge.succeeded", "account": null, "data": {"id": "ch_1", "object": "charge", '
@@ -100,15 +100,15 @@ def unsigned_is_never_genuine(headers: tuple[tuple[bytes, bytes], ...], body: by
         except ValueError:
             continue  # it wants more options than we have here
         found = scheme.check(headers, body, (SECRET,), NOW, 300.0)
-        assert found.verdict is not Verdict.GENUINE or _secretless(name), name
+        assert found.verdict is not SignatureVerdict.GENUINE or _secretless(name), name
 
 
 def only_what_was_signed_is_genuine(body: bytes, other: bytes) -> None:
     for name, sign in SENDERS.items():
         scheme = scheme_named(name, {})
-        assert scheme.check(sign(body=body), body, (SECRET,), NOW, 300.0).verdict is Verdict.GENUINE
+        assert scheme.check(sign(body=body), body, (SECRET,), NOW, 300.0).verdict is SignatureVerdict.GENUINE
         if other != body:
-            assert scheme.check(sign(body=body), other, (SECRET,), NOW, 300.0).verdict is not Verdict.GENUINE
+            assert scheme.check(sign(body=body), other, (SECRET,), NOW, 300.0).verdict is not SignatureVerdict.GENUINE
 
 
 @cache
@@ -117,16 +117,16 @@ def _provider(name: str) -> Provider:
 
 
 def delivery_is_read_or_refused(name: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
-    rules = _provider(name).notices
+    rules = _provider(name).webhook_rules
     if rules is None:
         return
     scheme = scheme_for(rules, {})
     if scheme is None:
         return
     try:
-        notices = notices_in(rules, tree_told(scheme, headers, body), headers)
+        notices = webhook_events_in(rules, decode_payload(scheme, headers, body), headers)
     except BodyError:
         return
     for notice in notices:
         assert notice.event_id
-        object_and_rows(rules, notice.event)
+        object_and_rules(rules, notice.payload)

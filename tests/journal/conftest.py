@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.journal.base import Journal
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.redis import RedisJournal
-from proxy.journal.sqlite import SqliteJournal
+from paywitness.journal.base import Journal
+from paywitness.journal.redis.journal import RedisJournal
+from paywitness.journal.sqlite.journal import SqliteJournal
+from tests.journal.memory import MemoryJournal
 from tests.journal.redis_server import RedisServer
-from tests.journal.sample import HandClock
+from tests.journal.samples import HandClock
 
 
 @dataclass

@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from proxy.clock import SystemClock
-from proxy.core.claim import ClaimRequest
-from proxy.core.operation import Guard, GuardKind
-from proxy.journal.base import Change, Journal
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.redis import RedisJournal
-from proxy.journal.sqlite import SqliteJournal
+from paywitness.clock import SystemClock
+from paywitness.core.claim import ClaimRequest
+from paywitness.core.operation import Guard, GuardKind
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.redis.journal import RedisJournal
+from paywitness.journal.sqlite.journal import SqliteJournal
+from tests.journal.memory import MemoryJournal
 from tests.journal.redis_server import RedisServer
-from tests.journal.sample import asking, succeeding
+from tests.journal.samples import asking, succeeding
 
 REQUEST_BYTES = 700  # a small JSON body, sealed
 RESPONSE_BYTES = 900
@@ -80,7 +80,7 @@ async def one_round(journal: Journal, waiting: list[ClaimRequest], at_once: int,
             rounds.claims_s.append(time.perf_counter() - asked)
             assert claim.operation is not None
             began = time.thread_time()
-            change: Change = replace(
+            change: OperationChange = replace(
                 succeeding(claim.operation), sealed_response=b"p" * RESPONSE_BYTES, accepted_credential=True
             )
             making_s += time.thread_time() - began

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from proxy.journal.redis_connection import packed
+from paywitness.redis.connection import pack_command
 from tests.ports import free_port
 
 _START_TIMEOUT_S = 20.0
@@ -96,7 +96,7 @@ class RedisServer:
 
     def _asked(self, port: int, *command: str) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            connection.sendall(packed(command))
+            connection.sendall(pack_command(command))
             answer = connection.recv(65536)
             if answer.startswith(b"$"):
                 length, _, _ = answer[1:].partition(b"\r\n")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core.claim import Verdict, generation_key
-from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Lease, State
-from proxy.journal.base import Change, Journal
+from paywitness.core.claim import ClaimVerdict, generation_key
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Lease, State
+from paywitness.journal.base import Journal, OperationChange
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     LEASE_S,
     STEM,
     HandClock,
@@ -34,7 +34,7 @@ async def test_an_owned_claim_stands_as_sending_with_its_first_attempt_under_way
 ) -> None:
     request = asking()
     claim = await journal.claim(request)
-    assert claim.verdict is Verdict.OWNED
+    assert claim.verdict is ClaimVerdict.OWNED
     assert claim.now == clock.now()
     now = clock.now()
     assert claim.operation == replace(
@@ -55,8 +55,8 @@ async def test_an_owned_claim_stands_as_sending_with_its_first_attempt_under_way
 async def test_of_a_hundred_identical_claims_at_once_exactly_one_is_owned(journal: Journal) -> None:
     claims = await asyncio.gather(*(journal.claim(asking()) for _ in range(100)))
     verdicts = [claim.verdict for claim in claims]
-    assert verdicts.count(Verdict.OWNED) == 1
-    assert verdicts.count(Verdict.IN_FLIGHT) == 99
+    assert verdicts.count(ClaimVerdict.OWNED) == 1
+    assert verdicts.count(ClaimVerdict.IN_FLIGHT) == 99
     assert len({claim.operation.id for claim in claims if claim.operation}) == 1
 
 
@@ -76,59 +76,59 @@ async def test_two_claims_with_one_token_at_once_start_one_operation(journal: Jo
 async def test_a_claim_that_is_not_permitted_records_nothing(journal: Journal) -> None:
     request = asking(permitted=False)
     claim = await journal.claim(request)
-    assert (claim.verdict, claim.operation) == (Verdict.ABSENT, None)
+    assert (claim.verdict, claim.operation) == (ClaimVerdict.ABSENT, None)
     assert await journal.read(request.fresh.id) is None
-    assert (await journal.claim(asking())).verdict is Verdict.OWNED
+    assert (await journal.claim(asking())).verdict is ClaimVerdict.OWNED
 
 
 async def test_a_claim_that_is_not_permitted_is_told_what_is_known(journal: Journal) -> None:
     operation = await owned(journal)
-    assert (await journal.claim(asking(permitted=False))).verdict is Verdict.IN_FLIGHT
+    assert (await journal.claim(asking(permitted=False))).verdict is ClaimVerdict.IN_FLIGHT
     await journal.record(succeeding(operation))
-    assert (await journal.claim(asking(permitted=False))).verdict is Verdict.REPLAY
+    assert (await journal.claim(asking(permitted=False))).verdict is ClaimVerdict.REPLAY
 
 
 async def test_the_same_key_with_another_payload_is_a_mismatch(journal: Journal) -> None:
     operation = await owned(journal)
     claim = await journal.claim(asking(fingerprint="another"))
-    assert (claim.verdict, claim.operation) == (Verdict.MISMATCH, operation)
+    assert (claim.verdict, claim.operation) == (ClaimVerdict.MISMATCH, operation)
 
 
 async def test_a_repeat_is_compared_under_the_stored_rule(journal: Journal) -> None:
     await owned(journal)
     request = replace(asking(fingerprint="under another rule"), compare_fingerprint="fingerprint-1")
-    assert (await journal.claim(request)).verdict is Verdict.IN_FLIGHT
+    assert (await journal.claim(request)).verdict is ClaimVerdict.IN_FLIGHT
 
 
 async def test_a_success_is_replayed_with_its_sealed_response(journal: Journal) -> None:
     ended = await journal.record(succeeding(await owned(journal)))
     claim = await journal.claim(asking())
-    assert (claim.verdict, claim.operation) == (Verdict.REPLAY, ended)
+    assert (claim.verdict, claim.operation) == (ClaimVerdict.REPLAY, ended)
     assert (claim.sealed_request, claim.sealed_response) == (None, b"sealed response")
 
 
 async def test_an_end_without_a_response_of_its_own_is_replayed_without_one(journal: Journal) -> None:
     await journal.record(succeeding(await owned(journal), sealed_response=None))
     claim = await journal.claim(asking())
-    assert (claim.verdict, claim.sealed_response) == (Verdict.REPLAY, None)
+    assert (claim.verdict, claim.sealed_response) == (ClaimVerdict.REPLAY, None)
 
 
 async def test_a_doubt_that_nobody_holds_is_answered_with_the_sealed_request(journal: Journal) -> None:
     doubted = await journal.record(doubting(await owned(journal)))
     claim = await journal.claim(asking())
-    assert (claim.verdict, claim.operation) == (Verdict.IN_DOUBT, doubted)
+    assert (claim.verdict, claim.operation) == (ClaimVerdict.IN_DOUBT, doubted)
     assert (claim.sealed_request, claim.sealed_response) == (b"sealed request", None)
 
 
 async def test_a_doubt_that_somebody_holds_is_in_flight(journal: Journal) -> None:
     doubted = await journal.record(doubting(await owned(journal)))
     await journal.take_lease(doubted, "resolver", LEASE_S)
-    assert (await journal.claim(asking())).verdict is Verdict.IN_FLIGHT
+    assert (await journal.claim(asking())).verdict is ClaimVerdict.IN_FLIGHT
 
 
 async def test_keys_do_not_see_each_other(journal: Journal) -> None:
     await owned(journal, "key-1")
-    assert (await journal.claim(asking("key-2"))).verdict is Verdict.OWNED
+    assert (await journal.claim(asking("key-2"))).verdict is ClaimVerdict.OWNED
 
 
 class TestCredentials:
@@ -217,10 +217,10 @@ class TestExpiredLeases:
     ) -> None:
         operation = await owned(journal)
         clock.move(LEASE_S - 0.001)
-        assert (await journal.claim(asking())).verdict is Verdict.IN_FLIGHT
+        assert (await journal.claim(asking())).verdict is ClaimVerdict.IN_FLIGHT
         clock.move(0.001)
         claim = await journal.claim(asking())
-        assert claim.verdict is Verdict.IN_DOUBT
+        assert claim.verdict is ClaimVerdict.IN_DOUBT
         assert claim.sealed_request == b"sealed request"
         assert claim.operation == await read(journal, operation)
         assert claim.operation is not None
@@ -234,7 +234,7 @@ class TestExpiredLeases:
         operation = await owned(journal)
         clock.move(LEASE_S)
         claim = await journal.claim(asking(fingerprint="another", permitted=permitted))
-        assert claim.verdict is Verdict.MISMATCH
+        assert claim.verdict is ClaimVerdict.MISMATCH
         assert (await read(journal, operation)).state is State.UNKNOWN
 
     async def test_waiting_between_tries_was_not_sent_and_the_key_starts_anew(
@@ -243,11 +243,11 @@ class TestExpiredLeases:
         first = await journal.record(waiting(await owned(journal)))
         clock.move(LEASE_S)
         claim = await journal.claim(asking())
-        assert claim.verdict is Verdict.OWNED
+        assert claim.verdict is ClaimVerdict.OWNED
         assert claim.operation is not None
         assert (claim.operation.generation, claim.operation.provider_key) == (2, first.provider_key)
         ended = await read(journal, first)
-        assert (ended.state, ended.released, ended.ended_at) == (State.FAILED, True, clock.now())
+        assert (ended.state, ended.key_released, ended.ended_at) == (State.FAILED, True, clock.now())
         assert await journal.sealed(first.id) == (None, None)
 
     async def test_a_claim_that_may_not_start_still_ends_what_was_never_sent(
@@ -255,7 +255,7 @@ class TestExpiredLeases:
     ) -> None:
         first = await journal.record(waiting(await owned(journal)))
         clock.move(LEASE_S)
-        assert (await journal.claim(asking(permitted=False))).verdict is Verdict.ABSENT
+        assert (await journal.claim(asking(permitted=False))).verdict is ClaimVerdict.ABSENT
         assert (await read(journal, first)).state is State.FAILED
 
 
@@ -284,7 +284,7 @@ class TestGenerations:
         await journal.record(declining(await owned(journal), released=True))
         second = await owned(journal)
         claim = await journal.claim(asking())
-        assert (claim.verdict, claim.operation) == (Verdict.IN_FLIGHT, second)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.IN_FLIGHT, second)
         await journal.record(declining(second, released=True))
         assert (await owned(journal)).generation == 3
 
@@ -292,73 +292,73 @@ class TestGenerations:
         await journal.record(declining(await owned(journal)))
         clock.move(3600)
         claim = await journal.claim(asking())
-        assert (claim.verdict, claim.sealed_response) == (Verdict.REPLAY, b"sealed decline")
-        assert (await journal.claim(asking(fingerprint="another"))).verdict is Verdict.MISMATCH
+        assert (claim.verdict, claim.sealed_response) == (ClaimVerdict.REPLAY, b"sealed decline")
+        assert (await journal.claim(asking(fingerprint="another"))).verdict is ClaimVerdict.MISMATCH
 
     async def test_a_purchase_key_replays_an_equal_decline_for_a_minute_then_starts_again(
         self, journal: Journal, clock: HandClock
     ) -> None:
-        await journal.record(declining(await owned(journal, names_purchase=True)))
+        await journal.record(declining(await owned(journal, key_names_purchase=True)))
         clock.move(59.9)
-        assert (await journal.claim(asking(names_purchase=True))).verdict is Verdict.REPLAY
+        assert (await journal.claim(asking(key_names_purchase=True))).verdict is ClaimVerdict.REPLAY
         clock.move(0.1)
-        second = await owned(journal, names_purchase=True)
+        second = await owned(journal, key_names_purchase=True)
         assert (second.generation, second.provider_key) == (2, generation_key(STEM, 2))
 
     async def test_a_purchase_key_starts_again_at_once_with_another_payload(self, journal: Journal) -> None:
-        await journal.record(declining(await owned(journal, names_purchase=True)))
-        assert (await owned(journal, names_purchase=True, fingerprint="another card")).generation == 2
+        await journal.record(declining(await owned(journal, key_names_purchase=True)))
+        assert (await owned(journal, key_names_purchase=True, fingerprint="another card")).generation == 2
 
     @pytest.mark.parametrize("changes", [{"incident": "success_after_failure"}, {"cancel_sent": True}])
     @pytest.mark.parametrize("released", [True, False])
     async def test_never_after_an_incident_or_a_cancel(
         self, journal: Journal, clock: HandClock, changes: dict[str, Any], released: bool
     ) -> None:
-        ended = await journal.record(declining(await owned(journal, names_purchase=True), released=released))
+        ended = await journal.record(declining(await owned(journal, key_names_purchase=True), released=released))
         await journal.record(touching(replace(ended, **changes)))
         clock.move(3600)
-        assert (await journal.claim(asking(names_purchase=True))).verdict is Verdict.REPLAY
+        assert (await journal.claim(asking(key_names_purchase=True))).verdict is ClaimVerdict.REPLAY
 
     async def test_never_while_an_earlier_generation_is_disputed(self, journal: Journal, clock: HandClock) -> None:
         """The first was told declined and has paid after all; the second was declined. A third would pay twice."""
-        first = await journal.record(declining(await owned(journal, names_purchase=True)))
+        first = await journal.record(declining(await owned(journal, key_names_purchase=True)))
         clock.move(60)
-        await journal.record(declining(await owned(journal, names_purchase=True)))
+        await journal.record(declining(await owned(journal, key_names_purchase=True)))
         late = advance(first, Event.WEBHOOK_TOLD_SUCCESS)
-        disputed = await journal.record(Change(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
+        disputed = await journal.record(OperationChange(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
         clock.move(60)
         for fingerprint in ("fingerprint-1", "another card"):
-            claim = await journal.claim(asking(names_purchase=True, fingerprint=fingerprint))
-            assert (claim.verdict, claim.operation) == (Verdict.REPLAY, disputed)
+            claim = await journal.claim(asking(key_names_purchase=True, fingerprint=fingerprint))
+            assert (claim.verdict, claim.operation) == (ClaimVerdict.REPLAY, disputed)
         await journal.record(touching(replace(disputed, incident=None), "closed by a person"))
-        assert (await owned(journal, names_purchase=True)).generation == 3
+        assert (await owned(journal, key_names_purchase=True)).generation == 3
 
     async def test_never_after_a_success(self, journal: Journal, clock: HandClock) -> None:
-        await journal.record(succeeding(await owned(journal, names_purchase=True)))
+        await journal.record(succeeding(await owned(journal, key_names_purchase=True)))
         clock.move(1e6)
-        assert (await journal.claim(asking(names_purchase=True))).verdict is Verdict.REPLAY
+        assert (await journal.claim(asking(key_names_purchase=True))).verdict is ClaimVerdict.REPLAY
 
     async def test_never_out_of_doubt(self, journal: Journal, clock: HandClock) -> None:
-        await journal.record(doubting(await owned(journal, names_purchase=True)))
+        await journal.record(doubting(await owned(journal, key_names_purchase=True)))
         clock.move(1e6)
-        assert (await journal.claim(asking(names_purchase=True))).verdict is Verdict.IN_DOUBT
+        assert (await journal.claim(asking(key_names_purchase=True))).verdict is ClaimVerdict.IN_DOUBT
 
     async def test_a_start_that_is_not_permitted_waits(self, journal: Journal) -> None:
         await journal.record(declining(await owned(journal), released=True))
-        assert (await journal.claim(asking(permitted=False))).verdict is Verdict.ABSENT
+        assert (await journal.claim(asking(permitted=False))).verdict is ClaimVerdict.ABSENT
         assert (await owned(journal)).generation == 2
 
     async def test_without_a_stem_the_provider_key_stays(self, journal: Journal, clock: HandClock) -> None:
-        await journal.record(declining(await owned(journal, names_purchase=True, provider_key=None)))
+        await journal.record(declining(await owned(journal, key_names_purchase=True, provider_key=None)))
         clock.move(60)
-        claim = await journal.claim(replace(asking(names_purchase=True, provider_key=None), key_stem=None))
+        claim = await journal.claim(replace(asking(key_names_purchase=True, provider_key=None), key_stem=None))
         assert claim.operation is not None
         assert (claim.operation.generation, claim.operation.provider_key) == (2, None)
 
     async def test_a_hundred_claims_after_a_released_end_start_one_generation(self, journal: Journal) -> None:
         await journal.record(declining(await owned(journal), released=True))
         claims = await asyncio.gather(*(journal.claim(asking()) for _ in range(100)))
-        assert [claim.verdict for claim in claims].count(Verdict.OWNED) == 1
+        assert [claim.verdict for claim in claims].count(ClaimVerdict.OWNED) == 1
 
 
 async def test_a_claim_that_cannot_be_started_writes_nothing(journal: Journal) -> None:
@@ -374,7 +374,7 @@ async def test_claims_survive_a_restart(store: Store) -> None:
     ended = await store.journal.record(succeeding(operation))
     journal = await store.reopen()
     claim = await journal.claim(asking())
-    assert (claim.verdict, claim.operation) == (Verdict.REPLAY, ended)
+    assert (claim.verdict, claim.operation) == (ClaimVerdict.REPLAY, ended)
     assert claim.sealed_response == b"sealed response"
 
 
@@ -385,7 +385,7 @@ async def test_time_never_goes_back(store: Store) -> None:
     claim = await store.journal.claim(asking("key-2"))
     assert claim.now == operation.created_at
     journal = await store.reopen()
-    later = await journal.record(Change(operation, ()))
+    later = await journal.record(OperationChange(operation, ()))
     assert later.updated_at == operation.created_at
     store.clock.move(3600 + 5)
     assert (await journal.claim(asking("key-3"))).now == operation.created_at + 5

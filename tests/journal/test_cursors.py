@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.journal.base import Journal
-from proxy.journal.redis import RedisJournal
+from paywitness.journal.base import Journal
+from paywitness.journal.redis.journal import RedisJournal
 from tests.journal.conftest import Store
 from tests.journal.redis_server import RedisServer
-from tests.journal.sample import LEASE_S, HandClock
+from tests.journal.samples import LEASE_S, HandClock
 
 
 async def test_one_holds_it_and_only_that_one_moves_it(journal: Journal) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core.errors import StaleWrite
-from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Lease, Operation, State
-from proxy.journal.base import Change, Journal
+from paywitness.core.errors import StaleWrite
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Lease, Operation, State
+from paywitness.journal.base import Journal, OperationChange
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     LEASE_S,
     HandClock,
     acting,
@@ -42,7 +42,7 @@ async def test_what_is_taken_is_held_and_told_as_it_now_stands(journal: Journal,
     assert held == replace(doubted, version=3, lease=Lease("resolver-1", clock.now() + LEASE_S))
     assert await read(journal, doubted) == held
     entry = (await journal.history(doubted.id))[-1]
-    assert (entry.source, entry.note, entry.events, entry.told) == ("resolver", "lease taken", (), None)
+    assert (entry.source, entry.note, entry.events, entry.announcement) == ("resolver", "lease taken", (), None)
     with pytest.raises(StaleWrite):
         await journal.record(succeeding(doubted))
 
@@ -120,7 +120,7 @@ async def test_every_open_state_that_nobody_sends_in_can_be_taken(journal: Journ
     asked = await journal.record(acting(await owned(journal, "action")))
     asked = await journal.record(touching(replace(asked, due_at=now)))
     parked = advance(await due(journal, "parked", None), Event.PARKED)
-    parked = await journal.record(Change(replace(parked, due_at=now), (Event.PARKED,)))
+    parked = await journal.record(OperationChange(replace(parked, due_at=now), (Event.PARKED,)))
     taken = await journal.take_due("a", LEASE_S, limit=10)
     assert {operation.state for operation in taken} == {State.PENDING, State.REQUIRES_ACTION, State.REQUIRES_REVIEW}
     assert set(ids(taken)) == {waits.id, asked.id, parked.id}

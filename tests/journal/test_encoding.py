@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.contract import Kind
-from proxy.core.money import Money
-from proxy.core.operation import (
-    Again,
+from paywitness.core.contract import OperationKind
+from paywitness.core.money import Money
+from paywitness.core.operation import (
+    Announcement,
     AttemptSummary,
     Finding,
     Guard,
@@ -22,24 +22,24 @@ from proxy.core.operation import (
     HistoryEntry,
     Lease,
     Operation,
+    RepeatPaymentRule,
     State,
-    Told,
 )
-from proxy.core.reading import Classification, Effect, Reading
-from proxy.journal.encoding import (
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.journal.encoding import (
     COLUMNS,
     FIXED_COLUMNS,
-    MOVING_COLUMNS,
+    MUTABLE_COLUMNS,
     READ_COLUMNS,
-    entry_of,
-    entry_text_of,
-    fixed_row_of,
-    moving_row_of,
-    operation_of,
+    entry_from_text,
+    entry_to_text,
+    fixed_values,
+    mutable_values,
+    operation_from_row,
 )
-from proxy.journal.sqlite_schema import bring_up_to_date
-from proxy.journal.steps import WHAT_IT_IS
-from tests.journal.sample import prepared
+from paywitness.journal.sqlite.schema import migrate
+from paywitness.journal.transitions import IDENTITY_FIELDS
+from tests.journal.samples import prepared
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)  # a lone surrogate is no text
 TIMES = st.floats(min_value=0, max_value=4e9, allow_nan=False)
@@ -56,8 +56,8 @@ def filled(made: type[Any], **given: Any) -> st.SearchStrategy[Any]:
     return st.builds(made, **{field.name: given.get(field.name, ...) for field in fields(made)})
 
 
-OPERATIONS = filled(Operation, doubt=ATTEMPTS, seen=ATTEMPTS, guard=st.none() | filled(Guard))
-CLASSIFICATIONS = filled(Classification, observed=st.none())  # what was only watched is not kept
+OPERATIONS = filled(Operation, doubt=ATTEMPTS, answered_attempts=ATTEMPTS, guard=st.none() | filled(Guard))
+CLASSIFICATIONS = filled(Classification, shadow_match=st.none())  # what was only watched is not kept
 ATTEMPT_SUMMARIES = filled(AttemptSummary, classification=CLASSIFICATIONS)
 FINDINGS = filled(Finding, classification=st.none() | CLASSIFICATIONS)
 ENTRIES = filled(
@@ -65,17 +65,17 @@ ENTRIES = filled(
     doubt=ATTEMPTS,
     attempt=st.none() | ATTEMPT_SUMMARIES,
     finding=st.none() | FINDINGS,
-    told=st.none() | filled(Told),
+    announcement=st.none() | filled(Announcement),
 )
 
 
 def row_of(operation: Operation) -> tuple[object, ...]:
-    return (*fixed_row_of(operation), *moving_row_of(operation))
+    return (*fixed_values(operation), *mutable_values(operation))
 
 
 def read_back(operation: Operation) -> Operation:
     row = dict(zip(COLUMNS, row_of(operation), strict=True))
-    return operation_of(tuple(row[column] for column in READ_COLUMNS))
+    return operation_from_row(tuple(row[column] for column in READ_COLUMNS))
 
 
 @given(OPERATIONS)
@@ -86,28 +86,28 @@ def test_an_operation_reads_back_as_it_was(operation: Operation) -> None:
 @given(OPERATIONS)
 def test_an_operation_reads_back_through_the_table(operation: Operation) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    bring_up_to_date(connection)
+    migrate(connection)
     names = ", ".join(COLUMNS)
     places = ", ".join("?" * len(COLUMNS))
     connection.execute(f"INSERT INTO operations ({names}) VALUES ({places})", row_of(operation))
     read = ", ".join(READ_COLUMNS)
-    assert operation_of(connection.execute(f"SELECT {read} FROM operations").fetchone()) == operation
+    assert operation_from_row(connection.execute(f"SELECT {read} FROM operations").fetchone()) == operation
     connection.close()
 
 
 @given(ENTRIES)
 def test_an_entry_reads_back_as_it_was(entry: HistoryEntry) -> None:
-    assert entry_of(entry.at, entry.version, entry_text_of(entry)) == entry
+    assert entry_from_text(entry.at, entry.version, entry_to_text(entry)) == entry
 
 
 def test_what_is_read_back_is_of_the_same_types() -> None:
     """An enum that came back as a bare string would be equal, and would fail at its first attribute."""
-    operation = prepared(guard=Guard(GuardKind.TARGET, "value"), reading=Reading.PENDING, effect=Effect.DONE)
+    operation = prepared(guard=Guard(GuardKind.TARGET, "value"), result_class=ResultClass.PENDING, effect=Effect.DONE)
     back = read_back(operation)
     for name in (field.name for field in fields(Operation)):
         assert type(getattr(back, name)) is type(getattr(operation, name)), name
     assert back.guard is not None
-    assert (type(back.guard.kind), type(back.guard.after_success)) == (GuardKind, Again)
+    assert (type(back.guard.kind), type(back.guard.after_success)) == (GuardKind, RepeatPaymentRule)
 
 
 def test_what_the_first_version_wrote_is_read_with_what_came_later_empty() -> None:
@@ -118,9 +118,11 @@ def test_what_the_first_version_wrote_is_read_with_what_came_later_empty() -> No
     identity["guard"] = identity["guard"][:3]
     assert not {"unstamped", "distinct", "fallback_of"} & set(identity)
     row["identity"] = json.dumps(identity)
-    assert operation_of(tuple(row[column] for column in READ_COLUMNS)) == operation
+    assert operation_from_row(tuple(row[column] for column in READ_COLUMNS)) == operation
     text = '{"source":"caller","events":["send_recorded"],"state":"sending"}'
-    assert entry_of(7.0, 1, text) == HistoryEntry(7.0, 1, "caller", ("send_recorded",), State.SENDING, frozenset())
+    assert entry_from_text(7.0, 1, text) == HistoryEntry(
+        7.0, 1, "caller", ("send_recorded",), State.SENDING, frozenset()
+    )
 
 
 def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
@@ -132,33 +134,33 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
             **{name: f"another {name}" for name in ("provider", "operation", "account", "client_key", "key_source")},
             **{name: f"another {name}" for name in ("fingerprint", "request_hash", "credential", "revision")},
             **{name: f"another {name}" for name in ("upstream", "stamp", "because", "incident", "reference")},
-            **{name: f"another {name}" for name in ("taken", "distinct", "fallback_of", "fallback_to")},
+            **{name: f"another {name}" for name in ("takeover", "distinct", "fallback_of", "fallback_to")},
             **dict.fromkeys(("created_at", "updated_at", "first_sent_at", "ended_at", "due_at"), 7.0),
-            **dict.fromkeys(("quiet_at", "first_miss_at"), 7.0),
-            **dict.fromkeys(("names_purchase", "attempt_under_way", "released", "cancel_sent"), True),
-            **dict.fromkeys(("cancel_wanted", "unheard", "unstamped"), True),
-            **dict.fromkeys(("generation", "version", "attempts", "looks", "misses"), 7),
-            **{name: frozenset({7}) for name in ("doubt", "seen")},
+            **dict.fromkeys(("no_bytes_after_at", "first_miss_at"), 7.0),
+            **dict.fromkeys(("key_names_purchase", "attempt_under_way", "key_released", "cancel_sent"), True),
+            **dict.fromkeys(("cancel_wanted", "undelivered", "unstamped"), True),
+            **dict.fromkeys(("generation", "version", "attempts", "checks_done", "misses"), 7),
+            **{name: frozenset({7}) for name in ("doubt", "answered_attempts")},
         },
-        kind=Kind.REFUND,
+        kind=OperationKind.REFUND,
         provider_key="another",
         ignore=("another",),
         state=State.UNKNOWN,
         money=Money(7, "JPY"),
         guard=None,
-        reading=Reading.PENDING,
+        result_class=ResultClass.PENDING,
         effect=Effect.DONE,
         lease=Lease("another", 7.0),
     )
     for field in fields(Operation):
         changed = replace(one, **{field.name: getattr(other, field.name)})
         assert changed != one, f"give {field.name} another value here"
-        is_fixed = fixed_row_of(changed) != fixed_row_of(one)
-        is_moving = moving_row_of(changed) != moving_row_of(one)
+        is_fixed = fixed_values(changed) != fixed_values(one)
+        is_moving = mutable_values(changed) != mutable_values(one)
         if field.name == "guard":
             assert is_fixed  # and whether it is kept is written with each change
             continue
-        assert (is_fixed, is_moving) == (field.name in WHAT_IT_IS, field.name not in WHAT_IT_IS), field.name
+        assert (is_fixed, is_moving) == (field.name in IDENTITY_FIELDS, field.name not in IDENTITY_FIELDS), field.name
 
 
 @pytest.mark.parametrize(
@@ -178,5 +180,5 @@ def test_what_is_only_searched_for(operation: Operation, found_by: tuple[str | N
 
 
 def test_rows_have_a_value_for_each_column() -> None:
-    assert len(fixed_row_of(prepared())) == len(FIXED_COLUMNS)
-    assert len(moving_row_of(prepared())) == len(MOVING_COLUMNS)
+    assert len(fixed_values(prepared())) == len(FIXED_COLUMNS)
+    assert len(mutable_values(prepared())) == len(MUTABLE_COLUMNS)

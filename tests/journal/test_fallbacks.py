@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.claim import AliasKind, Verdict
-from proxy.core.errors import IllegalTransition, StaleWrite
-from proxy.core.lifecycle import Event
-from proxy.core.operation import Lease, Operation, State
-from proxy.journal.base import Journal
+from paywitness.core.claim import AliasKind, ClaimVerdict
+from paywitness.core.errors import IllegalTransition, StaleWrite
+from paywitness.core.lifecycle import Event
+from paywitness.core.operation import Lease, Operation, State
+from paywitness.journal.base import Journal
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     LEASE_S,
     TARGET,
     HandClock,
@@ -47,7 +47,7 @@ class TestOneStep:
         assert first == replace(
             change.operation, version=2, updated_at=clock.now(), ended_at=clock.now(), fallback_to=request.fresh.id
         )
-        assert claim.verdict is Verdict.OWNED
+        assert claim.verdict is ClaimVerdict.OWNED
         now = clock.now()
         assert claim.operation == replace(
             request.fresh,
@@ -117,7 +117,7 @@ class TestOneStep:
 class TestKnownKey:
     """Where the second's key is known already, nothing is started over it and the first is not ended."""
 
-    async def asked(self, journal: Journal, expected: Verdict) -> Operation | None:
+    async def asked(self, journal: Journal, expected: ClaimVerdict) -> Operation | None:
         operation = await owned(journal, "first", guard=intent())
         change, request = falling_back(operation)
         first, claim = await journal.fall_back(change, request)
@@ -128,47 +128,47 @@ class TestKnownKey:
 
     async def test_its_own_operation(self, journal: Journal) -> None:
         known = await owned(journal, "fallback")
-        assert await self.asked(journal, Verdict.IN_FLIGHT) == known
+        assert await self.asked(journal, ClaimVerdict.IN_FLIGHT) == known
 
     async def test_one_that_ended(self, journal: Journal) -> None:
         known = await journal.record(succeeding(await owned(journal, "fallback")))
-        assert await self.asked(journal, Verdict.REPLAY) == known
+        assert await self.asked(journal, ClaimVerdict.REPLAY) == known
 
     async def test_even_one_that_was_released(self, journal: Journal) -> None:
         known = await journal.record(declining(await owned(journal, "fallback"), released=True))
-        assert await self.asked(journal, Verdict.REPLAY) == known
+        assert await self.asked(journal, ClaimVerdict.REPLAY) == known
 
     async def test_one_of_another_payload(self, journal: Journal) -> None:
         known = await owned(journal, "fallback", fingerprint="another")
-        assert await self.asked(journal, Verdict.MISMATCH) == known
+        assert await self.asked(journal, ClaimVerdict.MISMATCH) == known
 
     async def test_one_that_was_refused_or_joined(self, journal: Journal) -> None:
         holder = await owned(journal, "holder", guard=TARGET)
         await journal.claim(asking("fallback", guard=TARGET))
-        assert await self.asked(journal, Verdict.GUARDED) == holder
+        assert await self.asked(journal, ClaimVerdict.GUARDED) == holder
 
     async def test_a_tombstone(self, journal: Journal, clock: HandClock) -> None:
         await journal.record(succeeding(await owned(journal, "fallback")))
         clock.move(1000)
         assert await journal.retire(retention_s=10, tombstone_s=1e6, limit=10) == 1
-        assert await self.asked(journal, Verdict.EXPIRED) is None
+        assert await self.asked(journal, ClaimVerdict.EXPIRED) is None
 
 
 class TestAfterwards:
     async def test_the_second_holds_the_intent(self, journal: Journal) -> None:
         _, second = await fallen(journal)
         claim = await journal.claim(asking("key-9", guard=intent(), fingerprint="another"))
-        assert (claim.verdict, claim.operation) == (Verdict.GUARDED, second)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.GUARDED, second)
 
     async def test_the_first_key_answers_with_the_seconds_outcome_for_ever(self, store: Store) -> None:
         _, second = await fallen(store.journal)
-        assert (await store.journal.claim(asking(guard=intent()))).verdict is Verdict.IN_FLIGHT
+        assert (await store.journal.claim(asking(guard=intent()))).verdict is ClaimVerdict.IN_FLIGHT
         paid = await store.journal.record(succeeding(second))
         journal = await store.reopen()
         store.clock.move(1e6)
         for permitted in (True, False):
             claim = await journal.claim(asking(guard=intent(), permitted=permitted))
-            assert (claim.verdict, claim.operation, claim.alias) == (Verdict.REPLAY, paid, None)
+            assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.REPLAY, paid, None)
             assert (claim.sealed_response, claim.credential_accepted) == (b"sealed response", True)
 
     async def test_it_never_starts_again_even_after_a_released_end_of_the_second(
@@ -178,12 +178,12 @@ class TestAfterwards:
         failed = await journal.record(declining(second, released=True))
         clock.move(1e6)
         claim = await journal.claim(asking(guard=intent()))
-        assert (claim.verdict, claim.operation) == (Verdict.REPLAY, failed)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.REPLAY, failed)
 
     async def test_the_first_is_asked_whether_it_is_the_same_call(self, journal: Journal) -> None:
         first, second = await fallen(journal)
         claim = await journal.claim(asking(guard=intent(), fingerprint="another"))
-        assert (claim.verdict, claim.operation) == (Verdict.MISMATCH, first)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.MISMATCH, first)
         stranger = asking(guard=intent(), credential="stranger")
         await journal.record(succeeding(second))
         assert not (await journal.claim(stranger)).credential_accepted
@@ -192,7 +192,7 @@ class TestAfterwards:
         _, second = await fallen(journal)
         clock.move(LEASE_S)
         claim = await journal.claim(asking(guard=intent()))
-        assert claim.verdict is Verdict.IN_DOUBT
+        assert claim.verdict is ClaimVerdict.IN_DOUBT
         assert claim.operation == await read(journal, second)
         assert claim.operation.state is State.UNKNOWN
 
@@ -202,20 +202,20 @@ class TestAfterwards:
         _, claim = await journal.fall_back(change, request)
         joined = await journal.claim(asking("key-9", guard=intent()))
         assert (joined.verdict, joined.operation, joined.alias) == (
-            Verdict.IN_FLIGHT,
+            ClaimVerdict.IN_FLIGHT,
             claim.operation,
             AliasKind.JOINED,
         )
         assert claim.operation is not None
         paid = await journal.record(succeeding(claim.operation))
         again = await journal.claim(asking("key-9", guard=intent()))
-        assert (again.verdict, again.operation, again.alias) == (Verdict.REPLAY, paid, AliasKind.JOINED)
+        assert (again.verdict, again.operation, again.alias) == (ClaimVerdict.REPLAY, paid, AliasKind.JOINED)
 
     async def test_an_unheard_end_of_the_second_is_taken(self, journal: Journal) -> None:
         _, second = await fallen(journal)
         await journal.record(unheard(succeeding(second)))
         claim = await journal.claim(asking("key-9", guard=intent()))
-        assert (claim.verdict, claim.alias) == (Verdict.REPLAY, AliasKind.TAKEN)
+        assert (claim.verdict, claim.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
         for key in ("key-1", "key-9"):
             claim = await journal.claim(asking(key, guard=intent()))
         assert claim.operation == await read(journal, second)
@@ -226,7 +226,7 @@ class TestAfterwards:
         change, request = falling_back(second, "fallback-2", provider="acme_us")
         _, claim = await journal.fall_back(change, request)
         found = await journal.claim(asking(guard=intent()))
-        assert (found.verdict, found.operation) == (Verdict.IN_FLIGHT, claim.operation)
+        assert (found.verdict, found.operation) == (ClaimVerdict.IN_FLIGHT, claim.operation)
 
     async def test_later_changes_keep_the_link(self, journal: Journal) -> None:
         first, second = await fallen(journal)

@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 
-from proxy.core.claim import AliasKind, Claim, Verdict
-from proxy.core.contract import Kind
-from proxy.core.guard import TAKEN_WITHIN_S
-from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Again, Guard, Operation, Outcome, State, Told, Word
-from proxy.journal.base import Change, Journal
-from proxy.journal.steps import GUARDED_MAX
+from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
+from paywitness.core.contract import OperationKind
+from paywitness.core.guard import TAKEOVER_WITHIN_S
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    Guard,
+    Operation,
+    Outcome,
+    RepeatPaymentRule,
+    State,
+)
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.transitions import GUARDED_MAX
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     FINGERPRINT,
     LEASE_S,
     TARGET,
@@ -42,7 +50,7 @@ of_each_kind = pytest.mark.parametrize("guard", ALL, ids=lambda guard: guard.kin
 but_intents = pytest.mark.parametrize("guard", ALL[1:], ids=lambda guard: guard.kind.value)
 
 
-async def told(journal: Journal, key: str = "key-2", **changes: Any) -> tuple[Verdict, AliasKind | None]:
+async def told(journal: Journal, key: str = "key-2", **changes: Any) -> tuple[ClaimVerdict, AliasKind | None]:
     claim = await journal.claim(asking(key, **changes))
     return claim.verdict, claim.alias
 
@@ -62,7 +70,7 @@ class TestOpen:
             clock.move(365 * 86_400)
         request = asking("key-2", guard=guard, fingerprint="another body")
         claim = await journal.claim(request)
-        assert (claim.verdict, claim.operation, claim.alias) == (Verdict.GUARDED, first, AliasKind.REFUSED)
+        assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.GUARDED, first, AliasKind.REFUSED)
         assert (claim.sealed_request, claim.sealed_response) == (None, None)
         assert await journal.read(request.fresh.id) is None
         assert await read(journal, first) == first
@@ -70,12 +78,12 @@ class TestOpen:
     async def test_an_equal_call_under_an_intent_joins(self, journal: Journal) -> None:
         first = await owned(journal, guard=intent())
         claim = await journal.claim(asking("key-2", guard=intent()))
-        assert (claim.verdict, claim.operation, claim.alias) == (Verdict.IN_FLIGHT, first, AliasKind.JOINED)
+        assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.IN_FLIGHT, first, AliasKind.JOINED)
 
     async def test_one_that_joins_a_doubt_is_given_what_a_repeat_is(self, journal: Journal) -> None:
         first = await journal.record(doubting(await owned(journal, guard=intent())))
         claim = await journal.claim(asking("key-2", guard=intent()))
-        assert (claim.verdict, claim.operation) == (Verdict.IN_DOUBT, first)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.IN_DOUBT, first)
         assert claim.sealed_request == b"sealed request"
 
     @but_intents
@@ -83,13 +91,13 @@ class TestOpen:
         self, journal: Journal, guard: Guard
     ) -> None:
         await owned(journal, guard=guard)
-        assert await told(journal, guard=guard) == (Verdict.GUARDED, AliasKind.REFUSED)
+        assert await told(journal, guard=guard) == (ClaimVerdict.GUARDED, AliasKind.REFUSED)
 
     @of_each_kind
     async def test_the_holders_own_repeat_is_not_asked(self, journal: Journal, guard: Guard) -> None:
         first = await owned(journal, guard=guard)
         claim = await journal.claim(asking(guard=guard))
-        assert (claim.verdict, claim.operation, claim.alias) == (Verdict.IN_FLIGHT, first, None)
+        assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.IN_FLIGHT, first, None)
 
     async def test_another_guard_and_none_are_free(self, journal: Journal) -> None:
         await owned(journal, guard=intent())
@@ -99,32 +107,32 @@ class TestOpen:
     async def test_pending_holds_an_intent_alone(self, journal: Journal) -> None:
         for number, guard in enumerate(ALL):
             await journal.record(pending(await owned(journal, f"key-{number}", guard=guard)))
-        assert await told(journal, "other-1", guard=intent()) == (Verdict.REPLAY, AliasKind.JOINED)
+        assert await told(journal, "other-1", guard=intent()) == (ClaimVerdict.REPLAY, AliasKind.JOINED)
         for number, guard in enumerate((TARGET, FINGERPRINT)):
-            assert await told(journal, f"free-{number}", guard=guard) == (Verdict.OWNED, None)
+            assert await told(journal, f"free-{number}", guard=guard) == (ClaimVerdict.OWNED, None)
 
-    @pytest.mark.parametrize("during_action", Again)
+    @pytest.mark.parametrize("during_action", RepeatPaymentRule)
     async def test_a_customer_who_must_act_holds_an_intent_where_its_policy_says(
-        self, journal: Journal, during_action: Again
+        self, journal: Journal, during_action: RepeatPaymentRule
     ) -> None:
         guard = intent(during_action=during_action)
         first = await journal.record(acting(await owned(journal, guard=guard)))
         claim = await journal.claim(asking("key-2", guard=guard, fingerprint="another card"))
-        if during_action is Again.BLOCK:
-            assert (claim.verdict, claim.operation) == (Verdict.GUARDED, first)
+        if during_action is RepeatPaymentRule.BLOCK:
+            assert (claim.verdict, claim.operation) == (ClaimVerdict.GUARDED, first)
             return
-        assert claim.verdict is Verdict.OWNED
+        assert claim.verdict is ClaimVerdict.OWNED
         assert claim.operation is not None
         (entry,) = await journal.history(claim.operation.id)
         assert entry.note == f"another payment of the same intent: {first.id}"
 
     async def test_a_look_up_that_may_not_start_is_told_nothing_and_leaves_nothing(self, journal: Journal) -> None:
         await owned(journal, guard=intent())
-        assert await told(journal, guard=intent(), permitted=False) == (Verdict.ABSENT, None)
+        assert await told(journal, guard=intent(), permitted=False) == (ClaimVerdict.ABSENT, None)
 
     async def test_another_provider_with_an_equal_call_is_refused(self, journal: Journal) -> None:
         await owned(journal, guard=intent())
-        assert await told(journal, guard=intent(), provider="other") == (Verdict.GUARDED, AliasKind.REFUSED)
+        assert await told(journal, guard=intent(), provider="other") == (ClaimVerdict.GUARDED, AliasKind.REFUSED)
 
 
 class TestManyAtOnce:
@@ -135,8 +143,8 @@ class TestManyAtOnce:
         requests = [asking(f"key-{number}", guard=guard) for number in range(100)]
         claims = await asyncio.gather(*map(journal.claim, requests))
         verdicts = [claim.verdict for claim in claims]
-        assert verdicts.count(Verdict.OWNED) == 1
-        others = Verdict.IN_FLIGHT if guard.kind == "intent" else Verdict.GUARDED
+        assert verdicts.count(ClaimVerdict.OWNED) == 1
+        others = ClaimVerdict.IN_FLIGHT if guard.kind == "intent" else ClaimVerdict.GUARDED
         assert verdicts.count(others) == 99
         assert len({claim.operation.id for claim in claims if claim.operation}) == 1
 
@@ -147,7 +155,7 @@ class TestManyAtOnce:
             await journal.record(succeeding(paid))
         open_one = await owned(journal, "open", guard=intent())
         claim = await journal.claim(asking("late", guard=intent(), fingerprint="another"))
-        assert (claim.verdict, claim.operation) == (Verdict.GUARDED, open_one)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.GUARDED, open_one)
 
 
 class TestEnds:
@@ -163,15 +171,19 @@ class TestEnds:
 
     @pytest.mark.parametrize("fingerprint", ["fingerprint-1", "another card"])
     async def test_a_paid_intent_blocks(self, journal: Journal, fingerprint: str) -> None:
-        guard = intent(after_success=Again.BLOCK)
+        guard = intent(after_success=RepeatPaymentRule.BLOCK)
         first = await journal.record(succeeding(await owned(journal, guard=guard)))
         claim = await journal.claim(asking("key-2", guard=guard, fingerprint=fingerprint))
         assert claim.operation == first
         if fingerprint == "fingerprint-1":
-            assert (claim.verdict, claim.alias) == (Verdict.REPLAY, AliasKind.JOINED)
+            assert (claim.verdict, claim.alias) == (ClaimVerdict.REPLAY, AliasKind.JOINED)
             assert claim.sealed_response == b"sealed response"
         else:
-            assert (claim.verdict, claim.alias, claim.sealed_response) == (Verdict.GUARDED, AliasKind.REFUSED, None)
+            assert (claim.verdict, claim.alias, claim.sealed_response) == (
+                ClaimVerdict.GUARDED,
+                AliasKind.REFUSED,
+                None,
+            )
 
     async def test_a_paid_intent_flags(self, journal: Journal) -> None:
         first = await journal.record(succeeding(await owned(journal, guard=intent())))
@@ -180,14 +192,14 @@ class TestEnds:
         assert entry.note == f"another payment of the same intent: {first.id}"
 
     async def test_a_paid_intent_allows(self, journal: Journal) -> None:
-        guard = intent(after_success=Again.ALLOW)
+        guard = intent(after_success=RepeatPaymentRule.ALLOW)
         await journal.record(succeeding(await owned(journal, guard=guard)))
         second = await owned(journal, "key-2", guard=guard)
         assert (await journal.history(second.id))[0].note == ""
         assert (await journal.record(succeeding(second))).incident is None
 
     async def test_a_reversed_payment_frees_its_intent(self, journal: Journal) -> None:
-        guard = intent(after_success=Again.BLOCK)
+        guard = intent(after_success=RepeatPaymentRule.BLOCK)
         paid = await journal.record(succeeding(await owned(journal, guard=guard)))
         await journal.record(reversing(paid))
         second = await owned(journal, "key-2", guard=guard)
@@ -197,7 +209,7 @@ class TestEnds:
         first = await store.journal.record(doubting(await owned(store.journal, guard=TARGET)))
         journal = await store.reopen()
         claim = await journal.claim(asking("key-2", guard=TARGET))
-        assert (claim.verdict, claim.operation) == (Verdict.GUARDED, first)
+        assert (claim.verdict, claim.operation) == (ClaimVerdict.GUARDED, first)
 
 
 class TestDistinct:
@@ -209,7 +221,7 @@ class TestDistinct:
         assert "meant twice: a second parcel" in (await journal.history(second.id))[0].note
 
     async def test_it_lifts_a_paid_intent_and_its_success_is_no_incident(self, journal: Journal) -> None:
-        guard = intent(after_success=Again.BLOCK)
+        guard = intent(after_success=RepeatPaymentRule.BLOCK)
         await journal.record(succeeding(await owned(journal, guard=guard)))
         second = await owned(journal, "key-2", guard=guard, distinct="a tip")
         assert (await journal.record(succeeding(second))).incident is None
@@ -218,7 +230,7 @@ class TestDistinct:
     async def test_it_never_lifts_an_open_intent(self, journal: Journal, fingerprint: str) -> None:
         first = await owned(journal, guard=intent())
         claim = await journal.claim(asking("key-2", guard=intent(), distinct="a tip", fingerprint=fingerprint))
-        assert claim.verdict is not Verdict.OWNED
+        assert claim.verdict is not ClaimVerdict.OWNED
         assert claim.operation == first
 
 
@@ -232,12 +244,12 @@ class TestUnheard:
     async def test_the_next_equal_call_takes_the_answer_once(self, journal: Journal, guard: Guard) -> None:
         first = await self.ended(journal, guard)
         claim = await journal.claim(asking("key-2", guard=guard))
-        assert (claim.verdict, claim.alias) == (Verdict.REPLAY, AliasKind.TAKEN)
+        assert (claim.verdict, claim.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
         assert claim.sealed_response == b"sealed response"
-        assert claim.operation == replace(first, unheard=False, taken="taken", version=first.version + 1)
+        assert claim.operation == replace(first, undelivered=False, takeover="taken", version=first.version + 1)
         entry = (await journal.history(first.id))[-1]
-        assert (entry.events, entry.note, entry.told) == (("answer_taken",), "by key client-key-2", None)
-        assert (await journal.claim(asking("key-3", guard=guard))).verdict is Verdict.OWNED
+        assert (entry.events, entry.note, entry.announcement) == (("answer_taken",), "by key client-key-2", None)
+        assert (await journal.claim(asking("key-3", guard=guard))).verdict is ClaimVerdict.OWNED
 
     async def test_a_hundred_equal_calls_take_it_once(self, journal: Journal) -> None:
         await self.ended(journal, FINGERPRINT)
@@ -245,9 +257,9 @@ class TestUnheard:
             *(journal.claim(asking(f"other-{number}", guard=FINGERPRINT)) for number in range(100))
         )
         kinds = [(claim.verdict, claim.alias) for claim in claims]
-        assert kinds.count((Verdict.REPLAY, AliasKind.TAKEN)) == 1
-        assert kinds.count((Verdict.OWNED, None)) == 1
-        assert kinds.count((Verdict.GUARDED, AliasKind.REFUSED)) == 98
+        assert kinds.count((ClaimVerdict.REPLAY, AliasKind.TAKEN)) == 1
+        assert kinds.count((ClaimVerdict.OWNED, None)) == 1
+        assert kinds.count((ClaimVerdict.GUARDED, AliasKind.REFUSED)) == 98
 
     @of_each_kind
     async def test_another_body_is_free(self, journal: Journal, guard: Guard) -> None:
@@ -260,14 +272,14 @@ class TestUnheard:
 
     async def test_after_a_day_it_is_a_new_order(self, journal: Journal, clock: HandClock) -> None:
         await self.ended(journal, FINGERPRINT)
-        clock.move(TAKEN_WITHIN_S)
+        clock.move(TAKEOVER_WITHIN_S)
         await owned(journal, "key-2", guard=FINGERPRINT)
 
     async def test_its_own_key_hears_it_and_then_nobody_takes_it(self, journal: Journal) -> None:
         first = await self.ended(journal, FINGERPRINT)
         claim = await journal.claim(asking(guard=FINGERPRINT))
-        assert (claim.verdict, claim.sealed_response) == (Verdict.REPLAY, b"sealed response")
-        assert claim.operation == replace(first, unheard=False, version=first.version + 1)
+        assert (claim.verdict, claim.sealed_response) == (ClaimVerdict.REPLAY, b"sealed response")
+        assert claim.operation == replace(first, undelivered=False, version=first.version + 1)
         assert (await journal.history(first.id))[-1].events == ("answer_heard",)
         await owned(journal, "key-2", guard=FINGERPRINT)
 
@@ -279,13 +291,13 @@ class TestExpiredHolders:
         first = await owned(journal, guard=TARGET)
         clock.move(LEASE_S)
         claim = await journal.claim(asking("key-2", guard=TARGET))
-        assert claim.verdict is Verdict.GUARDED
+        assert claim.verdict is ClaimVerdict.GUARDED
         assert claim.operation == await read(journal, first)
         assert (claim.operation.state, claim.operation.due_at) == (State.UNKNOWN, clock.now())
         entry = (await journal.history(first.id))[-1]
-        assert (entry.note, entry.told) == (
+        assert (entry.note, entry.announcement) == (
             "lease expired",
-            Told((Word.DOUBT_OPENED,), Outcome.UNKNOWN, None, None, None),
+            Announcement((AnnouncementKind.DOUBT_OPENED,), Outcome.UNKNOWN, None, None, None),
         )
 
     async def test_a_holder_whose_lease_is_over_between_tries_holds_no_more(
@@ -295,7 +307,7 @@ class TestExpiredHolders:
         clock.move(LEASE_S)
         await owned(journal, "key-2", guard=intent())
         ended = await read(journal, first)
-        assert (ended.state, ended.released) == (State.FAILED, True)
+        assert (ended.state, ended.key_released) == (State.FAILED, True)
 
     async def test_a_keys_own_expired_holder_is_ended_once(self, journal: Journal, clock: HandClock) -> None:
         """It is found both under the key and under the guard."""
@@ -317,13 +329,16 @@ class TestDuplicateSuccess:
         assert await read(journal, second) == ended
         entry = (await journal.history(second.id))[-1]
         assert entry.note == f"{first.id} paid the same intent"
-        assert entry.told is not None
-        assert (entry.told.words, entry.told.incident) == ((Word.ENDED, Word.INCIDENT_OPENED), "duplicate_success")
-        assert (await journal.claim(asking("key-2", fingerprint="another card"))).verdict is Verdict.REPLAY
+        assert entry.announcement is not None
+        assert (entry.announcement.kinds, entry.announcement.incident) == (
+            (AnnouncementKind.ENDED, AnnouncementKind.INCIDENT_OPENED),
+            "duplicate_success",
+        )
+        assert (await journal.claim(asking("key-2", fingerprint="another card"))).verdict is ClaimVerdict.REPLAY
 
     async def test_a_capture_of_the_same_order_is_none(self, journal: Journal) -> None:
         await journal.record(succeeding(await owned(journal, guard=intent())))
-        second = await owned(journal, "key-2", guard=intent(), kind=Kind.CAPTURE, operation="capture")
+        second = await owned(journal, "key-2", guard=intent(), kind=OperationKind.CAPTURE, operation="capture")
         assert (await journal.record(succeeding(second))).incident is None
 
     async def test_a_later_change_of_the_first_is_none(self, journal: Journal) -> None:
@@ -335,6 +350,8 @@ class TestDuplicateSuccess:
     async def test_both_at_once_open_exactly_one(self, journal: Journal) -> None:
         first = await journal.record(acting(await owned(journal, guard=intent())))
         second = await owned(journal, "key-2", guard=intent(), fingerprint="another card")
-        late = Change(advance(first, Event.WEBHOOK_TOLD_SUCCESS), (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook")
+        late = OperationChange(
+            advance(first, Event.WEBHOOK_TOLD_SUCCESS), (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"
+        )
         ended = await asyncio.gather(journal.record(late), journal.record(succeeding(second)))
         assert sorted(operation.incident or "" for operation in ended) == ["", "duplicate_success"]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.errors import StaleWrite
-from proxy.core.lifecycle import Event
-from proxy.core.operation import Lease, Operation, Outcome, State, Told, Word
-from proxy.journal.base import Journal
-from proxy.journal.steps import EXPIRED_LEASES_MAX
+from paywitness.core.errors import StaleWrite
+from paywitness.core.lifecycle import Event
+from paywitness.core.operation import Announcement, AnnouncementKind, Lease, Operation, Outcome, State
+from paywitness.journal.base import Journal
+from paywitness.journal.transitions import EXPIRED_LEASES_MAX
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     LEASE_S,
     HandClock,
     asking,
@@ -50,20 +50,20 @@ class TestExpiry:
             version=2,
             updated_at=clock.now(),
             due_at=clock.now(),
-            quiet_at=clock.now(),
+            no_bytes_after_at=clock.now(),
         )
         assert await read(journal, operation) == expired
         assert await journal.sealed(operation.id) == (b"sealed request", None)
         entry = (await journal.history(operation.id))[-1]
         assert (entry.source, entry.note, entry.events) == ("recovery", "lease expired", (Event.LEASE_EXPIRED,))
         assert (entry.state, entry.doubt) == (State.UNKNOWN, frozenset({1}))
-        assert entry.told == Told((Word.DOUBT_OPENED,), Outcome.UNKNOWN, None, None, None)
+        assert entry.announcement == Announcement((AnnouncementKind.DOUBT_OPENED,), Outcome.UNKNOWN, None, None, None)
 
     async def test_an_expired_lease_between_tries_ends_as_never_sent(self, journal: Journal, clock: HandClock) -> None:
         operation = await journal.record(waiting(await owned(journal)))
         clock.move(LEASE_S)
         (expired,) = await journal.expire_leases()
-        assert (expired.state, expired.released, expired.due_at) == (State.FAILED, True, None)
+        assert (expired.state, expired.key_released, expired.due_at) == (State.FAILED, True, None)
         assert expired.ended_at == clock.now()
         assert await journal.sealed(operation.id) == (None, None)
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from proxy.core.errors import JournalUnavailable, JournalUnfit
-from proxy.core.lifecycle import Event, advance
-from proxy.core.money import Money
-from proxy.core.operation import Guard, Operation, State
-from proxy.journal.base import Change, DoubtCount, Journal, Listing, Revision
+from paywitness.core.errors import JournalUnavailable, JournalUnusable
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.money import Money
+from paywitness.core.operation import Guard, Operation, State
+from paywitness.journal.base import DoubtCount, Journal, OperationChange, OperationQuery, PolicyRevision
 from tests.journal.conftest import Store
-from tests.journal.sample import (
+from tests.journal.samples import (
     DOUBTS,
     FINGERPRINT,
     TARGET,
@@ -31,8 +31,8 @@ def ids(operations: tuple[Operation, ...]) -> list[str]:
     return [operation.id for operation in operations]
 
 
-def in_review(operation: Operation) -> Change:
-    return Change(advance(operation, Event.PARKED), (Event.PARKED,))
+def in_review(operation: Operation) -> OperationChange:
+    return OperationChange(advance(operation, Event.PARKED), (Event.PARKED,))
 
 
 class TestListing:
@@ -50,73 +50,75 @@ class TestListing:
         }
         kept["review"] = await journal.record(in_review(kept["review"]))
         late = advance(kept["incident"], Event.WEBHOOK_TOLD_SUCCESS)
-        kept["incident"] = await journal.record(Change(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
+        kept["incident"] = await journal.record(OperationChange(late, (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
         return kept
 
     async def test_all_of_them_newest_first(self, journal: Journal, kept: dict[str, Operation]) -> None:
-        assert await journal.listing(Listing()) == tuple(reversed(kept.values()))
+        assert await journal.find_operations(OperationQuery()) == tuple(reversed(kept.values()))
 
     @pytest.mark.parametrize(
         ("listing", "names"),
         [
-            (Listing(provider="other"), ["unknown", "failed"]),
-            (Listing(provider="nobody"), []),
-            (Listing(operation="refund"), ["review"]),
-            (Listing(states=frozenset({State.SENDING})), ["sending"]),
-            (Listing(states=frozenset({State.BACKOFF})), ["waiting"]),
-            (Listing(states=frozenset({State.SUCCEEDED})), ["succeeded"]),
-            (Listing(states=frozenset({State.FAILED})), ["incident", "failed"]),
-            (Listing(states=DOUBTS), ["review", "unknown"]),
-            (Listing(states=DOUBTS, provider="other"), ["unknown"]),
-            (Listing(states=DOUBTS, limit=1), ["review"]),
-            (Listing(states=frozenset({State.PENDING})), []),
-            (Listing(key="client-key-3"), ["succeeded"]),
-            (Listing(key="provider-key-3"), ["succeeded"]),
-            (Listing(key="key-3"), []),
-            (Listing(key="client-key-3", states=DOUBTS), []),
-            (Listing(key="client-key-5", states=DOUBTS), ["unknown"]),
-            (Listing(incidents_only=True), ["incident"]),
-            (Listing(incidents_only=True, states=frozenset({State.FAILED})), ["incident"]),
-            (Listing(incidents_only=True, provider="other"), []),
+            (OperationQuery(provider="other"), ["unknown", "failed"]),
+            (OperationQuery(provider="nobody"), []),
+            (OperationQuery(operation="refund"), ["review"]),
+            (OperationQuery(states=frozenset({State.SENDING})), ["sending"]),
+            (OperationQuery(states=frozenset({State.BACKOFF})), ["waiting"]),
+            (OperationQuery(states=frozenset({State.SUCCEEDED})), ["succeeded"]),
+            (OperationQuery(states=frozenset({State.FAILED})), ["incident", "failed"]),
+            (OperationQuery(states=DOUBTS), ["review", "unknown"]),
+            (OperationQuery(states=DOUBTS, provider="other"), ["unknown"]),
+            (OperationQuery(states=DOUBTS, limit=1), ["review"]),
+            (OperationQuery(states=frozenset({State.PENDING})), []),
+            (OperationQuery(key="client-key-3"), ["succeeded"]),
+            (OperationQuery(key="provider-key-3"), ["succeeded"]),
+            (OperationQuery(key="key-3"), []),
+            (OperationQuery(key="client-key-3", states=DOUBTS), []),
+            (OperationQuery(key="client-key-5", states=DOUBTS), ["unknown"]),
+            (OperationQuery(incidents_only=True), ["incident"]),
+            (OperationQuery(incidents_only=True, states=frozenset({State.FAILED})), ["incident"]),
+            (OperationQuery(incidents_only=True, provider="other"), []),
         ],
     )
     async def test_by_what_is_asked(
-        self, journal: Journal, kept: dict[str, Operation], listing: Listing, names: list[str]
+        self, journal: Journal, kept: dict[str, Operation], listing: OperationQuery, names: list[str]
     ) -> None:
-        assert await journal.listing(listing) == tuple(kept[name] for name in names)
+        assert await journal.find_operations(listing) == tuple(kept[name] for name in names)
 
     async def test_every_state_can_be_asked_for_at_once(self, journal: Journal, kept: dict[str, Operation]) -> None:
-        assert await journal.listing(Listing(states=frozenset(State))) == tuple(reversed(kept.values()))
+        assert await journal.find_operations(OperationQuery(states=frozenset(State))) == tuple(reversed(kept.values()))
 
     async def test_by_reference(self, journal: Journal, kept: dict[str, Operation]) -> None:
         succeeded = kept["succeeded"]
-        assert await journal.listing(Listing(reference=succeeded.reference)) == (succeeded,)
-        assert await journal.listing(Listing(reference="ch_unknown")) == ()
+        assert await journal.find_operations(OperationQuery(reference=succeeded.reference)) == (succeeded,)
+        assert await journal.find_operations(OperationQuery(reference="ch_unknown")) == ()
 
     async def test_by_stamp(self, journal: Journal) -> None:
         """Our id in the provider's object: an operation's own, or the one that a kept provider key kept."""
         first = await journal.record(declining(await owned(journal), released=True))
         second = await owned(journal)
         assert second.stamp == first.id
-        assert ids(await journal.listing(Listing(stamp=first.id))) == [second.id, first.id]
-        assert ids(await journal.listing(Listing(stamp=second.id))) == [second.id]
-        assert await journal.listing(Listing(stamp="")) == ()
+        assert ids(await journal.find_operations(OperationQuery(stamp=first.id))) == [second.id, first.id]
+        assert ids(await journal.find_operations(OperationQuery(stamp=second.id))) == [second.id]
+        assert await journal.find_operations(OperationQuery(stamp="")) == ()
 
     async def test_by_guard_those_that_keep_it(self, journal: Journal) -> None:
         await journal.record(declining(await owned(journal, "key-1", guard=intent())))
         paid = await journal.record(succeeding(await owned(journal, "key-2", guard=intent())))
         sending = await owned(journal, "key-3", guard=intent())
         await owned(journal, "key-4", guard=intent("another"))
-        assert await journal.listing(Listing(guard="intent-1")) == (sending, paid)
-        assert await journal.listing(Listing(guard="intent-1", states=frozenset({State.SENDING}))) == (sending,)
+        assert await journal.find_operations(OperationQuery(guard="intent-1")) == (sending, paid)
+        assert await journal.find_operations(OperationQuery(guard="intent-1", states=frozenset({State.SENDING}))) == (
+            sending,
+        )
 
     async def test_by_subject_all_of_them(self, journal: Journal) -> None:
         first = await journal.record(declining(await owned(journal, "key-1", guard=intent())))
         second = await owned(journal, "key-2", guard=intent())
         await owned(journal, "key-3", guard=FINGERPRINT)
         await owned(journal, "key-4")
-        assert await journal.listing(Listing(subject="order of intent-1")) == (second, first)
-        assert await journal.listing(Listing(subject="")) == ()
+        assert await journal.find_operations(OperationQuery(subject="order of intent-1")) == (second, first)
+        assert await journal.find_operations(OperationQuery(subject="")) == ()
 
     async def test_by_money_to_the_minor_unit(self, journal: Journal) -> None:
         first = await owned(journal, "key-1", money=Money(100, "EUR"))
@@ -124,46 +126,48 @@ class TestListing:
         await owned(journal, "key-3", money=Money(100, "USD"))
         await owned(journal, "key-4", money=None)
         last = await owned(journal, "key-5", money=Money(100, "EUR"))
-        assert await journal.listing(Listing(money=Money(100, "EUR"))) == (last, first)
-        assert await journal.listing(Listing(money=Money(100, "EUR"), before=last.id)) == (first,)
-        assert await journal.listing(Listing(money=Money(100, "EUR"), before=first.id)) == ()
-        assert await journal.listing(Listing(money=Money(100, "EUR"), key="client-key-5")) == (last,)
+        assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"))) == (last, first)
+        assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"), before=last.id)) == (first,)
+        assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"), before=first.id)) == ()
+        assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"), key="client-key-5")) == (last,)
         sending = frozenset({State.SENDING})
-        assert await journal.listing(Listing(money=Money(100, "EUR"), states=sending, limit=1)) == (last,)
+        assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"), states=sending, limit=1)) == (
+            last,
+        )
 
     @pytest.mark.parametrize("guard", [intent(), TARGET])
     async def test_by_a_key_that_was_given_or_refused_it(self, journal: Journal, guard: Guard) -> None:
         first = await owned(journal, "key-1", guard=guard)
         await journal.claim(asking("key-2", guard=guard))
-        assert await journal.listing(Listing(key="client-key-2")) == (first,)
-        assert await journal.listing(Listing(key="client-key-2", states=DOUBTS)) == ()
+        assert await journal.find_operations(OperationQuery(key="client-key-2")) == (first,)
+        assert await journal.find_operations(OperationQuery(key="client-key-2", states=DOUBTS)) == ()
 
     async def test_page_by_page(self, journal: Journal, kept: dict[str, Operation]) -> None:
-        everything = await journal.listing(Listing())
-        first = await journal.listing(Listing(limit=3))
-        second = await journal.listing(Listing(limit=3, before=first[-1].id))
-        third = await journal.listing(Listing(limit=3, before=second[-1].id))
+        everything = await journal.find_operations(OperationQuery())
+        first = await journal.find_operations(OperationQuery(limit=3))
+        second = await journal.find_operations(OperationQuery(limit=3, before=first[-1].id))
+        third = await journal.find_operations(OperationQuery(limit=3, before=second[-1].id))
         assert first + second + third == everything
-        assert await journal.listing(Listing(limit=3, before=third[-1].id)) == ()
+        assert await journal.find_operations(OperationQuery(limit=3, before=third[-1].id)) == ()
 
     async def test_page_by_page_within_states(self, journal: Journal, kept: dict[str, Operation]) -> None:
-        (first,) = await journal.listing(Listing(states=DOUBTS, limit=1))
-        (second,) = await journal.listing(Listing(states=DOUBTS, limit=1, before=first.id))
+        (first,) = await journal.find_operations(OperationQuery(states=DOUBTS, limit=1))
+        (second,) = await journal.find_operations(OperationQuery(states=DOUBTS, limit=1, before=first.id))
         assert ids((first, second)) == [kept["review"].id, kept["unknown"].id]
 
     async def test_all_generations_of_a_key(self, journal: Journal) -> None:
         first = await journal.record(declining(await owned(journal), released=True))
         second = await owned(journal)
-        assert ids(await journal.listing(Listing(key="client-key-1"))) == [second.id, first.id]
+        assert ids(await journal.find_operations(OperationQuery(key="client-key-1"))) == [second.id, first.id]
 
     async def test_a_key_that_goes_upstream_as_it_came_is_found_once(self, journal: Journal) -> None:
         operation = await owned(journal, client_key="same", provider_key="same")
-        assert await journal.listing(Listing(key="same")) == (operation,)
+        assert await journal.find_operations(OperationQuery(key="same")) == (operation,)
 
     @pytest.mark.parametrize(("limit", "found"), [(-5, 1), (0, 1), (1, 1), (500, 500), (10_000, 500)])
     async def test_never_more_than_five_hundred(self, journal: Journal, limit: int, found: int) -> None:
         await asyncio.gather(*(journal.claim(asking(f"key-{number}")) for number in range(501)))
-        assert len(await journal.listing(Listing(limit=limit))) == found
+        assert len(await journal.find_operations(OperationQuery(limit=limit))) == found
 
 
 class TestDoubtCounts:
@@ -217,11 +221,13 @@ class TestRevisions:
         assert await journal.latest_revision("acme") is None
         await journal.keep_revision("acme", "r1", "content 1")
         await journal.keep_revision("other", "r9", "content 9")
-        first = Revision("acme", "r1", "content 1", clock.now())
+        first = PolicyRevision("acme", "r1", "content 1", clock.now())
         assert await journal.latest_revision("acme") == first
         clock.move(1)
         await journal.keep_revision("acme", "r2", "content 2")
-        assert await (await store.reopen()).latest_revision("acme") == Revision("acme", "r2", "content 2", clock.now())
+        assert await (await store.reopen()).latest_revision("acme") == PolicyRevision(
+            "acme", "r2", "content 2", clock.now()
+        )
 
     async def test_every_one_of_them_by_its_name(self, journal: Journal) -> None:
         """An operation is judged under the revision that is pinned to it."""
@@ -256,7 +262,7 @@ class TestIdentity:
 
     async def test_another_one_is_refused(self, store: Store) -> None:
         await store.journal.check_identity("value")
-        with pytest.raises(JournalUnfit, match="another identity secret"):
+        with pytest.raises(JournalUnusable, match="another identity secret"):
             await (await store.reopen()).check_identity("another")
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from proxy.core.operation import Word
-from proxy.journal.base import Journal, OutcomeRow
+from paywitness.core.operation import AnnouncementKind
+from paywitness.journal.base import AnnouncementRow, Journal
 from tests.journal.conftest import Store
-from tests.journal.sample import LEASE_S, HandClock, declining, doubting, owned, read, succeeding, telling, touching
+from tests.journal.samples import LEASE_S, HandClock, declining, doubting, owned, read, succeeding, telling, touching
 
 
-async def everything(journal: Journal, limit: int = 1000) -> list[OutcomeRow]:
-    rows: list[OutcomeRow] = []
-    while found := await journal.outcomes(rows[-1].seq if rows else 0, limit=limit):
+async def everything(journal: Journal, limit: int = 1000) -> list[AnnouncementRow]:
+    rows: list[AnnouncementRow] = []
+    while found := await journal.announcements(rows[-1].seq if rows else 0, limit=limit):
         assert len(found) <= limit
         rows.extend(found)
     return rows
 
 
-def words(rows: list[OutcomeRow]) -> list[tuple[Word, ...]]:
-    return [row.entry.told.words for row in rows if row.entry.told is not None]
+def words(rows: list[AnnouncementRow]) -> list[tuple[AnnouncementKind, ...]]:
+    return [row.entry.announcement.kinds for row in rows if row.entry.announcement is not None]
 
 
 async def test_only_what_tells_something_is_told(store: Store) -> None:
@@ -31,7 +31,7 @@ async def test_only_what_tells_something_is_told(store: Store) -> None:
     held = await journal.take_lease(doubted, "resolver", LEASE_S)
     ended = await journal.record(telling(held, succeeding(held)))
     rows = await everything(await store.reopen())
-    assert words(rows) == [(Word.DOUBT_OPENED,), (Word.RESOLVED, Word.ENDED)]
+    assert words(rows) == [(AnnouncementKind.DOUBT_OPENED,), (AnnouncementKind.RESOLVED, AnnouncementKind.ENDED)]
     assert [row.operation for row in rows] == [ended, ended]  # what it is; how it stood then is in the entry
     history = await store.journal.history(first.id)
     assert [row.entry for row in rows] == [history[1], history[3]]
@@ -43,7 +43,7 @@ async def test_what_the_journal_itself_finds_out_is_told(journal: Journal, clock
     await journal.expire_leases()
     (row,) = await everything(journal)
     assert row.operation == await read(journal, operation)
-    assert words([row]) == [(Word.DOUBT_OPENED,)]
+    assert words([row]) == [(AnnouncementKind.DOUBT_OPENED,)]
 
 
 async def test_page_by_page_nothing_is_left_out(journal: Journal) -> None:
@@ -52,7 +52,7 @@ async def test_page_by_page_nothing_is_left_out(journal: Journal) -> None:
         await journal.record(telling(operation, declining(operation)))
     assert await everything(journal, limit=3) == await everything(journal)
     assert len(await everything(journal)) == 10
-    assert await journal.outcomes(await last_seq(journal), limit=5) == ()
+    assert await journal.announcements(await last_seq(journal), limit=5) == ()
 
 
 async def last_seq(journal: Journal) -> int:
@@ -70,11 +70,11 @@ async def test_a_reader_among_writers_misses_nothing_and_sees_nothing_twice(jour
             ended = await journal.record(telling(operation, succeeding(operation)))
             told.append(ended.id)
 
-    async def follow() -> list[OutcomeRow]:
-        rows: list[OutcomeRow] = []
+    async def follow() -> list[AnnouncementRow]:
+        rows: list[AnnouncementRow] = []
         while True:
             last = done.is_set()
-            found = await journal.outcomes(rows[-1].seq if rows else 0, limit=7)
+            found = await journal.announcements(rows[-1].seq if rows else 0, limit=7)
             rows.extend(found)
             if last and not found:
                 return rows

@@ -7,13 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.errors import IllegalTransition, StaleWrite
-from proxy.core.lifecycle import Event, advance
-from proxy.core.operation import Finding, Found, Guard, GuardKind, HistoryEntry, Lease, Operation, State, Word
-from proxy.core.outside import told_by
-from proxy.core.reading import Classification, Reading
-from proxy.journal.base import Change, Journal
-from tests.journal.sample import (
+from paywitness.core.announcements import announcement_of
+from paywitness.core.errors import IllegalTransition, StaleWrite
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import (
+    AnnouncementKind,
+    Finding,
+    FindingKind,
+    Guard,
+    GuardKind,
+    HistoryEntry,
+    Lease,
+    Operation,
+    State,
+)
+from paywitness.core.result import Classification, ResultClass
+from paywitness.journal.base import Journal, OperationChange
+from tests.journal.samples import (
     LEASE_S,
     HandClock,
     asking,
@@ -71,12 +81,12 @@ async def test_of_many_records_over_one_version_exactly_one_is_written(journal: 
 
 async def test_every_field_that_stands_for_something_is_kept(journal: Journal) -> None:
     guard = Guard(GuardKind.INTENT, "guard-value", "order-7")
-    operation = await owned(journal, guard=guard, ignore=("client_time", "nonce"), names_purchase=True)
+    operation = await owned(journal, guard=guard, ignore=("client_time", "nonce"), key_names_purchase=True)
     after = replace(
         advance(operation, Event.ANSWER_LOST, 1),
-        seen=frozenset({1}),
+        answered_attempts=frozenset({1}),
         reference="ch_1",
-        reading=Reading.UNKNOWN_OUTCOME,
+        result_class=ResultClass.UNKNOWN_OUTCOME,
         due_at=1_700_000_500.5,
         because="ask_first",
         incident="doubt_after_failure",
@@ -84,15 +94,15 @@ async def test_every_field_that_stands_for_something_is_kept(journal: Journal) -
         revision="revision-2",
         lease=None,
         cancel_wanted=True,
-        quiet_at=1_700_000_100.5,
-        looks=3,
+        no_bytes_after_at=1_700_000_100.5,
+        checks_done=3,
         misses=2,
         first_miss_at=1_700_000_200.5,
-        unheard=True,
-        taken="taken",
+        undelivered=True,
+        takeover="taken",
         fallback_to="op_other",
     )
-    kept = await journal.record(Change(after, (Event.ANSWER_LOST,)))
+    kept = await journal.record(OperationChange(after, (Event.ANSWER_LOST,)))
     assert kept == replace(after, version=2, updated_at=kept.updated_at)
     assert await read(journal, operation) == kept
 
@@ -100,7 +110,7 @@ async def test_every_field_that_stands_for_something_is_kept(journal: Journal) -
 async def test_the_history_tells_every_change_in_order(journal: Journal, clock: HandClock) -> None:
     operation = await owned(journal)
     clock.move(1)
-    attempt = summary(Reading.NETWORK_READ_TIMEOUT)
+    attempt = summary(ResultClass.NETWORK_READ_TIMEOUT)
     change = doubting(
         operation, attempt=attempt, action="status_inquiry", because="ask_first", delay_s=2.5, note="a note"
     )
@@ -127,15 +137,20 @@ async def test_the_history_tells_every_change_in_order(journal: Journal, clock: 
 
 async def test_the_history_tells_what_was_found_and_by_whom(journal: Journal) -> None:
     doubted = await journal.record(doubting(await owned(journal)))
-    finding = Finding("ask[0]", Found.HIT, 200, Classification.of(Reading.SUCCEEDED, "answers.charge[0]"), "page 1")
+    finding = Finding(
+        "ask[0]", FindingKind.HIT, 200, Classification.of(ResultClass.SUCCEEDED, "answers.charge[0]"), "page 1"
+    )
     change = replace(
-        succeeding(doubted), finding=finding, actor="ada", told=told_by(doubted, succeeding(doubted).operation)
+        succeeding(doubted),
+        finding=finding,
+        actor="ada",
+        announcement=announcement_of(doubted, succeeding(doubted).operation),
     )
     await journal.record(change)
     entry = (await journal.history(doubted.id))[-1]
-    assert (entry.finding, entry.actor, entry.told) == (finding, "ada", change.told)
-    assert entry.told is not None
-    assert entry.told.words == (Word.RESOLVED, Word.ENDED)
+    assert (entry.finding, entry.actor, entry.announcement) == (finding, "ada", change.announcement)
+    assert entry.announcement is not None
+    assert entry.announcement.kinds == (AnnouncementKind.RESOLVED, AnnouncementKind.ENDED)
 
 
 async def test_the_history_of_nothing_is_empty(journal: Journal) -> None:
@@ -203,15 +218,17 @@ class TestLeasesInRecords:
         """The first attempt's caller comes back late, while the resolver re-sends, and gives back "its" lease."""
         doubted = await journal.record(doubting(await owned(journal)))
         resent = await journal.record(resending(doubted, "resolver"))
-        late = replace(resent, seen=frozenset({1}), lease=None)
-        after = await journal.record(Change(late, (Event.ANSWER_LOST,), note="late"))
+        late = replace(resent, answered_attempts=frozenset({1}), lease=None)
+        after = await journal.record(OperationChange(late, (Event.ANSWER_LOST,), note="late"))
         assert after.lease == resent.lease == Lease("resolver", clock.now() + LEASE_S)
         assert (await read(journal, after)).lease == after.lease
 
     async def test_an_end_needs_no_lease_even_while_an_attempt_is_under_way(self, journal: Journal) -> None:
         operation = await owned(journal)
         told = advance(operation, Event.WEBHOOK_TOLD_SUCCESS)
-        after = await journal.record(Change(replace(told, lease=None), (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook"))
+        after = await journal.record(
+            OperationChange(replace(told, lease=None), (Event.WEBHOOK_TOLD_SUCCESS,), source="webhook")
+        )
         assert (after.state, after.lease) == (State.SUCCEEDED, None)
 
     async def test_an_attempt_under_way_must_be_held_by_somebody(self, journal: Journal) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 from redis import Redis
 
-from proxy.chance import SeededChance
-from proxy.core.circuit import CircuitRules, Group
-from proxy.core.errors import StoreUnavailable
-from proxy.core.observation import Health, Observation
-from proxy.limits.circuits import Change, Circuits, LocalCircuits
-from proxy.limits.redis_circuits import RedisCircuits
-from proxy.limits.scripts import Argument, Script
+from paywitness.core.circuit import CallGroup, CircuitRules
+from paywitness.core.errors import StoreUnavailable
+from paywitness.core.health import Health, HealthSample
+from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
+from paywitness.limits.redis_circuits import RedisCircuits
+from paywitness.limits.redis_scripts import Argument, LimitsScript
+from paywitness.randomness import SeededRandomness
 
 START_S = 50_000.0
-WELL = Observation(Health.OK)
-BAD = Observation(Health.BAD)
-UNKNOWN = Observation(Health.UNKNOWN)
+WELL = HealthSample(Health.OK)
+BAD = HealthSample(Health.BAD)
+UNKNOWN = HealthSample(Health.UNKNOWN)
 
 _TIME = "redis.call('TIME')"
 _MOVED_TIME = (
@@ -49,12 +49,12 @@ class MovedClock:
         await asyncio.sleep(0)
 
 
-def in_moved_time(script: Script) -> Script:
+def in_moved_time(script: LimitsScript) -> LimitsScript:
     assert script.text.count(_TIME) == 1
     return replace(script, text=script.text.replace(_TIME, _MOVED_TIME))
 
 
-class MovedScripts:
+class MovedScriptRunner:
     """Runs scripts on a real Redis whose clock is the test's, some way off ours. `down`: it does not answer."""
 
     def __init__(self, client: Redis, clock: MovedClock, ahead_ms: int = 7_654_321) -> None:
@@ -69,7 +69,7 @@ class MovedScripts:
     def available(self) -> bool:
         return not self.down
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def run(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         await asyncio.sleep(0)
         if self.down:
             raise StoreUnavailable("down")
@@ -91,28 +91,30 @@ class Sidecars:
     def __getitem__(self, number: int) -> Circuits:
         return self.all[number]
 
-    async def report(self) -> list[Change]:
-        return [change for circuits in self.all for change in await circuits.report()]
+    async def sync(self) -> list[CircuitChange]:
+        return [change for circuits in self.all for change in await circuits.sync()]
 
-    async def pass_time(self, seconds: float) -> list[Change]:
-        changes: list[Change] = []
+    async def pass_time(self, seconds: float) -> list[CircuitChange]:
+        changes: list[CircuitChange] = []
         for _ in range(round(seconds / 0.5)):
             self.clock.seconds += 0.5
-            changes += await self.report()
+            changes += await self.sync()
         return changes
 
-    def see(self, observation: Observation, times: int = 30, group: Group = Group.WRITE, who: Any = None) -> None:
+    def see(
+        self, observation: HealthSample, times: int = 30, group: CallGroup = CallGroup.WRITE, who: Any = None
+    ) -> None:
         for circuits in self.all if who is None else [self.all[number] for number in who]:
             for _ in range(times):
-                circuits.observe("acme", group, observation)
+                circuits.add_sample("acme", group, observation)
 
 
 RULES = {"acme": CircuitRules()}
 
 
 def local(clock: MovedClock, seed: int = 1) -> LocalCircuits:
-    return LocalCircuits(lambda: RULES, clock, SeededChance(seed))
+    return LocalCircuits(lambda: RULES, clock, SeededRandomness(seed))
 
 
 def shared(clock: MovedClock, scripts: Any, seed: int = 1) -> RedisCircuits:
-    return RedisCircuits(scripts, "test", lambda: RULES, clock, SeededChance(seed))
+    return RedisCircuits(scripts, "test", lambda: RULES, clock, SeededRandomness(seed))

@@ -6,40 +6,40 @@ import asyncio
 
 import pytest
 
-from proxy.chance import SeededChance
-from proxy.clock import SystemClock
-from proxy.core.admission import AdmissionRefusal, Bounds, Lane
-from proxy.core.observation import Health, Observation
-from proxy.limits.admission import Admission, Admitted, Refused
+from paywitness.clock import SystemClock
+from paywitness.core.admission import AdmissionRefusal, ConcurrencyBounds, TrafficClass
+from paywitness.core.health import Health, HealthSample
+from paywitness.limits.admission import Admission, Admitted, NotAdmitted
+from paywitness.randomness import SeededRandomness
 
-HIGH, MEDIUM, LOW, RESOLUTION = Lane
-WELL = Observation(Health.OK, 0.01)
-BAD = Observation(Health.BAD, 0.01)
+HIGH, MEDIUM, LOW, RESOLUTION = TrafficClass
+WELL = HealthSample(Health.OK, 0.01)
+BAD = HealthSample(Health.BAD, 0.01)
 
 
 @pytest.fixture
 def admission() -> Admission:
-    return Admission(SystemClock(), SeededChance(1), Bounds(least=4, most=4, start=4, queue_least=0))
+    return Admission(SystemClock(), SeededRandomness(1), ConcurrencyBounds(least=4, most=4, start=4, queue_least=0))
 
 
-async def admitted(admission: Admission, lane: Lane = HIGH, deadline_s: float = 20.0) -> Admitted:
+async def admitted(admission: Admission, lane: TrafficClass = HIGH, deadline_s: float = 20.0) -> Admitted:
     found = await admission.admit("acme", lane, deadline_s)
     assert isinstance(found, Admitted)
     return found
 
 
-async def waiting(admission: Admission, lane: Lane = HIGH, deadline_s: float = 20.0) -> asyncio.Task:
-    before = admission.crowds()[0].waiting
+async def waiting(admission: Admission, lane: TrafficClass = HIGH, deadline_s: float = 20.0) -> asyncio.Task:
+    before = admission.stats()[0].waiting
     task = asyncio.create_task(admission.admit("acme", lane, deadline_s))
     await asyncio.sleep(0)
-    assert admission.crowds()[0].waiting == before + 1
+    assert admission.stats()[0].waiting == before + 1
     return task
 
 
 async def test_a_call_goes_in_at_once_while_there_is_room(admission):
     for _ in range(4):
         assert (await admitted(admission)).waited_s == 0
-    (crowd,) = admission.crowds()
+    (crowd,) = admission.stats()
     assert (crowd.provider, crowd.limit, crowd.in_flight, crowd.waiting) == ("acme", 4, 4, 0)
 
 
@@ -55,18 +55,18 @@ async def test_who_waits_goes_in_when_a_place_is_free(admission):
     admission.release(first[0], WELL)
     found = await task
     assert isinstance(found, Admitted)
-    assert admission.crowds()[0].in_flight == 4
+    assert admission.stats()[0].in_flight == 4
 
 
 async def test_who_waits_too_long_is_refused_and_told_when_to_come_back(admission):
     for _ in range(4):
         await admitted(admission)
     found = await admission.admit("acme", HIGH, deadline_s=0.2)
-    assert isinstance(found, Refused)
+    assert isinstance(found, NotAdmitted)
     assert found.reason is AdmissionRefusal.WAITED
     assert 0.04 < found.waited_s < 0.2
     assert found.retry_after_s >= 1
-    assert admission.crowds()[0].waiting == 0
+    assert admission.stats()[0].waiting == 0
 
 
 async def test_a_full_queue_refuses_at_once(admission):
@@ -74,7 +74,7 @@ async def test_a_full_queue_refuses_at_once(admission):
         await admitted(admission)
     tasks = [await waiting(admission) for _ in range(8)]
     found = await admission.admit("acme", HIGH, 20.0)
-    assert isinstance(found, Refused)
+    assert isinstance(found, NotAdmitted)
     assert (found.reason, found.waited_s) == (AdmissionRefusal.QUEUE_FULL, 0)
     for task in tasks:
         task.cancel()
@@ -87,12 +87,12 @@ async def test_high_takes_the_place_of_a_low_that_waits(admission):
     lows = [await waiting(admission, LOW) for _ in range(8)]
     high = asyncio.create_task(admission.admit("acme", HIGH, 20.0))
     found = await lows[-1]
-    assert isinstance(found, Refused)
+    assert isinstance(found, NotAdmitted)
     assert found.reason is AdmissionRefusal.WAITED
     for task in (*lows[:-1], high):
         task.cancel()
     await asyncio.gather(*lows, high, return_exceptions=True)
-    assert admission.crowds()[0].waiting == 0
+    assert admission.stats()[0].waiting == 0
 
 
 async def test_a_caller_that_leaves_while_it_waits_takes_nobodys_place(admission):
@@ -116,7 +116,7 @@ async def test_a_caller_that_leaves_as_its_turn_comes_gives_its_place_on(admissi
         admission.release(first[0], WELL)
     assert isinstance(await stays, Admitted)
     assert gone.cancelled() or isinstance((await asyncio.gather(gone, return_exceptions=True))[0], BaseException)
-    assert admission.crowds()[0].in_flight == 4
+    assert admission.stats()[0].in_flight == 4
 
 
 async def test_a_place_is_given_back_once(admission):
@@ -124,10 +124,10 @@ async def test_a_place_is_given_back_once(admission):
     await admitted(admission)
     for _ in range(3):
         admission.release(first, None)
-    assert admission.crowds()[0].in_flight == 1
+    assert admission.stats()[0].in_flight == 1
 
 
-async def shed_of(admission: Admission, lane: Lane, observation: Observation, *, degraded: bool = True) -> int:
+async def shed_of(admission: Admission, lane: TrafficClass, observation: HealthSample, *, degraded: bool = True) -> int:
     """Of the second hundred calls, all of which end alike, how many are shed."""
     shed = 0
     for number in range(200):
@@ -169,15 +169,15 @@ async def test_nothing_is_shed_while_the_circuit_is_closed(admission):
 
 async def test_two_hundred_at_once_all_end_and_leave_nobody_behind(admission):
     async def call(number: int) -> bool:
-        found = await admission.admit("acme", list(Lane)[number % 4], 4.0)
-        if isinstance(found, Refused):
+        found = await admission.admit("acme", list(TrafficClass)[number % 4], 4.0)
+        if isinstance(found, NotAdmitted):
             return False
-        assert admission.crowds()[0].in_flight <= 4
+        assert admission.stats()[0].in_flight <= 4
         await asyncio.sleep(0)
         admission.release(found, WELL)
         return True
 
     ends = await asyncio.gather(*(call(number) for number in range(200)))
     assert sum(ends) >= 12
-    (crowd,) = admission.crowds()
+    (crowd,) = admission.stats()
     assert crowd.in_flight == crowd.waiting == 0

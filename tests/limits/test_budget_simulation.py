@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from proxy.chance import SeededChance
-from proxy.core.reading import Reading
-from proxy.limits.budgets import FLUSH_S, Grant, LocalBudgets, Tallies
+from paywitness.core.result import ResultClass
+from paywitness.limits.budgets import FLUSH_S, Grant, LocalBudgets, ScopeTallies
+from paywitness.randomness import SeededRandomness
 from tests.limits.world import HandClock, ask, origin
 
 TRIES_MAX = 3
@@ -55,11 +55,11 @@ class Fleet:
         self.random = Random(seed)
         self.clock = HandClock()
         self.start = self.clock.seconds
-        tallies = Tallies()
-        self.sidecars = [LocalBudgets(self.clock, SeededChance(seed + n), tallies) for n in range(sidecars)]
+        tallies = ScopeTallies()
+        self.sidecars = [LocalBudgets(self.clock, SeededRandomness(seed + n), tallies) for n in range(sidecars)]
         self.calls_per_s = calls_per_s
         self.where = origin()
-        self.wanted = ask(self.where, cost=cost, failure_class=Reading.TEMPORARY_PROVIDER_ERROR)
+        self.wanted = ask(self.where, cost=cost, failure_class=ResultClass.TEMPORARY_PROVIDER_ERROR)
         self.fails = fails  # the part of attempts that fail, by seconds since the start
         self.outcome = Outcome()
         self.queue: list[Event] = []
@@ -91,7 +91,7 @@ class Fleet:
         elapsed = event.at - self.start
         counted = elapsed >= WARM_S
         if event.tries == 1:
-            budgets.count_first(self.where)
+            budgets.count_first_attempt(self.where)
             self.outcome.calls += counted
         self.outcome.attempts += counted
         failed = self.random.random() < self.fails(elapsed)

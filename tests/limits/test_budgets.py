@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.core.budget import BudgetRules, Origin, Scope, ScopeRule
-from proxy.core.call import Priority
-from proxy.core.circuit import Group
-from proxy.core.reading import Reading
-from proxy.limits.budgets import Budgets, Grant, Refusal
+from paywitness.core.budget import AttemptOrigin, BudgetRules, BudgetScope, ScopeRule
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CallGroup
+from paywitness.core.result import ResultClass
+from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, local_budgets, only, origin, redis_budgets
 
@@ -42,17 +42,17 @@ async def test_the_floors_of_a_quiet_provider(budgets: Budgets) -> None:
 async def test_first_attempts_make_room_for_retries(budgets: Budgets) -> None:
     where = origin()
     for _ in range(1_000):
-        budgets.count_first(where)
+        budgets.count_first_attempt(where)
     assert len(await grants(budgets, ask(where))) == 50
 
 
 async def test_a_callers_own_repeats_are_spent_and_are_no_first_attempts(budgets: Budgets) -> None:
     where = origin(rules=only(provider=ScopeRule(10)))
     for _ in range(1_000):
-        budgets.count_repeat(where, 1)
+        budgets.count_caller_retry(where, 1)
     assert await grants(budgets, ask(where)) == []
     other = origin(provider="other", rules=only(provider=ScopeRule(10)))
-    budgets.count_repeat(other, 4)
+    budgets.count_caller_retry(other, 4)
     assert len(await grants(budgets, ask(other))) == 6
 
 
@@ -60,10 +60,10 @@ async def test_a_refusal_tells_scope_wait_and_what_is_left(budgets: Budgets, clo
     where = origin(rules=only(account=ScopeRule(3)))
     await grants(budgets, ask(where))
     refused = await budgets.acquire(ask(where))
-    assert isinstance(refused, Refusal)
-    assert (refused.scope, refused.remaining, refused.because) == (Scope.ACCOUNT, 0, "budget_exhausted")
+    assert isinstance(refused, BudgetRefusal)
+    assert (refused.scope, refused.remaining, refused.because) == (BudgetScope.ACCOUNT, 0, "budget_exhausted")
     clock.seconds += refused.wait_s - 0.02
-    assert isinstance(await budgets.acquire(ask(where)), Refusal)
+    assert isinstance(await budgets.acquire(ask(where)), BudgetRefusal)
     clock.seconds += 0.03
     assert isinstance(await budgets.acquire(ask(where)), Grant)
 
@@ -73,18 +73,18 @@ async def test_what_one_scope_refuses_is_spent_in_none(budgets: Budgets) -> None
     here, there = origin(account="a", rules=rules), origin(account="b", rules=rules)
     assert len(await grants(budgets, ask(here))) == 3
     for _ in range(50):
-        assert isinstance(await budgets.acquire(ask(here)), Refusal)
+        assert isinstance(await budgets.acquire(ask(here)), BudgetRefusal)
     assert len(await grants(budgets, ask(there))) == 3
-    assert budgets.remaining("acme")[Scope.PROVIDER] == 4
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 4
 
 
 async def test_scopes_are_told_apart_by_their_names(budgets: Budgets) -> None:
     rules = only(operation=ScopeRule(2), failure_class=ScopeRule(3))
     for operation, failure_class, granted in [
-        ("charge", Reading.RATE_LIMITED, 2),
-        ("refund", Reading.RATE_LIMITED, 1),
-        ("refund", Reading.NETWORK_CONNECT_FAILURE, 1),
-        ("payout", Reading.NETWORK_CONNECT_FAILURE, 2),
+        ("charge", ResultClass.RATE_LIMITED, 2),
+        ("refund", ResultClass.RATE_LIMITED, 1),
+        ("refund", ResultClass.NETWORK_CONNECT_FAILURE, 1),
+        ("payout", ResultClass.NETWORK_CONNECT_FAILURE, 2),
     ]:
         wanted = ask(origin(operation=operation, rules=rules), failure_class=failure_class)
         assert len(await grants(budgets, wanted)) == granted
@@ -92,10 +92,10 @@ async def test_scopes_are_told_apart_by_their_names(budgets: Budgets) -> None:
 
 async def test_inquiries_have_a_budget_of_their_own(budgets: Budgets) -> None:
     write = origin(rules=only(provider=ScopeRule(4)))
-    inquiry = type(write)(write.provider, write.operation, write.account, write.rules, Group.INQUIRY)
+    inquiry = type(write)(write.provider, write.operation, write.account, write.rules, CallGroup.INQUIRY)
     assert len(await grants(budgets, ask(write))) == 4
     assert len(await grants(budgets, ask(inquiry))) == 4
-    assert budgets.remaining("acme", Group.INQUIRY)[Scope.PROVIDER] == 0
+    assert budgets.remaining("acme", CallGroup.INQUIRY)[BudgetScope.PROVIDER] == 0
 
 
 async def test_priorities_have_their_shares(budgets: Budgets) -> None:
@@ -110,8 +110,8 @@ async def test_an_intent_has_three_retries_whatever_else_is_free(budgets: Budget
         assert isinstance(await budgets.acquire(ask(where, intent="i")), Grant)
         clock.seconds += 60
     refused = await budgets.acquire(ask(where, intent="i"))
-    assert isinstance(refused, Refusal)
-    assert refused.scope is Scope.INTENT
+    assert isinstance(refused, BudgetRefusal)
+    assert refused.scope is BudgetScope.INTENT
     assert refused.wait_s == pytest.approx(86_400 - 180)
     assert isinstance(await budgets.acquire(ask(where, intent="another")), Grant)
     clock.seconds += refused.wait_s
@@ -145,7 +145,7 @@ async def test_retries_that_help_make_room_and_those_that_do_not_take_it_at_once
     granted = []
     for second in range(24):
         for _ in range(100):
-            budgets.count_first(where)
+            budgets.count_first_attempt(where)
         found = await grants(budgets, ask(where), at_most=40)
         for grant in found:
             budgets.succeeded(grant) if second < 12 else budgets.failed(grant)
@@ -156,11 +156,11 @@ async def test_retries_that_help_make_room_and_those_that_do_not_take_it_at_once
     assert sum(granted[15:]) < 20  # and as good as none once they do not
 
 
-async def attempts(budgets: Budgets, clock: HandClock, where: Origin, *, well: bool) -> None:
+async def attempts(budgets: Budgets, clock: HandClock, where: AttemptOrigin, *, well: bool) -> None:
     """One retry, so that all its scopes begin; then four seconds of first attempts, and how they fared."""
     await budgets.acquire(ask(where))
     for _ in range(40):
-        budgets.count_first(where)
+        budgets.count_first_attempt(where)
         budgets.count_result(where.provider, where.group, well=well)
         await budgets.flush()
         clock.seconds += 0.1
@@ -193,7 +193,7 @@ async def test_what_a_trusted_retry_cost_is_what_is_given_back(budgets: Budgets,
 
 
 async def test_a_result_of_a_provider_that_nothing_was_sent_to_is_not_counted(budgets: Budgets) -> None:
-    budgets.count_result("nobody", Group.WRITE, well=True)
+    budgets.count_result("nobody", CallGroup.WRITE, well=True)
     await budgets.flush()
     assert budgets.remaining("nobody") == {}
 
@@ -202,21 +202,21 @@ async def test_a_flush_tells_everything_and_what_remains(budgets: Budgets, clock
     where = origin(rules=BudgetRules())
     assert budgets.remaining("acme") == {}
     for _ in range(1_000):
-        budgets.count_first(where)
+        budgets.count_first_attempt(where)
     await budgets.flush()
-    assert budgets.remaining("acme") == {Scope.PROVIDER: 50, Scope.OPERATION: 50, Scope.ACCOUNT: 50}
+    assert budgets.remaining("acme") == {BudgetScope.PROVIDER: 50, BudgetScope.OPERATION: 50, BudgetScope.ACCOUNT: 50}
     await budgets.acquire(ask(where, cost=4))
     assert set(budgets.remaining("acme").values()) == {46}
     clock.seconds += 100
-    assert budgets.remaining("acme")[Scope.PROVIDER] == 10
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 10
 
 
 async def test_many_accounts_are_flushed_in_several_calls(budgets: Budgets) -> None:
     for number in range(700):
-        budgets.count_first(origin(account=f"account {number} {{}} \n"))
+        budgets.count_first_attempt(origin(account=f"account {number} {{}} \n"))
     await budgets.flush()
-    assert budgets.remaining("acme")[Scope.PROVIDER] == 35
-    assert budgets.remaining("acme")[Scope.OPERATION] == 35
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 35
+    assert budgets.remaining("acme")[BudgetScope.OPERATION] == 35
 
 
 class _Ticking(HandClock):

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from proxy.core.circuit import CircuitState, Group
-from proxy.core.observation import Health, Observation
-from proxy.core.passage import CircuitRefusal, Passage
-from proxy.limits.circuits import Change, Circuits, Order
-from tests.limits.circuits_world import BAD, UNKNOWN, WELL, MovedClock, MovedScripts, Sidecars, local, shared
+from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitState
+from paywitness.core.health import Health, HealthSample
+from paywitness.limits.circuits import CircuitChange, CircuitCommand, Circuits
+from tests.limits.circuits_world import BAD, UNKNOWN, WELL, MovedClock, MovedScriptRunner, Sidecars, local, shared
 from tests.limits.redis_server import RedisServer
 
 CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
-WRITE, INQUIRY = Group
+WRITE, INQUIRY = CallGroup
 
 
 @pytest.fixture(params=["local", "redis"])
@@ -27,15 +26,15 @@ def one(request: pytest.FixtureRequest) -> Iterator[Sidecars]:
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     with Redis(port=server.port, decode_responses=True) as client:
-        yield Sidecars(clock, [shared(clock, MovedScripts(client, clock))])
+        yield Sidecars(clock, [shared(clock, MovedScriptRunner(client, clock))])
 
 
-def state(circuits: Circuits, group: Group = WRITE) -> CircuitState:
+def state(circuits: Circuits, group: CallGroup = WRITE) -> CircuitState:
     return circuits.view("acme", group).state
 
 
 async def opened(one: Sidecars) -> Circuits:
-    await one.report()
+    await one.sync()
     one.see(BAD)
     await one.pass_time(0.5)
     assert state(one[0]) is OPEN
@@ -45,45 +44,45 @@ async def opened(one: Sidecars) -> Circuits:
 async def half_open(one: Sidecars) -> Circuits:
     circuits = await opened(one)
     one.clock.seconds += circuits.view("acme", WRITE).retry_after_s
-    assert circuits.view("acme", WRITE).passage is Passage.PROBE
+    assert circuits.view("acme", WRITE).decision is CircuitDecision.PROBE
     return circuits
 
 
-async def probe(circuits: Circuits, observation: Observation | None) -> None:
+async def probe(circuits: Circuits, observation: HealthSample | None) -> None:
     taken = await circuits.take_probe("acme", WRITE, 5.0, repeatable=True)
     assert taken is not None
-    circuits.observe("acme", WRITE, observation)
+    circuits.add_sample("acme", WRITE, observation)
     await circuits.end_probe(taken, observation)
 
 
 def test_a_provider_of_whom_nothing_is_known_may_be_called(one):
-    assert one[0].view("acme", WRITE).passage is Passage.PERMIT
+    assert one[0].view("acme", WRITE).decision is CircuitDecision.PERMIT
 
 
 async def test_a_healthy_provider_may_be_called(one):
     one.see(WELL)
     assert await one.pass_time(2) == []
-    assert one[0].view("acme", WRITE).passage is Passage.PERMIT
+    assert one[0].view("acme", WRITE).decision is CircuitDecision.PERMIT
     assert not one[0].view("acme", WRITE).degraded
 
 
 async def test_a_provider_that_is_down_is_not_called(one):
     circuits = await opened(one)
     view = circuits.view("acme", WRITE)
-    assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.OPEN)
+    assert (view.decision, view.reason) == (CircuitDecision.REFUSE, CircuitRefusal.OPEN)
     assert 0 < view.retry_after_s <= 1.2
 
 
 async def test_an_open_write_circuit_does_not_stop_inquiries(one):
     circuits = await opened(one)
-    assert circuits.view("acme", INQUIRY).passage is Passage.PERMIT
+    assert circuits.view("acme", INQUIRY).decision is CircuitDecision.PERMIT
 
 
 async def test_bad_news_opens_at_once_for_who_has_it(one):
     one.see(UNKNOWN)
     one.clock.seconds += 0.2
     one.see(UNKNOWN, 1)
-    assert one[0].view("acme", WRITE).passage is Passage.REFUSE
+    assert one[0].view("acme", WRITE).decision is CircuitDecision.REFUSE
 
 
 async def test_a_partial_outage_only_degrades(one):
@@ -92,7 +91,7 @@ async def test_a_partial_outage_only_degrades(one):
     (change,) = await one.pass_time(0.5)
     assert (change.before, change.after) == (CLOSED, DEGRADED)
     view = one[0].view("acme", WRITE)
-    assert view.passage is Passage.PERMIT
+    assert view.decision is CircuitDecision.PERMIT
     assert view.degraded
 
 
@@ -101,23 +100,23 @@ async def test_the_whole_way_back(one):
     for _ in range(5):
         await probe(circuits, WELL)
     assert state(circuits) is RAMP
-    (change,) = await one.report()
+    (change,) = await one.sync()
     assert change.recovered
-    passages = [circuits.view("acme", WRITE).passage for _ in range(2000)]
-    assert 0.2 < passages.count(Passage.PERMIT) / 2000 < 0.3
+    passages = [circuits.view("acme", WRITE).decision for _ in range(2000)]
+    assert 0.2 < passages.count(CircuitDecision.PERMIT) / 2000 < 0.3
     one.clock.seconds += 1.0
-    passages = [circuits.view("acme", WRITE).passage for _ in range(2000)]
-    assert 0.45 < passages.count(Passage.PERMIT) / 2000 < 0.55
+    passages = [circuits.view("acme", WRITE).decision for _ in range(2000)]
+    assert 0.45 < passages.count(CircuitDecision.PERMIT) / 2000 < 0.55
     await one.pass_time(2.5)
     assert state(circuits) is CLOSED
-    assert [one.state for one in circuits.standings()] == [CLOSED, CLOSED]
+    assert [one.state for one in circuits.statuses()] == [CLOSED, CLOSED]
 
 
 async def test_failures_in_the_ramp_open_it_again_and_for_longer(one):
     circuits = await half_open(one)
     for _ in range(5):
         await probe(circuits, WELL)
-    await one.report()
+    await one.sync()
     one.see(BAD, 5)
     await one.pass_time(0.5)
     view = circuits.view("acme", WRITE)
@@ -133,7 +132,7 @@ async def test_two_bad_probes_open_it_again(one):
     assert state(circuits) is OPEN
 
 
-@pytest.mark.parametrize("observation", [None, Observation(Health.THROTTLED)], ids=["nothing", "throttled"])
+@pytest.mark.parametrize("observation", [None, HealthSample(Health.THROTTLED)], ids=["nothing", "throttled"])
 async def test_a_probe_that_shows_nothing_has_no_vote(one, observation):
     circuits = await half_open(one)
     for _ in range(9):
@@ -168,29 +167,29 @@ async def test_an_answer_to_a_call_of_before_says_nothing_about_now(one):
     circuits = await half_open(one)
     for _ in range(5):
         await probe(circuits, WELL)
-    await one.report()
-    one.see(Observation(Health.UNKNOWN, duration_s=20.0))
+    await one.sync()
+    one.see(HealthSample(Health.UNKNOWN, duration_s=20.0))
     await one.pass_time(1)
     assert state(circuits) is RAMP
 
 
 async def test_retry_after_holds_all_calls_back(one):
-    one.see(Observation(Health.THROTTLED, retry_after_s=30.0), 3)
+    one.see(HealthSample(Health.THROTTLED, retry_after_s=30.0), 3)
     await one.pass_time(0.5)
     view = one[0].view("acme", WRITE)
-    assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.THROTTLED)
+    assert (view.decision, view.reason) == (CircuitDecision.REFUSE, CircuitRefusal.THROTTLED)
     assert view.retry_after_s == pytest.approx(29.5, abs=0.01)
     await one.pass_time(30)
-    assert one[0].view("acme", WRITE).passage is Passage.PERMIT
+    assert one[0].view("acme", WRITE).decision is CircuitDecision.PERMIT
 
 
 async def test_a_forced_state_stands_until_its_time(one):
-    await one[0].force("acme", WRITE, Order(OPEN, "ada", "they asked us to", 60.0))
+    await one[0].force("acme", WRITE, CircuitCommand(OPEN, "ada", "they asked us to", 60.0))
     one.see(WELL)
     await one.pass_time(59)
     view = one[0].view("acme", WRITE)
-    assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.FORCED)
-    (found,) = [found for found in one[0].standings() if found.group is WRITE]
+    assert (view.decision, view.reason) == (CircuitDecision.REFUSE, CircuitRefusal.FORCED)
+    (found,) = [found for found in one[0].statuses() if found.group is WRITE]
     assert found.forced is not None
     assert (found.forced.actor, found.forced.reason) == ("ada", "they asked us to")
     assert found.retry_after_s == pytest.approx(1.0)
@@ -199,11 +198,11 @@ async def test_a_forced_state_stands_until_its_time(one):
 
 
 async def test_forced_closed_lets_everything_pass(one):
-    await one[0].force("acme", WRITE, Order(CLOSED, "ada", "we know better", 60.0))
+    await one[0].force("acme", WRITE, CircuitCommand(CLOSED, "ada", "we know better", 60.0))
     one.see(BAD)
     await one.pass_time(5)
-    assert one[0].view("acme", WRITE).passage is Passage.PERMIT
-    await one[0].force("acme", WRITE, Order(None, "ada", "we did not"))
+    assert one[0].view("acme", WRITE).decision is CircuitDecision.PERMIT
+    await one[0].force("acme", WRITE, CircuitCommand(None, "ada", "we did not"))
     one.see(BAD)
     await one.pass_time(0.5)
     assert state(one[0]) is OPEN
@@ -213,7 +212,7 @@ async def test_forced_closed_lets_everything_pass(one):
 @pytest.mark.parametrize("after", CircuitState)
 def test_a_provider_has_recovered_when_calls_pass_again(before, after):
     down = {OPEN, HALF_OPEN}
-    assert Change("acme", WRITE, before, after, fleet=True).recovered == (before in down and after not in down)
+    assert CircuitChange("acme", WRITE, before, after, fleet=True).recovered == (before in down and after not in down)
 
 
 @pytest.mark.parametrize(
@@ -227,4 +226,4 @@ def test_a_provider_has_recovered_when_calls_pass_again(before, after):
 )
 def test_an_order_names_its_actor_its_reason_and_its_end(word, why):
     with pytest.raises(ValueError, match=why):
-        Order(*word)
+        CircuitCommand(*word)

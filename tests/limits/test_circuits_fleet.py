@@ -12,22 +12,30 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from proxy.chance import SeededChance
-from proxy.clock import SystemClock
-from proxy.core import circuit as machine
-from proxy.core.circuit import CircuitRules, CircuitState, Fleet, Forced, Group, Row
-from proxy.core.errors import StoreUnavailable
-from proxy.core.observation import Counts, Health, Observation
-from proxy.core.passage import CircuitRefusal, Passage
-from proxy.limits.circuits import Order
-from proxy.limits.redis_circuits import RedisCircuits, Reply, keys_of
-from proxy.limits.scripts import Script, Scripts, connect
-from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScripts, Sidecars, in_moved_time, shared
+from paywitness.clock import SystemClock
+from paywitness.core import circuit as machine
+from paywitness.core.circuit import (
+    CallGroup,
+    CircuitDecision,
+    CircuitRefusal,
+    CircuitRules,
+    CircuitState,
+    ForcedState,
+    SharedCircuit,
+    SidecarReport,
+)
+from paywitness.core.errors import StoreUnavailable
+from paywitness.core.health import Health, HealthCounts, HealthSample
+from paywitness.limits.circuits import CircuitCommand
+from paywitness.limits.redis_circuits import CircuitReply, RedisCircuits, keys_of
+from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, redis_client
+from paywitness.randomness import SeededRandomness
+from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScriptRunner, Sidecars, in_moved_time, shared
 from tests.limits.redis_server import RedisServer
 from tests.ports import free_port
 
 CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
-WRITE, INQUIRY = Group
+WRITE, INQUIRY = CallGroup
 
 
 @pytest.fixture
@@ -42,12 +50,12 @@ def clock() -> MovedClock:
 
 
 @pytest.fixture
-def scripts(client: Redis, clock: MovedClock) -> MovedScripts:
-    return MovedScripts(client, clock)
+def scripts(client: Redis, clock: MovedClock) -> MovedScriptRunner:
+    return MovedScriptRunner(client, clock)
 
 
 @pytest.fixture
-def fleet_of(scripts: MovedScripts, clock: MovedClock) -> Callable[[int], Sidecars]:
+def fleet_of(scripts: MovedScriptRunner, clock: MovedClock) -> Callable[[int], Sidecars]:
     return lambda count: Sidecars(clock, [shared(clock, scripts, seed) for seed in range(count)])
 
 
@@ -56,7 +64,7 @@ def states(fleet: Sidecars) -> list[CircuitState]:
 
 
 async def opened(fleet: Sidecars) -> None:
-    await fleet.report()
+    await fleet.sync()
     fleet.see(BAD)
     await fleet.pass_time(1)
     assert set(states(fleet)) == {OPEN}
@@ -65,7 +73,7 @@ async def opened(fleet: Sidecars) -> None:
 async def half_open(fleet: Sidecars) -> None:
     await opened(fleet)
     await fleet.pass_time(1.5)
-    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} == {Passage.PROBE}
+    assert {circuits.view("acme", WRITE).decision for circuits in fleet.all} == {CircuitDecision.PROBE}
 
 
 # --- one of many
@@ -73,17 +81,17 @@ async def half_open(fleet: Sidecars) -> None:
 
 async def test_one_bad_sidecar_of_eleven_opens_only_for_itself(fleet_of):
     fleet = fleet_of(11)
-    await fleet.report()
+    await fleet.sync()
     fleet.see(WELL, who=range(10))
     fleet.see(BAD, who=[10])
     await fleet.pass_time(1)
     assert states(fleet) == [CLOSED] * 10 + [OPEN]
-    assert fleet[10].view("acme", WRITE).passage is Passage.REFUSE
+    assert fleet[10].view("acme", WRITE).decision is CircuitDecision.REFUSE
 
 
 async def test_the_lone_bad_one_finds_its_own_way_back(fleet_of):
     fleet = fleet_of(11)
-    await fleet.report()
+    await fleet.sync()
     fleet.see(WELL, who=range(10))
     fleet.see(BAD, who=[10])
     await fleet.pass_time(2.5)
@@ -98,35 +106,35 @@ async def test_the_lone_bad_one_finds_its_own_way_back(fleet_of):
 
 async def test_ten_bad_sidecars_of_eleven_open_for_all(fleet_of):
     fleet = fleet_of(11)
-    await fleet.report()
+    await fleet.sync()
     fleet.see(BAD, who=range(10))
     fleet.see(WELL, who=[10])
     await fleet.pass_time(1)
     assert states(fleet) == [OPEN] * 11
-    assert all(standing.fleet for standing in fleet[10].standings())
+    assert all(standing.fleet for standing in fleet[10].statuses())
 
 
 async def test_sidecars_that_opened_for_themselves_still_make_a_quorum(fleet_of):
     fleet = fleet_of(10)
-    await fleet.report()
+    await fleet.sync()
     fleet.see(BAD)
     fleet.clock.seconds += 0.2
     fleet.see(BAD, 1)
-    assert not any(standing.fleet and standing.state is OPEN for standing in fleet[0].standings())
+    assert not any(standing.fleet and standing.state is OPEN for standing in fleet[0].statuses())
     assert states(fleet) == [OPEN] * 10
     await fleet.pass_time(1)
-    assert all(standing.fleet for standing in fleet[0].standings() if standing.group is WRITE)
+    assert all(standing.fleet for standing in fleet[0].statuses() if standing.group is WRITE)
 
 
 async def test_a_sidecar_that_is_gone_is_no_part_of_the_quorum(fleet_of, clock):
     fleet = fleet_of(11)
-    await fleet.report()
+    await fleet.sync()
     gone, clock.seconds = fleet.all[1:], clock.seconds + 2.5
     fleet.all = fleet.all[:1]
     fleet.see(BAD)
     await fleet.pass_time(0.5)
     assert len(gone) == 10
-    (standing,) = [standing for standing in fleet[0].standings() if standing.group is WRITE]
+    (standing,) = [standing for standing in fleet[0].statuses() if standing.group is WRITE]
     assert (standing.state, standing.fleet, standing.sidecars) == (OPEN, True, 1)
 
 
@@ -134,8 +142,8 @@ async def test_a_new_sidecar_learns_at_its_first_report_that_the_circuit_is_open
     fleet = fleet_of(3)
     await opened(fleet)
     newcomer = shared(clock, scripts, 99)
-    await newcomer.report()
-    assert newcomer.view("acme", WRITE).passage is Passage.REFUSE
+    await newcomer.sync()
+    assert newcomer.view("acme", WRITE).decision is CircuitDecision.REFUSE
 
 
 # --- probes
@@ -151,7 +159,7 @@ async def test_fifty_sidecars_that_race_get_three_probes(fleet_of):
     asked = (circuits.take_probe("acme", WRITE, 5.0, repeatable=True) for circuits in fleet.all)
     assert sum(probe is not None for probe in await asyncio.gather(*asked)) == 3
     await fleet[0].end_probe(probes[0], BAD)  # a late vote of the first round
-    await fleet.report()
+    await fleet.sync()
     assert set(states(fleet)) == {HALF_OPEN}
 
 
@@ -162,7 +170,7 @@ async def test_five_good_probes_by_anyone_let_all_ramp_up(fleet_of):
         probe = await circuits.take_probe("acme", WRITE, 5.0, repeatable=True)
         assert probe is not None
         await circuits.end_probe(probe, WELL)
-    changes = await fleet.report()
+    changes = await fleet.sync()
     assert set(states(fleet)) == {RAMP}
     assert sum(change.recovered for change in changes if change.group is WRITE) == 5
     await fleet.pass_time(3)
@@ -178,8 +186,8 @@ async def test_a_vote_that_the_store_did_not_hear_is_said_again(fleet_of, script
         scripts.down = True
         await fleet[0].end_probe(probe, WELL)
         scripts.down = False
-        await fleet.report()
-    await fleet.report()
+        await fleet.sync()
+    await fleet.sync()
     assert set(states(fleet)) == {RAMP}
 
 
@@ -191,7 +199,7 @@ async def test_a_probe_whose_grant_was_not_heard_is_given_back(fleet_of, scripts
     scripts.deaf = False
     leases = "test:circuit:{acme}:write:leases"
     assert client.zcard(leases) == 1
-    await fleet.report()
+    await fleet.sync()
     assert client.zcard(leases) == 0
 
 
@@ -203,25 +211,25 @@ async def test_who_was_given_no_probe_does_not_ask_again_at_once(fleet_of, scrip
     calls = scripts.calls
     for _ in range(1000):
         view = fleet[3].view("acme", WRITE)
-        assert (view.passage, view.reason) == (Passage.REFUSE, CircuitRefusal.PROBING)
+        assert (view.decision, view.reason) == (CircuitDecision.REFUSE, CircuitRefusal.PROBING)
         assert await fleet[3].take_probe("acme", WRITE, 5.0, repeatable=True) is None
     assert scripts.calls == calls
 
 
 async def test_no_call_asks_the_store(fleet_of, scripts):
     fleet = fleet_of(2)
-    for prepare in (fleet.report, lambda: opened(fleet)):
+    for prepare in (fleet.sync, lambda: opened(fleet)):
         await prepare()
         calls = scripts.calls
         for _ in range(100):
             fleet[0].view("acme", WRITE)
-            fleet[0].observe("acme", WRITE, BAD)
+            fleet[0].add_sample("acme", WRITE, BAD)
         assert scripts.calls == calls
 
 
 async def test_one_script_call_for_each_provider_and_group_and_report(fleet_of, scripts):
-    await fleet_of(1).report()
-    assert scripts.calls == len(RULES) * len(Group)
+    await fleet_of(1).sync()
+    assert scripts.calls == len(RULES) * len(CallGroup)
 
 
 # --- operators and Retry-After, fleet-wide
@@ -229,18 +237,18 @@ async def test_one_script_call_for_each_provider_and_group_and_report(fleet_of, 
 
 async def test_a_forced_state_reaches_every_sidecar(fleet_of):
     fleet = fleet_of(3)
-    await fleet[0].force("acme", INQUIRY, Order(OPEN, "ada", "maintenance", 60.0))
-    await fleet.report()
+    await fleet[0].force("acme", INQUIRY, CircuitCommand(OPEN, "ada", "maintenance", 60.0))
+    await fleet.sync()
     assert {circuits.view("acme", INQUIRY).reason for circuits in fleet.all} == {CircuitRefusal.FORCED}
-    await fleet[2].force("acme", INQUIRY, Order(None, "bob", "over"))
-    await fleet.report()
+    await fleet[2].force("acme", INQUIRY, CircuitCommand(None, "bob", "over"))
+    await fleet.sync()
     assert {circuits.view("acme", INQUIRY).state for circuits in fleet.all} == {HALF_OPEN}
 
 
 async def test_retry_after_to_one_holds_all_back(fleet_of):
     fleet = fleet_of(3)
-    await fleet.report()
-    fleet.see(Observation(Health.THROTTLED, retry_after_s=30.0), 3, who=[0])
+    await fleet.sync()
+    fleet.see(HealthSample(Health.THROTTLED, retry_after_s=30.0), 3, who=[0])
     await fleet.pass_time(1)
     assert {circuits.view("acme", WRITE).reason for circuits in fleet.all} == {CircuitRefusal.THROTTLED}
 
@@ -250,11 +258,11 @@ async def test_retry_after_to_one_holds_all_back(fleet_of):
 
 async def test_an_open_of_the_fleet_is_honoured_when_the_store_is_gone(fleet_of, scripts):
     fleet = fleet_of(3)
-    await fleet[0].force("acme", WRITE, Order(OPEN, "ada", "maintenance", 10.0))
-    await fleet.report()
+    await fleet[0].force("acme", WRITE, CircuitCommand(OPEN, "ada", "maintenance", 10.0))
+    await fleet.sync()
     scripts.down = True
     await fleet.pass_time(9.5)
-    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} == {Passage.REFUSE}
+    assert {circuits.view("acme", WRITE).decision for circuits in fleet.all} == {CircuitDecision.REFUSE}
     await fleet.pass_time(0.5)
     probe = await fleet[0].take_probe("acme", WRITE, 5.0, repeatable=True)
     assert probe is not None
@@ -263,19 +271,19 @@ async def test_an_open_of_the_fleet_is_honoured_when_the_store_is_gone(fleet_of,
 
 async def test_without_the_store_a_sidecar_judges_for_itself_and_later_hears_the_fleet_again(fleet_of, scripts, client):
     fleet = fleet_of(3)
-    await fleet.report()
+    await fleet.sync()
     scripts.down = True
     fleet.see(BAD, who=[1])
     await fleet.pass_time(0.5)
     assert states(fleet) == [CLOSED, OPEN, CLOSED]
     with pytest.raises(StoreUnavailable):
-        await fleet[0].force("acme", WRITE, Order(OPEN, "ada", "nobody hears it"))
+        await fleet[0].force("acme", WRITE, CircuitCommand(OPEN, "ada", "nobody hears it"))
     client.flushall()
     scripts.down = False
     await fleet.pass_time(20)  # nobody probes: after a while ordinary calls try it
     assert states(fleet) == [CLOSED] * 3
     await opened(fleet)
-    assert all(standing.fleet for standing in fleet[0].standings())
+    assert all(standing.fleet for standing in fleet[0].statuses())
 
 
 async def test_a_store_that_forgot_everything_starts_from_closed(fleet_of, client):
@@ -290,27 +298,27 @@ async def test_a_store_that_forgot_everything_starts_from_closed(fleet_of, clien
 
 
 async def test_a_real_redis_is_killed_and_comes_back(mortal_redis):
-    client, prefix = connect(mortal_redis.url)
-    chance, clock = SeededChance(5), SystemClock()
-    scripts = Scripts(client, clock, chance)
+    client, prefix = redis_client(mortal_redis.url)
+    chance, clock = SeededRandomness(5), SystemClock()
+    scripts = RedisScriptRunner(client, clock, chance)
     circuits = RedisCircuits(scripts, prefix, lambda: RULES, clock, chance)
 
     async def until(true: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):
             while not true():
                 await asyncio.sleep(0.05)
-                await circuits.report()
+                await circuits.sync()
 
     try:
-        await until(lambda: any(standing.fleet for standing in circuits.standings()))
+        await until(lambda: any(standing.fleet for standing in circuits.statuses()))
         mortal_redis.stop()
-        await until(lambda: circuits.standings() and not any(standing.fleet for standing in circuits.standings()))
+        await until(lambda: circuits.statuses() and not any(standing.fleet for standing in circuits.statuses()))
         for _ in range(30):
-            circuits.observe("acme", WRITE, BAD)
-        await until(lambda: circuits.view("acme", WRITE).passage is Passage.REFUSE)
+            circuits.add_sample("acme", WRITE, BAD)
+        await until(lambda: circuits.view("acme", WRITE).decision is CircuitDecision.REFUSE)
         mortal_redis.start()
-        await until(lambda: any(standing.fleet for standing in circuits.standings()))
-        await circuits.force("acme", INQUIRY, Order(OPEN, "ada", "heard again", 60.0))
+        await until(lambda: any(standing.fleet for standing in circuits.statuses()))
+        await circuits.force("acme", INQUIRY, CircuitCommand(OPEN, "ada", "heard again", 60.0))
         assert circuits.view("acme", INQUIRY).reason is CircuitRefusal.FORCED
     finally:
         await scripts.close()
@@ -323,7 +331,10 @@ async def test_what_another_version_wrote_stops_nobody(fleet_of, client):
     await opened(fleet)
     client.hset(state, "state", "a_later_state")
     await fleet.pass_time(5)
-    assert {circuits.view("acme", WRITE).passage for circuits in fleet.all} <= {Passage.PERMIT, Passage.PROBE}
+    assert {circuits.view("acme", WRITE).decision for circuits in fleet.all} <= {
+        CircuitDecision.PERMIT,
+        CircuitDecision.PROBE,
+    }
 
 
 async def eventually(ask: Callable[[], Awaitable[object]]) -> None:
@@ -334,21 +345,21 @@ async def eventually(ask: Callable[[], Awaitable[object]]) -> None:
 
 
 async def hears_the_fleet(circuits: RedisCircuits) -> bool:
-    await circuits.report()
-    return all(standing.fleet for standing in circuits.standings())
+    await circuits.sync()
+    return all(standing.fleet for standing in circuits.statuses())
 
 
 async def test_it_runs_on_a_cluster(tmp_path):
     server = RedisServer(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     server.start()
     server.call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    client, prefix = connect(server.url.replace("redis://", "redis+cluster://"), timeout_s=0.1)
-    scripts = Scripts(client, SystemClock(), SeededChance(1), timeout_s=0.1)
-    circuits = RedisCircuits(scripts, prefix, lambda: RULES, SystemClock(), SeededChance(1))
+    client, prefix = redis_client(server.url.replace("redis://", "redis+cluster://"), timeout_s=0.1)
+    scripts = RedisScriptRunner(client, SystemClock(), SeededRandomness(1), timeout_s=0.1)
+    circuits = RedisCircuits(scripts, prefix, lambda: RULES, SystemClock(), SeededRandomness(1))
     try:
         async with asyncio.timeout(20):
             await eventually(lambda: hears_the_fleet(circuits))
-            await circuits.force("acme", WRITE, Order(OPEN, "ada", "maintenance", 0.001))
+            await circuits.force("acme", WRITE, CircuitCommand(OPEN, "ada", "maintenance", 0.001))
             await eventually(lambda: circuits.take_probe("acme", WRITE, 5.0, repeatable=True))
     finally:
         await scripts.close()
@@ -363,11 +374,11 @@ async def test_in_a_hard_outage_few_calls_are_tried_once_the_circuit_is_open(fle
     """Twenty calls a second in all, whoever makes them; every one that is tried fails."""
     fleet, random = fleet_of(count), Random(count)
     calls, tried, open_at = 0, 0, None
-    await fleet.report()
+    await fleet.sync()
     for tick in range(20 * 20):
         clock.seconds += 0.05
         for circuits in fleet.all[tick % 10 :: 10]:
-            await circuits.report()
+            await circuits.sync()
         circuits = random.choice(fleet.all)
         went = await try_a_call(circuits)
         if open_at is None:
@@ -380,14 +391,14 @@ async def test_in_a_hard_outage_few_calls_are_tried_once_the_circuit_is_open(fle
 
 async def try_a_call(circuits: Any) -> bool:
     view = circuits.view("acme", WRITE)
-    if view.passage is Passage.REFUSE:
+    if view.decision is CircuitDecision.REFUSE:
         return False
     probe = None
-    if view.passage is Passage.PROBE:
+    if view.decision is CircuitDecision.PROBE:
         probe = await circuits.take_probe("acme", WRITE, 1.0, repeatable=True)
         if probe is None:
             return False
-    circuits.observe("acme", WRITE, BAD)
+    circuits.add_sample("acme", WRITE, BAD)
     if probe is not None:
         await circuits.end_probe(probe, BAD)
     return True
@@ -402,17 +413,17 @@ class Twins:
     def __init__(self, client: Redis, rules: CircuitRules) -> None:
         self.client = client
         self.rules = rules
-        self.fleet = Fleet()
-        self.text = in_moved_time(Script.named("circuit")).text
+        self.fleet = SharedCircuit()
+        self.text = in_moved_time(LimitsScript.named("circuit")).text
         shares = (*vars_of(rules.open_at, "bad unknown slow"), *vars_of(rules.degrade_at, "bad unknown slow throttled"))
         self.numbers = (rules.minimum, rules.minimum_to_open, *map(repr, shares))
 
-    def run(self, now_ms: int, verb: str, draw: float, *words: Any) -> Reply:
+    def run(self, now_ms: int, verb: str, draw: float, *words: Any) -> CircuitReply:
         self.client.set("moved-time", now_ms)
         arguments = map(str, (verb, repr(draw), *self.numbers, *words))
-        return Reply.read(self.client.eval(self.text, 3, *keys_of("twin", "acme", WRITE), *arguments))
+        return CircuitReply.read(self.client.eval(self.text, 3, *keys_of("twin", "acme", WRITE), *arguments))
 
-    def step(self, random: Random, now_ms: int) -> tuple[str, Reply, bool]:
+    def step(self, random: Random, now_ms: int) -> tuple[str, CircuitReply, bool]:
         draw, who, epoch = random.random(), str(random.randrange(6)), self.fleet.circuit.epoch
         verb = random.choices(["report", "take", "vote", "force", "release"], [12, 6, 8, 0.3, 0.3])[0]
         granted = False
@@ -421,18 +432,18 @@ class Twins:
                 epoch -= random.random() < 0.1
                 recent, whole = counts(random), counts(random)
                 left_ms = random.choices([0, 700, 4000, 400_000], [40, 4, 2, 0.1])[0]
-                row = Row(now_ms, epoch, recent, whole, now_ms + left_ms if left_ms else 0)
+                row = SidecarReport(now_ms, epoch, recent, whole, now_ms + left_ms if left_ms else 0)
                 words = (who, epoch, *as_words(recent), *as_words(whole), left_ms)
                 self.fleet = machine.report(self.fleet, who, row, now_ms, draw, self.rules)
             case "take":
                 words = (who, 1500)
-                self.fleet, granted = machine.take(self.fleet, who, now_ms, 1500)
+                self.fleet, granted = machine.take_probe(self.fleet, who, now_ms, 1500)
             case "vote":
                 ok = random.choice([True, True, True, True, True, True, False, None])
                 words = (who, "" if ok is None else str(int(ok)))
-                self.fleet = machine.vote(self.fleet, who, ok, now_ms, draw)
+                self.fleet = machine.end_probe(self.fleet, who, ok, now_ms, draw)
             case "force":
-                state, by = random.choice(sorted(machine.FORCIBLE)), Forced("ada", "a reason")
+                state, by = random.choice(sorted(machine.FORCIBLE)), ForcedState("ada", "a reason")
                 words = (state, 3000, by.actor, by.reason)
                 self.fleet = machine.force(self.fleet, state, by, now_ms, 3000)
             case _:
@@ -445,11 +456,11 @@ def vars_of(value: object, names: str) -> list[float]:
     return [getattr(value, name) for name in names.split()]
 
 
-def as_words(found: Counts) -> tuple[int, ...]:
+def as_words(found: HealthCounts) -> tuple[int, ...]:
     return found.total, found.bad, found.slow, found.unknown, found.throttled
 
 
-def counts(random: Random) -> Counts:
+def counts(random: Random) -> HealthCounts:
     total = random.choice([0, 3, 10, 40])
     ill = random.random() < 0.5
 
@@ -457,14 +468,14 @@ def counts(random: Random) -> Counts:
         return random.randint(0, total) if ill and random.random() < 0.6 else 0
 
     bad = total if ill and random.random() < 0.4 else share()
-    return Counts(total, bad, share(), min(bad, share()), share())
+    return HealthCounts(total, bad, share(), min(bad, share()), share())
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_script_and_the_core_agree_on_every_field_after_every_step(client, seed):
     random, now_ms = Random(seed), 1_700_000_000_000
     rules = CircuitRules(minimum=20)
-    twins, seen = Twins(client, rules.of(INQUIRY) if seed % 3 == 0 else rules), set()
+    twins, seen = Twins(client, rules.for_group(INQUIRY) if seed % 3 == 0 else rules), set()
     for number in range(400):
         now_ms += random.choice([0, 20, 100, 400, 400, 1000, 3000])
         verb, reply, granted = twins.step(random, now_ms)

@@ -12,15 +12,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from proxy.chance import SeededChance
-from proxy.clock import SystemClock
-from proxy.core.budget import NOTHING, BudgetRules, Origin, RetryAsk, Scope, ScopeRule, lines_asked
-from proxy.core.call import Priority
-from proxy.core.circuit import Group
-from proxy.core.reading import Reading
-from proxy.limits.budgets import Budgets, Grant, LocalBudgets, Refusal
-from proxy.limits.redis_budgets import BUDGET, RedisBudgets
-from proxy.limits.scripts import Scripts, connect
+from paywitness.clock import SystemClock
+from paywitness.core.budget import (
+    NO_BUDGET_COUNTS,
+    AttemptOrigin,
+    BudgetRules,
+    BudgetScope,
+    RetryRequest,
+    ScopeRule,
+    lines_of_retry,
+)
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CallGroup
+from paywitness.core.result import ResultClass
+from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant, LocalBudgets
+from paywitness.limits.redis_budgets import BUDGET, RedisBudgets
+from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+from paywitness.randomness import SeededRandomness
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, only, origin, redis_budgets
 from tests.ports import free_port
@@ -39,11 +47,11 @@ STEPS = st.one_of(
         st.tuples(
             st.sampled_from(["charge", "refund"]),
             st.sampled_from(["a", "b"]),
-            st.sampled_from([Reading.RATE_LIMITED, Reading.PROVIDER_TIMEOUT]),
+            st.sampled_from([ResultClass.RATE_LIMITED, ResultClass.PROVIDER_TIMEOUT]),
             st.sampled_from([1, 2, 4]),
             st.sampled_from(list(Priority)),
             st.sampled_from([None, "i", "j"]),
-            st.sampled_from(list(Group)),
+            st.sampled_from(list(CallGroup)),
         ),
     ),
 )
@@ -63,7 +71,7 @@ class Telling:
         self.budgets = budgets
         self.clock = clock
         self.rules = rules
-        self.where = Origin("acme", "charge", "a", rules)
+        self.where = AttemptOrigin("acme", "charge", "a", rules)
         self.open: list[Grant] = []
         self.answers: list[object] = []
 
@@ -77,15 +85,15 @@ class Telling:
 
     async def first(self, count: int) -> None:
         for _ in range(count):
-            self.budgets.count_first(self.where)
+            self.budgets.count_first_attempt(self.where)
 
     async def repeat(self, cost: int) -> None:
-        self.budgets.count_repeat(self.where, cost)
+        self.budgets.count_caller_retry(self.where, cost)
 
     async def fared(self, how: tuple[int, int]) -> None:
         for well, count in zip((True, False), how, strict=True):
             for _ in range(count):
-                self.budgets.count_result("acme", Group.WRITE, well=well)
+                self.budgets.count_result("acme", CallGroup.WRITE, well=well)
 
     async def flush(self, _: int) -> None:
         await self.budgets.flush()
@@ -99,10 +107,10 @@ class Telling:
         else:
             self.budgets.succeeded(grant) if kind == 1 else self.budgets.failed(grant)
 
-    async def ask(self, wanted: tuple[str, str, Reading, int, Priority, str | None, Group]) -> None:
+    async def ask(self, wanted: tuple[str, str, ResultClass, int, Priority, str | None, CallGroup]) -> None:
         operation, account, failure_class, cost, priority, intent, group = wanted
-        where = Origin("acme", operation, account, self.rules, group)
-        answer = await self.budgets.acquire(RetryAsk(where, failure_class, cost, priority, intent))
+        where = AttemptOrigin("acme", operation, account, self.rules, group)
+        answer = await self.budgets.acquire(RetryRequest(where, failure_class, cost, priority, intent))
         if isinstance(answer, Grant):
             self.open.append(answer)
             self.answers.append(("granted", answer.cost, answer.remaining))
@@ -119,7 +127,7 @@ def test_local_and_redis_give_the_same_answers_to_the_same_sequence(
         here, there = HandClock(), HandClock()
         fleet, scripts = redis_budgets(redis_server.url, there)
         try:
-            local = await Telling(LocalBudgets(here, SeededChance(1)), here, rules).tell(steps)
+            local = await Telling(LocalBudgets(here, SeededRandomness(1)), here, rules).tell(steps)
             assert local == await Telling(fleet, there, rules).tell(steps)
             assert scripts.available
         finally:
@@ -139,11 +147,15 @@ async def test_ten_thousand_racing_requests_are_granted_exactly_the_budget(
     """On the server's own clock, over twenty connections; the window is so wide that it does not turn meanwhile."""
     rules = BudgetRules(window_s=10**9, provider=ScopeRule(500), operation=ScopeRule(1_000), account=ScopeRule(1_000))
     rules = BudgetRules(rules.window_s, rules.provider, rules.operation, rules.account, ScopeRule(1_000))
-    client, prefix = connect(redis_server.url)
-    shapes = RedisBudgets(Scripts(client, SystemClock(), SeededChance(1)), SystemClock(), SeededChance(1), prefix)
+    client, prefix = redis_client(redis_server.url)
+    shapes = RedisBudgets(
+        RedisScriptRunner(client, SystemClock(), SeededRandomness(1)), SystemClock(), SeededRandomness(1), prefix
+    )
     wanted = ask(origin(rules=rules), cost=cost)
-    lines = lines_asked(wanted)
-    keys, arguments = shapes._call(("acme", Group.WRITE), lines, [NOTHING] * len(lines), wanted)
+    lines = lines_of_retry(wanted)
+    keys, arguments = shapes._script_arguments(
+        ("acme", CallGroup.WRITE), lines, [NO_BUDGET_COUNTS] * len(lines), wanted
+    )
     sha = await client.script_load(BUDGET.text)
 
     async def race(count: int) -> list[list[object]]:
@@ -167,7 +179,7 @@ async def test_sidecars_share_one_budget_and_know_of_each_other(redis_server: Re
     where = origin(rules=only(provider=ScopeRule(10)))
     for budgets, _ in fleet:
         for _ in range(100):
-            budgets.count_first(where)
+            budgets.count_first_attempt(where)
         await budgets.flush()
     granted = [len(await grants(budgets, ask(where))) for budgets, _ in fleet]
     assert granted == [50, *[0] * 9]
@@ -186,8 +198,8 @@ async def test_in_a_hard_outage_a_fleet_on_redis_makes_at_most_110_attempts_for_
     for tick in range(20 * 20):
         clock.seconds += 0.05
         budgets = fleet[tick % 10][0]
-        budgets.count_first(where)
-        budgets.count_result("acme", Group.WRITE, well=tick < 200)
+        budgets.count_first_attempt(where)
+        budgets.count_result("acme", CallGroup.WRITE, well=tick < 200)
         if tick >= 200:
             calls += 1
             answer = await budgets.acquire(ask(where))
@@ -239,10 +251,10 @@ async def test_without_redis_the_warm_local_budget_answers_within_the_timeout_an
         assert isinstance(answer, Grant)
         assert not answer.fleet
     assert len(await grants(budgets, ask(where))) == 3  # warm: four were spent before, three just now
-    assert budgets.remaining("acme")[Scope.PROVIDER] == 0
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 0
     before = time.mono()
     for _ in range(100):
-        assert isinstance(await budgets.acquire(ask(where)), Refusal)
+        assert isinstance(await budgets.acquire(ask(where)), BudgetRefusal)
     assert time.mono() - before < 0.5  # nobody waits for a Redis that is known to be gone
 
     mortal_redis.start()
@@ -268,7 +280,7 @@ async def test_what_was_granted_without_redis_is_told_to_it_when_it_is_back(
     mortal_redis.start()
     clock.seconds += 6
     await budgets.flush()
-    assert budgets.remaining("acme")[Scope.PROVIDER] == pytest.approx(2)  # ten, less eight; it forgot the first
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == pytest.approx(2)  # ten, less eight; it forgot the first
 
 
 async def test_a_sidecar_alone_has_its_part_of_the_floor(mortal_redis: RedisServer) -> None:
@@ -277,7 +289,7 @@ async def test_a_sidecar_alone_has_its_part_of_the_floor(mortal_redis: RedisServ
     where = origin(rules=only(provider=ScopeRule(10), account=ScopeRule(3)))
     for _ in range(2):
         for budgets, _ in fleet:
-            budgets.count_first(where)
+            budgets.count_first_attempt(where)
             await budgets.flush()
     mortal_redis.stop()
     granted = [len(await grants(budgets, ask(where))) for budgets, _ in fleet]
@@ -293,7 +305,7 @@ async def test_without_redis_what_is_ambiguous_and_unkeyed_is_refused_and_what_i
     mortal_redis.stop()
     where = origin(rules=only(per_intent=3))
     refused = await budgets.acquire(ask(where, cost=4, repeatable=False))
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, BudgetRefusal)
     assert refused.because == "limits_unavailable"
     assert isinstance(await budgets.acquire(ask(where, cost=1, repeatable=False)), Grant)
     assert len(await grants(budgets, ask(where, cost=4, intent="i"))) == 1
@@ -335,7 +347,7 @@ async def test_budgets_run_on_a_redis_cluster(tmp_path: Path) -> None:
         budgets, scripts = redis_budgets(f"redis+cluster://127.0.0.1:{server.port}", HandClock())
         for provider in ("acme", "stripe", "adyen"):
             where = origin(provider=provider, account="{tag}")
-            budgets.count_first(where)
+            budgets.count_first_attempt(where)
             await budgets.flush()
             found = [await budgets.acquire(ask(where, intent="i")) for _ in range(4)]
             assert [isinstance(answer, Grant) for answer in found] == [True, True, True, False]

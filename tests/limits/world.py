@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from proxy.chance import SeededChance
-from proxy.core.budget import BudgetRules, Origin, RetryAsk, ScopeRule
-from proxy.core.call import Priority
-from proxy.core.reading import Reading
-from proxy.limits.budgets import Budgets, Grant, LocalBudgets
-from proxy.limits.redis_budgets import RedisBudgets
-from proxy.limits.scripts import Scripts, connect
+from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest, ScopeRule
+from paywitness.core.call import Priority
+from paywitness.core.result import ResultClass
+from paywitness.limits.budgets import Budgets, Grant, LocalBudgets
+from paywitness.limits.redis_budgets import RedisBudgets
+from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+from paywitness.randomness import SeededRandomness
 
 WIDE = ScopeRule(1e9)
 
@@ -33,21 +33,23 @@ class HandClock:
 
 
 def local_budgets(clock: HandClock) -> LocalBudgets:
-    return LocalBudgets(clock, SeededChance(1))
+    return LocalBudgets(clock, SeededRandomness(1))
 
 
-def redis_budgets(url: str, clock: HandClock, *, seed: int = 1, timeout_s: float = 5.0) -> tuple[RedisBudgets, Scripts]:
+def redis_budgets(
+    url: str, clock: HandClock, *, seed: int = 1, timeout_s: float = 5.0
+) -> tuple[RedisBudgets, RedisScriptRunner]:
     """With a timeout for busy machines: one that timed out would be counted twice, which is safe and no test's wish."""
-    client, prefix = connect(url, timeout_s)
-    scripts = Scripts(client, clock, SeededChance(seed), timeout_s)
+    client, prefix = redis_client(url, timeout_s)
+    scripts = RedisScriptRunner(client, clock, SeededRandomness(seed), timeout_s)
     moved = lambda: int(clock.mono() * 1000)  # noqa: E731  # the server's TIME, moved with everything else
-    return RedisBudgets(scripts, clock, SeededChance(seed), prefix, moved_ms=moved), scripts
+    return RedisBudgets(scripts, clock, SeededRandomness(seed), prefix, server_time_ms=moved), scripts
 
 
 def origin(
     *, operation: str = "charge", account: str = "main", provider: str = "acme", rules: BudgetRules | None = None
-) -> Origin:
-    return Origin(provider, operation, account, rules or BudgetRules())
+) -> AttemptOrigin:
+    return AttemptOrigin(provider, operation, account, rules or BudgetRules())
 
 
 def only(**tight: ScopeRule | int) -> BudgetRules:
@@ -57,18 +59,18 @@ def only(**tight: ScopeRule | int) -> BudgetRules:
 
 
 def ask(
-    where: Origin,
+    where: AttemptOrigin,
     *,
     cost: int = 1,
     intent: str | None = None,
     priority: Priority = Priority.HIGH,
-    failure_class: Reading = Reading.NETWORK_CONNECT_FAILURE,
+    failure_class: ResultClass = ResultClass.NETWORK_CONNECT_FAILURE,
     repeatable: bool = True,
-) -> RetryAsk:
-    return RetryAsk(where, failure_class, cost, priority, intent, repeatable)
+) -> RetryRequest:
+    return RetryRequest(where, failure_class, cost, priority, intent, repeatable)
 
 
-async def grants(budgets: Budgets, wanted: RetryAsk, at_most: int = 1_000) -> list[Grant]:
+async def grants(budgets: Budgets, wanted: RetryRequest, at_most: int = 1_000) -> list[Grant]:
     """Ask until one is refused."""
     found: list[Grant] = []
     while len(found) < at_most and isinstance(grant := await budgets.acquire(wanted), Grant):

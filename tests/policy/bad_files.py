@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.core.errors import PolicyError
+from paywitness.core.errors import PolicyError
 from tests.policy.texts import changed, load
 
 GOLDEN = Path(__file__).with_name("bad_files.txt")

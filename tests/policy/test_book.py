@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import BodyError, PolicyError
-from proxy.policy.book import PolicyBook, load_directory, load_file
+from paywitness.core.errors import BodyError, PolicyError
+from paywitness.policy.book import PolicyBook, load_directory, load_file
 from tests.policy.texts import MINIMAL, changed, load
 
 ROUTES = """\

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.budget import BudgetRules, ScopeRule
-from proxy.policy.budgets import read_budget
-from proxy.policy.document import read_document
-from proxy.policy.marks import Problems
-from proxy.policy.schema import FILE
-from proxy.policy.section import Section
+from paywitness.core.budget import BudgetRules, ScopeRule
+from paywitness.policy.blocks.limits import read_budget
+from paywitness.policy.reading.document import read_document
+from paywitness.policy.reading.locations import FileProblems
+from paywitness.policy.reading.section import Section
+from paywitness.policy.schema import FILE
 
 FILLED = "\nprovider: bank\nupstream: https://bank.test\noperations: {}\n"
 
 
 def read(text: str) -> tuple[BudgetRules, int]:
-    problems = Problems()
+    problems = FileProblems()
     document = read_document((text + FILLED).encode(), "bank.yaml", problems)
     assert document is not None
     return read_budget(Section(document, "", FILE, problems)), problems.count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.policy.check import check
+from paywitness.policy.check import check
 from tests.policy.texts import MINIMAL, changed
 
 

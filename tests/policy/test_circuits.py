@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.circuit import CircuitRules, Shares
-from proxy.policy.circuits import read_circuit
-from proxy.policy.document import read_document
-from proxy.policy.marks import Problems
-from proxy.policy.schema import FILE
-from proxy.policy.section import Section
+from paywitness.core.circuit import CircuitRules, CircuitThresholds
+from paywitness.policy.blocks.limits import read_circuit
+from paywitness.policy.reading.document import read_document
+from paywitness.policy.reading.locations import FileProblems
+from paywitness.policy.reading.section import Section
+from paywitness.policy.schema import FILE
 from tests.policy.texts import MINIMAL
 
 
 def read(block: str) -> tuple[CircuitRules, tuple[str, ...]]:
-    problems = Problems()
+    problems = FileProblems()
     document = read_document((MINIMAL + block).encode(), "bank.yaml", problems)
     assert document is not None
     return read_circuit(Section(document, "", FILE, problems)), problems.errors
@@ -23,7 +23,9 @@ def read(block: str) -> tuple[CircuitRules, tuple[str, ...]]:
 def test_without_the_block_the_numbers_are_those_of_the_design():
     rules, problems = read("")
     assert not problems
-    assert rules == CircuitRules(10.0, 20, 8.0, Shares(0.85, 0.5, 0.9), Shares(0.2, 0.05, 0.5, 0.1))
+    assert rules == CircuitRules(
+        10.0, 20, 8.0, CircuitThresholds(0.85, 0.5, 0.9), CircuitThresholds(0.2, 0.05, 0.5, 0.1)
+    )
 
 
 def test_what_is_given_counts():
@@ -31,7 +33,7 @@ def test_what_is_given_counts():
         "circuit: {window: 30s, minimum: 5, slow_after: 2s, open_at: {bad: 60%}, degrade_at: {throttled: 30%}}\n"
     )
     assert not problems
-    assert rules == CircuitRules(30.0, 5, 2.0, Shares(0.6, 0.5, 0.9), Shares(0.2, 0.05, 0.5, 0.3))
+    assert rules == CircuitRules(30.0, 5, 2.0, CircuitThresholds(0.6, 0.5, 0.9), CircuitThresholds(0.2, 0.05, 0.5, 0.3))
 
 
 def test_what_is_not_said_follows_what_is():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.contract import ErrorsUnderKey, Kind
-from proxy.core.reading import Reading
-from proxy.policy.schema import BLOCKS, FILE, OPERATION
-from proxy.policy.templates import WORDS
-from proxy.policy.webhooks import SCHEMES
+from paywitness.core.contract import ErrorsUnderKey, OperationKind
+from paywitness.core.result import ResultClass
+from paywitness.policy.blocks.webhook import SCHEMES
+from paywitness.policy.reading.templates import PLACEHOLDERS
+from paywitness.policy.schema import BLOCKS, FILE, OPERATION
 from tests.policy.texts import changed, load
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
@@ -30,7 +30,7 @@ def test_every_key_is_explained_under_its_block(block, key):
 
 
 def test_words_with_a_meaning_are_explained():
-    for word in [*Reading, *Kind, *ErrorsUnderKey, *(f"{{{word}}}" for word in WORDS)]:
+    for word in [*ResultClass, *OperationKind, *ErrorsUnderKey, *(f"{{{word}}}" for word in PLACEHOLDERS)]:
         assert f"`{word}`" in DOCUMENT, word
 
 

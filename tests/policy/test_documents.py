@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.errors import PolicyError
-from proxy.policy.book import load_content
-from proxy.policy.document import FILE_BYTES_MAX, canonical_text, json_value, read_document
-from proxy.policy.marks import Problems
+from paywitness.core.errors import PolicyError
+from paywitness.policy.book import load_content
+from paywitness.policy.reading.document import FILE_BYTES_MAX, canonical_text, json_value, read_document
+from paywitness.policy.reading.locations import FileProblems
 
 
 def said_of(content: bytes) -> tuple[str, ...]:
@@ -75,23 +75,23 @@ def test_a_key_given_twice_is_told_with_its_path():
 
 
 def test_scalars_stay_what_was_written():
-    document = read_document(b"a: [off, 0500, 1:30, no, 1_000, ~, 2020-01-01, 0x10]\n", "f", Problems())
+    document = read_document(b"a: [off, 0500, 1:30, no, 1_000, ~, 2020-01-01, 0x10]\n", "f", FileProblems())
     assert document is not None
     assert json_value(document) == {"a": ["off", "0500", "1:30", "no", "1_000", "~", "2020-01-01", "0x10"]}
 
 
 def test_free_json_takes_jsons_own_words_unless_they_are_quoted():
-    document = read_document(b"a: [null, true, 12, -1.5, 'null', \"true\", '12', 007]\n", "f", Problems())
+    document = read_document(b"a: [null, true, 12, -1.5, 'null', \"true\", '12', 007]\n", "f", FileProblems())
     assert document is not None
     assert json_value(document) == {"a": [None, True, 12, -1.5, "null", "true", "12", "007"]}
 
 
 def test_the_canonical_text_reads_back_as_the_same_nodes():
     content = b"a: {b: [1, '1', true, \"x\\ty\", 0500]}\nc: {}\nd: []\ne: |\n  two\n  lines\n"
-    document = read_document(content, "f", Problems())
+    document = read_document(content, "f", FileProblems())
     assert document is not None
     text = canonical_text(document)
-    again = read_document(text.encode(), "f", Problems())
+    again = read_document(text.encode(), "f", FileProblems())
     assert again is not None
     assert json_value(again) == json_value(document)
     assert canonical_text(again) == text

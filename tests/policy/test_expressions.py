@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.body import Encoding, decode
-from proxy.core.template import Values
-from proxy.policy.expressions import expression, form_expression
-from proxy.policy.scalars import Wrong
-from proxy.policy.templates import (
+from paywitness.core.bodies.tree import Encoding, decode
+from paywitness.core.template import TemplateValues
+from paywitness.policy.reading.expressions import expression, form_expression
+from paywitness.policy.reading.templates import (
     expression_template,
+    identifies_operation,
+    identifies_operation_uniquely,
     link_template,
-    names_it_alone,
-    names_the_operation,
     request_template,
     template,
     template_text,
 )
+from paywitness.policy.reading.value_readers import InvalidValue
 from tests.policy.texts import an_operation
 
 NOTHING: frozenset[str] = frozenset()
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(InvalidValue) as caught:
         expression(text)
-    return caught.value.says
+    return caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_a_form_is_compared_with_texts():
     tree = decode(b"confirm=true&metadata[order]=7", Encoding.FORM)
     assert form_expression("confirm == 'true' && metadata.order == '7'")(tree) is True
     for text in ("confirm == `true`", "amount > `5`", "a || confirm != `false`"):
-        with pytest.raises(Wrong):
+        with pytest.raises(InvalidValue):
             form_expression(text)
 
 
 def test_a_template_knows_its_placeholders():
     found = template(frozenset({"charge"}))("{reference} {path:charge} {header:X-Id} {body:metadata.order_id}")
-    assert [(blank.head, blank.name) for blank in found.blanks] == [
+    assert [(blank.head, blank.name) for blank in found.placeholders] == [
         ("reference", ""),
         ("path", "charge"),
         ("header", "X-Id"),
@@ -125,27 +125,27 @@ def test_a_template_knows_its_placeholders():
     ],
 )
 def test_a_placeholder_that_cannot_be_filled_is_refused(text, said):
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(InvalidValue) as caught:
         template(frozenset({"charge"}))(text)
-    assert said in caught.value.says
+    assert said in caught.value.message
 
 
 def test_only_what_tells_operations_apart_names_one():
     read = template(NOTHING)
-    assert names_the_operation(read("{reference}"))
-    assert names_the_operation(read("{body:order}"))
-    assert not names_the_operation(read("{amount} {currency} {since} {header:X-Id}"))
-    assert names_it_alone(read("{operation_id}"))
-    assert not names_it_alone(read("{body:order} {client_key} {amount}"))
+    assert identifies_operation(read("{reference}"))
+    assert identifies_operation(read("{body:order}"))
+    assert not identifies_operation(read("{amount} {currency} {since} {header:X-Id}"))
+    assert identifies_operation_uniquely(read("{operation_id}"))
+    assert not identifies_operation_uniquely(read("{body:order} {client_key} {amount}"))
 
 
 def test_an_expression_may_carry_placeholders_beside_braces_of_its_own():
     found = expression_template(NOTHING)("data[?m.id == '{operation_id}'] | [0].{a: b}")
-    assert [blank.head for blank in found.template.blanks] == ["operation_id"]
+    assert [blank.head for blank in found.template.placeholders] == ["operation_id"]
 
 
-def values(**changes: object) -> Values:
-    return Values(an_operation(**changes), {}, {"order": {"number": 7, "name": "O'Hara"}})
+def values(**changes: object) -> TemplateValues:
+    return TemplateValues(an_operation(**changes), {}, {"order": {"number": 7, "name": "O'Hara"}})
 
 
 def looked_up(text: str, tree: object, **changes: object) -> object:
@@ -190,23 +190,23 @@ def test_a_value_that_cannot_stand_in_quotes_makes_the_expression_unavailable(re
     ],
 )
 def test_a_placeholder_outside_of_single_quotes_is_refused(text):
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(InvalidValue) as caught:
         expression_template(NOTHING)(text)
-    assert "outside of single quotes, allowed: inside a text" in caught.value.says
+    assert "outside of single quotes, allowed: inside a text" in caught.value.message
 
 
 def test_a_misspelt_placeholder_in_an_expression_is_no_text():
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(InvalidValue) as caught:
         expression_template(NOTHING)("data[?id == '{refrence}']")
-    assert "did you mean 'reference'?" in caught.value.says
+    assert "did you mean 'reference'?" in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["dashboard.test/{reference}", "https:///x", "https://{reference}/x", "https://a b/x"])
 def test_a_link_begins_with_an_address(text):
-    with pytest.raises(Wrong):
+    with pytest.raises(InvalidValue):
         link_template(NOTHING)(text)
 
 
 def test_a_request_carries_no_query():
-    with pytest.raises(Wrong):
+    with pytest.raises(InvalidValue):
         request_template(NOTHING, "GET")("GET /v1/charges?order={reference}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.core.reading import Reading
-from proxy.policy.shipped import shipped_directory, shipped_names
+from paywitness.core.result import ResultClass
+from paywitness.policy.shipped_policies import shipped_directory, shipped_names
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import load, operation
 
@@ -52,10 +52,10 @@ def test_rows_go_in_front_and_are_named_by_where_they_end_up():
 def test_a_code_moves_to_where_the_file_puts_it():
     rows = operation(load(OWN), "sale").classify.rows
     table = next(row.table for row in rows if row.table is not None and "velocity" in row.table)
-    assert table["insufficient_funds"] is Reading.ISSUER_HARD_DECLINE
-    assert table["stolen_card"] is Reading.ISSUER_HARD_DECLINE
-    assert table["velocity"] is Reading.RISK_DECLINE
-    assert table["fraudulent"] is Reading.RISK_DECLINE
+    assert table["insufficient_funds"] is ResultClass.ISSUER_HARD_DECLINE
+    assert table["stolen_card"] is ResultClass.ISSUER_HARD_DECLINE
+    assert table["velocity"] is ResultClass.RISK_DECLINE
+    assert table["fraudulent"] is ResultClass.RISK_DECLINE
 
 
 def test_the_kept_content_needs_no_shipped_file():

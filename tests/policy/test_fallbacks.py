@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.errors import PolicyError
-from proxy.core.policy import Fallback, FallbackCause
-from proxy.policy.book import load_directory
+from paywitness.core.errors import PolicyError
+from paywitness.core.policy import Fallback, FallbackCause
+from paywitness.policy.book import load_directory
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import changed, load, operation
 

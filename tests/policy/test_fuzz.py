@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.errors import PolicyError
-from proxy.policy.book import load_content
-from proxy.policy.schema import BLOCKS
+from paywitness.core.errors import PolicyError
+from paywitness.policy.book import load_content
+from paywitness.policy.schema import BLOCKS
 from tests.policy.texts import MINIMAL
 
 KEYS = sorted({key for block in BLOCKS for key in block.keys})

@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.backoff import Jitter, RetryRule
-from proxy.core.body import Encoding
-from proxy.core.budget import BudgetRules, ScopeRule
-from proxy.core.circuit import CircuitRules
-from proxy.core.contract import ErrorsUnderKey, Kind, Place, PlaceKind
-from proxy.core.money import Unit
-from proxy.core.operation import Again
-from proxy.core.policy import Credentials, Fallback, FallbackCause, OAuth2, Resolve, Timeouts, Unmatched
-from proxy.core.reading import Effect, Reading
-from proxy.core.template import Values, in_path
+from paywitness.core.bodies.tree import Encoding
+from paywitness.core.budget import BudgetRules, ScopeRule
+from paywitness.core.circuit import CircuitRules
+from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
+from paywitness.core.money import Unit
+from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.policy import (
+    BackgroundCredentials,
+    Fallback,
+    FallbackCause,
+    OAuth2,
+    ResolutionRules,
+    Timeouts,
+    UnmatchedCalls,
+)
+from paywitness.core.result import Effect, ResultClass
+from paywitness.core.retry import Jitter, RetryRule
+from paywitness.core.template import TemplateValues, in_path
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
 
@@ -30,12 +38,12 @@ def test_the_smallest_file_has_careful_defaults():
     provider = load(MINIMAL)
     policy = operation(provider, "pay")
     assert provider.hosts == ()
-    assert provider.unmatched is Unmatched.FORWARD
+    assert provider.unmatched is UnmatchedCalls.FORWARD
     assert policy.encoding is Encoding.JSON
-    assert policy.take_from == (Place(PlaceKind.HEADER, "Idempotency-Key"),)
+    assert policy.take_from == (FieldRef(FieldKind.HEADER, "Idempotency-Key"),)
     assert policy.names == ("bank", "pay")
     assert policy.stamp is None
-    assert policy.after_success is Again.FLAG
+    assert policy.after_success is RepeatPaymentRule.FLAG
     assert policy.timeouts == Timeouts()
     assert policy.contract.key_space_is_account
     assert not policy.contract.webhook_expected
@@ -51,33 +59,33 @@ def test_a_provider_goes_by_the_name_of_its_upstream():
 def test_the_example_of_the_design_loads():
     provider = load(WITH_REFUND, "acme.yaml")
     policy = operation(provider, "authorization")
-    assert policy.kind is Kind.AUTHORIZATION
+    assert policy.kind is OperationKind.AUTHORIZATION
     assert [str(route) for route in policy.routes] == ["POST /v1/charges", "POST /v1/orders/{order}/pay"]
-    assert policy.account == (Place(PlaceKind.CONST, "main"), Place(PlaceKind.HEADER, "Acme-Account"))
+    assert policy.account == (FieldRef(FieldKind.CONST, "main"), FieldRef(FieldKind.HEADER, "Acme-Account"))
     assert policy.contract.errors_under_key is ErrorsUnderKey.REPLAYED
     assert policy.contract.window_s == 86400
-    assert policy.contract.can_be_asked
+    assert policy.contract.supports_inquiry
     assert policy.contract.webhook_expected
-    assert policy.stamp == Place(PlaceKind.BODY, "metadata.paywitness")
+    assert policy.stamp == FieldRef(FieldKind.BODY, "metadata.paywitness")
     assert policy.never_store == ("card.cvc",)
     assert policy.ignore == ("client_time",)
-    assert policy.after_success is Again.BLOCK
+    assert policy.after_success is RepeatPaymentRule.BLOCK
     assert policy.amount is not None
     assert policy.amount.unit is Unit.MINOR
-    assert policy.retry_rule(Reading.RATE_LIMITED) == RetryRule(5, Jitter.FULL, 1.0, 20.0)
-    assert policy.retry_rule(Reading.NETWORK_CONNECT_FAILURE) == RetryRule(3, Jitter.FULL, 0.1, 5.0)
+    assert policy.retry_rule(ResultClass.RATE_LIMITED) == RetryRule(5, Jitter.FULL, 1.0, 20.0)
+    assert policy.retry_rule(ResultClass.NETWORK_CONNECT_FAILURE) == RetryRule(3, Jitter.FULL, 0.1, 5.0)
     assert policy.problem == {"error": {"type": "api_error", "message": "{detail}"}}
     assert operation(provider, "refund").contract.window_s == 3600
     assert policy.merchant == "shop"
     assert (str(policy.intent), str(policy.as_response)) == ("metadata.order_id", "@")
-    assert policy.during_action is Again.FLAG
+    assert policy.during_action is RepeatPaymentRule.FLAG
     assert [inquiry.name for inquiry in policy.inquiries] == ["ask[0]", "ask[1]"]
     assert policy.cancel is not None
-    assert policy.credentials == Credentials(headers=(("Authorization", "ACME_KEY"),))
+    assert policy.credentials == BackgroundCredentials(headers=(("Authorization", "ACME_KEY"),))
     causes = frozenset({FallbackCause.NOT_SENT, FallbackCause.CIRCUIT_OPEN})
     assert policy.fallbacks == (Fallback("acme_eu", causes),)
     assert operation(provider, "refund").fallbacks == ()
-    assert provider.notices is not None
+    assert provider.webhook_rules is not None
     assert provider.key_name == "acme"
     assert provider.account == policy.account
 
@@ -129,12 +137,12 @@ def test_what_the_provider_keeps_may_be_assumed():
 def test_an_operation_may_have_a_contract_of_its_own():
     own = "    kind: sale\n    idempotency: {send_as: body:request_id, window: 1h, max_length: 40, key_space: wider}\n"
     policy = operation(load(changed("    kind: sale\n", own)), "pay")
-    assert policy.contract.send_as == Place(PlaceKind.BODY, "request_id")
+    assert policy.contract.send_as == FieldRef(FieldKind.BODY, "request_id")
     assert policy.contract.window_s == 3600
     assert policy.contract.errors_under_key is ErrorsUnderKey.REPLAYED
     assert policy.contract.max_length == 40
     assert not policy.contract.key_space_is_account
-    assert policy.take_from == (Place(PlaceKind.BODY, "request_id"),)
+    assert policy.take_from == (FieldRef(FieldKind.BODY, "request_id"),)
 
 
 def test_a_key_may_be_bound_to_characters_and_a_length():
@@ -142,8 +150,8 @@ def test_a_key_may_be_bound_to_characters_and_a_length():
     contract = operation(load(changed("  window: 24h\n", bound)), "pay").contract
     assert contract.min_length == 10
     assert contract.characters == frozenset("abcdefghijklmnopqrstuvwxyz0123456789_- ")
-    assert contract.takes_key("order 17-b_1")
-    assert not contract.takes_key("ORDER 17-b_1")
+    assert contract.accepts_key("order 17-b_1")
+    assert not contract.accepts_key("ORDER 17-b_1")
     free = operation(load(MINIMAL), "pay").contract
     assert (free.min_length, free.characters) == (1, None)
 
@@ -166,10 +174,10 @@ def test_an_object_that_moves_no_money_needs_no_facts_about_its_key():
 
 def test_throttling_waits_a_second_unless_it_is_told_otherwise():
     default = operation(load(MINIMAL), "pay")
-    assert default.retry_rule(Reading.RATE_LIMITED).base_s == 1.0
-    assert default.retry_rule(Reading.PROVIDER_TIMEOUT).base_s == 0.1
+    assert default.retry_rule(ResultClass.RATE_LIMITED).base_s == 1.0
+    assert default.retry_rule(ResultClass.PROVIDER_TIMEOUT).base_s == 0.1
     own = operation(load(changed("retry:\n", "retry:\n  rate_limited: {base: 300ms}\n")), "pay")
-    assert own.retry_rule(Reading.RATE_LIMITED) == RetryRule(3, Jitter.FULL, 0.3, 5.0)
+    assert own.retry_rule(ResultClass.RATE_LIMITED) == RetryRule(3, Jitter.FULL, 0.3, 5.0)
 
 
 def test_a_class_inherits_from_the_default_and_an_operation_from_its_provider():
@@ -177,14 +185,14 @@ def test_a_class_inherits_from_the_default_and_an_operation_from_its_provider():
     text = changed("    kind: sale\n", "    kind: sale\n    retry: {default: {attempts: 2}}\n", text)
     policy = operation(load(text), "pay")
     assert policy.retry_default == RetryRule(2, Jitter.FULL, 0.1, 5.0)
-    assert policy.retry_rule(Reading.PROVIDER_TIMEOUT) == RetryRule(2, Jitter.EQUAL, 0.1, 5.0)
+    assert policy.retry_rule(ResultClass.PROVIDER_TIMEOUT) == RetryRule(2, Jitter.EQUAL, 0.1, 5.0)
 
 
 def test_timeouts_and_resolution_merge_key_by_key():
     own = "    kind: sale\n    timeouts: {first_byte: 20s}\n    resolve: {settle: 1h}\n"
     policy = operation(load(changed("    kind: sale\n", own)), "pay")
     assert policy.timeouts == Timeouts(first_byte_s=20.0)
-    assert policy.resolve == Resolve(settle_s=3600.0)
+    assert policy.resolve == ResolutionRules(settle_s=3600.0)
     text = changed("resend_for: 2m}", "resend_for: 2m, action_expires: 2h}")
     assert operation(load(text), "pay").resolve.action_expires_s == 7200.0
 
@@ -204,9 +212,9 @@ def test_rows_keep_their_names_conditions_and_effects():
     assert (first.name, second.name) == ("classify[0]", "classify[1]")
     assert first.status_codes == frozenset({409, *range(500, 600)})
     assert first.headers == (("x-hint", "No"),)
-    assert (first.reading, first.effect) == (Reading.TEMPORARY_PROVIDER_ERROR, Effect.POSSIBLE)
+    assert (first.result_class, first.effect) == (ResultClass.TEMPORARY_PROVIDER_ERROR, Effect.POSSIBLE)
     assert [row.name for row in policy.classify.answers] == ["answers.payment[0]", "answers.payment[1]"]
-    assert second.table == {"stolen_card": Reading.ISSUER_HARD_DECLINE, "no_funds": Reading.ISSUER_SOFT_DECLINE}
+    assert second.table == {"stolen_card": ResultClass.ISSUER_HARD_DECLINE, "no_funds": ResultClass.ISSUER_SOFT_DECLINE}
 
 
 def test_a_row_may_say_that_its_answer_is_not_kept_under_the_key():
@@ -232,18 +240,20 @@ def test_an_operation_may_say_that_no_event_tells_of_it():
 
 def test_another_payment_while_the_customer_must_act_is_the_policys_choice():
     text = changed("    kind: sale\n", "    kind: sale\n    intent: order\n    during_action: block\n")
-    assert operation(load(text), "pay").during_action is Again.BLOCK
+    assert operation(load(text), "pay").during_action is RepeatPaymentRule.BLOCK
 
 
 def test_credentials_are_names_of_variables():
     oauth2 = "{token: POST /v1/token, client_id: env:ID, client_secret: env:SECRET, scope: pay}"
     policy = operation(load(f"credentials: {{header: {{X-Key: env:KEY}}, oauth2: {oauth2}}}\n" + MINIMAL), "pay")
-    assert policy.credentials == Credentials((("X-Key", "KEY"),), OAuth2("POST", "/v1/token", "ID", "SECRET", "pay"))
+    assert policy.credentials == BackgroundCredentials(
+        (("X-Key", "KEY"),), OAuth2("POST", "/v1/token", "ID", "SECRET", "pay")
+    )
 
 
 def test_an_operations_own_link_comes_before_its_providers():
     text = 'dashboard: "https://bank.test/p/{reference}"\n' + MINIMAL
-    values = Values(an_operation(reference="p/1"), {})
+    values = TemplateValues(an_operation(reference="p/1"), {})
 
     def link(text: str) -> str | None:
         found = operation(load(text), "pay").dashboard
@@ -257,7 +267,7 @@ def test_an_operations_own_link_comes_before_its_providers():
 
 def test_an_operation_may_refuse_the_stamp():
     text = "stamp: body:metadata.paywitness\n" + MINIMAL
-    assert operation(load(text), "pay").stamp == Place(PlaceKind.BODY, "metadata.paywitness")
+    assert operation(load(text), "pay").stamp == FieldRef(FieldKind.BODY, "metadata.paywitness")
     assert operation(load(changed("    kind: sale\n", "    kind: sale\n    stamp: none\n", text)), "pay").stamp is None
 
 

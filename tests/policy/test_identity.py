@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from proxy.policy.identity import changes_between, identity_changes
+from paywitness.policy.identity_rules import identity_changes, identity_changes_between
 from tests.policy.texts import MINIMAL, changed, load
 
 BASE = load(MINIMAL)
@@ -100,5 +100,7 @@ def test_a_new_operation_may_come_beside_the_old_ones_but_not_take_their_calls()
 
 def test_identity_is_plain_json_that_a_journal_can_keep():
     kept = json.loads(json.dumps(BASE.identity))
-    assert changes_between(kept, BASE.identity) == []
-    assert changes_between(kept, load(changed("provider: bank", "provider: bank\nmerchant: shop")).identity) != []
+    assert identity_changes_between(kept, BASE.identity) == []
+    assert (
+        identity_changes_between(kept, load(changed("provider: bank", "provider: bank\nmerchant: shop")).identity) != []
+    )

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.classify import Asked, classify
-from proxy.core.errors import PolicyError
-from proxy.core.evidence import Evidence, NetworkPhase, Response
-from proxy.core.inquiry import Inquiry, filled_body, read_inquiry
-from proxy.core.operation import Found, Operation
-from proxy.core.policy import Policy
-from proxy.core.reading import Reading
-from proxy.core.template import Values
+from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.errors import PolicyError
+from paywitness.core.evidence import Evidence, NetworkPhase, Response
+from paywitness.core.inquiry import Inquiry, filled_body, read_inquiry
+from paywitness.core.operation import FindingKind, Operation
+from paywitness.core.policy import Policy
+from paywitness.core.result import ResultClass
+from paywitness.core.template import TemplateValues
 from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
 
 SEARCH = """\
@@ -32,14 +32,14 @@ PAY = operation(load(TEXT), "pay")
 BY_REFERENCE, BY_SEARCH = PAY.inquiries
 
 
-def values(sent: Operation, tree: object = None) -> Values:
-    return Values(sent, {}, {"order": {"id": "A/1"}} if tree is None else tree)
+def values(sent: Operation, tree: object = None) -> TemplateValues:
+    return TemplateValues(sent, {}, {"order": {"id": "A/1"}} if tree is None else tree)
 
 
-def seen(inquiry: Inquiry, body: object, sent: Operation | None = None, policy: Policy = PAY) -> Found:
+def seen(inquiry: Inquiry, body: object, sent: Operation | None = None, policy: Policy = PAY) -> FindingKind:
     evidence = Evidence(NetworkPhase.COMPLETE, 1, None, Response(200, b"", (), json.dumps(body).encode()), "", 0.1)
     filled = values(sent or an_operation())
-    return read_inquiry(inquiry, evidence, policy.classify, Asked(), filled).finding.found
+    return read_inquiry(inquiry, evidence, policy.classify, ExpectedPayment(), filled).finding.kind
 
 
 def test_inquiries_keep_their_order_names_and_pace():
@@ -60,16 +60,16 @@ def test_an_inquiry_is_filled_from_the_operation_and_encoded():
 def test_an_object_is_found_among_others_by_the_operations_own_id():
     ours = {"status": "paid", "metadata": {"paywitness": "op_1"}}
     other = {"status": "paid", "metadata": {"paywitness": "op_2"}}
-    assert seen(BY_SEARCH, {"data": [other, ours]}) is Found.HIT
-    assert seen(BY_SEARCH, {"data": [other]}) is Found.MISSED
-    assert seen(BY_SEARCH, {"data": [other], "has_more": True}) is Found.FAILED
-    assert seen(BY_SEARCH, {"data": [ours, ours]}) is Found.FAILED
+    assert seen(BY_SEARCH, {"data": [other, ours]}) is FindingKind.HIT
+    assert seen(BY_SEARCH, {"data": [other]}) is FindingKind.MISSED
+    assert seen(BY_SEARCH, {"data": [other], "has_more": True}) is FindingKind.FAILED
+    assert seen(BY_SEARCH, {"data": [ours, ours]}) is FindingKind.FAILED
 
 
 def test_what_cannot_be_looked_for_is_neither_asked_nor_missed():
     unquotable = an_operation(stamp="a\\")
     assert BY_SEARCH.target(values(unquotable)) is None
-    assert seen(BY_SEARCH, {"data": []}, unquotable) is Found.FAILED
+    assert seen(BY_SEARCH, {"data": []}, unquotable) is FindingKind.FAILED
 
 
 def test_a_file_read_again_gives_equal_inquiries():
@@ -97,7 +97,7 @@ def test_a_cancel_knows_its_request_and_what_shows_that_it_worked():
         (("reason",), "given_up"),
         (("details", "order"), "A/1"),
     ]
-    assert [row.reading for row in cancel.read] == [Reading.CANCELLED]
+    assert [row.result_class for row in cancel.read] == [ResultClass.CANCELLED]
 
 
 def test_a_cancel_may_follow_the_schedule():
@@ -110,7 +110,7 @@ def test_a_cancel_may_follow_the_schedule():
 def test_an_operation_without_either_has_neither():
     ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
     policy = operation(load(changed(ask, "", MINIMAL)), "pay")
-    assert (policy.inquiries, policy.cancel, policy.contract.can_be_asked) == ((), None, False)
+    assert (policy.inquiries, policy.cancel, policy.contract.supports_inquiry) == ((), None, False)
 
 
 def test_a_list_may_begin_shortly_before_it_was_sent():

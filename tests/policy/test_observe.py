@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli.greeting import greeting
-from proxy.core.classify import Asked, classify
-from proxy.core.inquiry import read_object
-from proxy.core.operation import Found
-from proxy.core.policy import Policy
-from proxy.core.reading import Classification, Observed, Reading
-from proxy.policy.book import PolicyBook
-from proxy.policy.describe import describe_provider
-from proxy.policy.explain import Supposed, explain
-from proxy.policy.watch import changes_between
-from proxy.settings import Settings
-from proxy.workbench.policy_cases import run_policies
-from tests.core.making import answered, response
+from paywitness.cli.run import startup_lines
+from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.inquiry import read_object
+from paywitness.core.operation import FindingKind
+from paywitness.core.policy import Policy
+from paywitness.core.result import Classification, ResultClass, ShadowMatch
+from paywitness.policy.book import PolicyBook
+from paywitness.policy.check import describe_provider
+from paywitness.policy.explain import FailureScenario, explain
+from paywitness.policy.watch import book_changes
+from paywitness.settings import Settings
+from paywitness.tools.policy_test.case_runner import run_case_files
+from tests.core.samples import answered, response
 from tests.policy.bad_files import problems_of
 from tests.policy.test_fallbacks import FIRST, OTHER, problems_in
 from tests.policy.texts import MINIMAL, changed, load
@@ -42,26 +42,26 @@ def read(text: str, body: object, status: int = 200) -> Classification:
 
 def test_a_row_that_is_only_watched_is_told_and_the_rows_below_it_decide() -> None:
     found = read(TWO, {"status": "paid", "id": "p1"})
-    assert (found.reading, found.rule) == (Reading.SUCCEEDED, "answers.payment[2]")
-    assert found.observed == Observed("answers.payment[0]", Reading.PENDING)
+    assert (found.result_class, found.rule) == (ResultClass.SUCCEEDED, "answers.payment[2]")
+    assert found.shadow_match == ShadowMatch("answers.payment[0]", ResultClass.PENDING)
 
 
 def test_the_first_of_those_watched_is_told_and_no_row_that_does_not_match() -> None:
     found = read(TWO, {"status": "odd", "id": "p1"})
-    assert (found.reading, found.rule) == (Reading.UNKNOWN_OUTCOME, "unrecognised_2xx")
-    assert found.observed == Observed("answers.payment[1]", Reading.FAILED)
-    assert read(TWO, {"status": "odd"}).observed is None
+    assert (found.result_class, found.rule) == (ResultClass.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    assert found.shadow_match == ShadowMatch("answers.payment[1]", ResultClass.FAILED)
+    assert read(TWO, {"status": "odd"}).shadow_match is None
 
 
 def test_a_watched_row_below_the_one_that_matches_would_not_have_been_asked() -> None:
-    assert read(changed(PAID, PAID + WATCHED), {"status": "paid", "id": "p1"}).observed is None
+    assert read(changed(PAID, PAID + WATCHED), {"status": "paid", "id": "p1"}).shadow_match is None
 
 
 def test_an_answer_is_read_as_if_the_watched_rows_were_not_there() -> None:
     for body in ({"status": "paid", "id": "p1"}, {"status": "refused", "reason": "no_funds", "id": "p1"}, {}, None):
         for status in (200, 402, 500):
             with_them, without = read(TWO, body, status), read(MINIMAL, body, status)
-            assert (with_them.reading, with_them.effect) == (without.reading, without.effect)
+            assert (with_them.result_class, with_them.effect) == (without.result_class, without.effect)
             assert (with_them.lost, with_them.reference) == (without.lost, without.reference)
 
 
@@ -69,8 +69,8 @@ def test_an_inquiry_passes_it_over_too() -> None:
     policy = pay(TWO)
     shown = {"status": "odd", "id": "p1"}
     rows = policy.inquiries[0].answers
-    seen = read_object("ask[0]", rows, policy.classify, Asked(), response(200, shown), shown)
-    assert seen.finding.found is Found.FAILED
+    seen = read_object("ask[0]", rows, policy.classify, ExpectedPayment(), response(200, shown), shown)
+    assert seen.finding.kind is FindingKind.FAILED
 
 
 def test_a_success_that_is_only_watched_is_none() -> None:
@@ -91,10 +91,10 @@ def test_it_is_described_and_explained() -> None:
     lines = [line.strip() for line in describe_provider(load(text))]
     assert "mode: observe: calls pass as they came; what would have been decided is counted" in lines
     assert "rows only observed, and passed over: answers.payment[0], answers.payment[1]" in lines
-    told = explain(pay(text), Supposed(Reading.PENDING)).lines
+    told = explain(pay(text), FailureScenario(ResultClass.PENDING)).lines
     assert "  row:      answers.payment[0] reads pending (observe: passed over)" in told
     assert any(line.startswith("  mode:     observe: calls pass") for line in told)
-    plain = explain(pay(MINIMAL), Supposed(Reading.PENDING)).lines
+    plain = explain(pay(MINIMAL), FailureScenario(ResultClass.PENDING)).lines
     assert not any("observe" in line for line in plain)
 
 
@@ -112,7 +112,7 @@ def test_a_case_reaches_a_watched_row_and_may_expect_it(tmp_path: Path, expected
         "cases:\n  - request: {send: POST /v1/payments, body: {amount: 1, currency: EUR}}\n"
         f"    response: {{body: {{status: paid}}}}\n    expect: {{row: 'answers.payment[2]', observed: '{expected}'}}\n"
     )
-    (run,) = run_policies([tmp_path / "bank.yaml"])
+    (run,) = run_case_files([tmp_path / "bank.yaml"])
     assert run.ok is passes, run
     missing = {rule.name for rule in run.coverage.missing}
     assert "answers.payment[0]" not in missing
@@ -121,12 +121,12 @@ def test_a_case_reaches_a_watched_row_and_may_expect_it(tmp_path: Path, expected
 
 def test_a_reload_tells_what_is_only_observed_and_what_no_longer_is() -> None:
     before, after = PolicyBook.of([load(MINIMAL)]), PolicyBook.of([load("mode: observe\n" + MINIMAL)])
-    assert "bank: only observed from now on" in changes_between(before, after)
-    assert "bank: in force again" in changes_between(after, before)
+    assert "bank: only observed from now on" in book_changes(before, after)
+    assert "bank: in force again" in book_changes(after, before)
 
 
 def test_a_start_tells_what_is_only_observed() -> None:
     settings = Settings(Path())
-    lines = greeting(settings, PolicyBook.of([load("mode: observe\n" + MINIMAL)]), 0)
+    lines = startup_lines(settings, PolicyBook.of([load("mode: observe\n" + MINIMAL)]), 0)
     assert "Only observed, so calls pass as they came and nothing guards them: bank" in lines
-    assert not any("observed" in line for line in greeting(settings, PolicyBook.of([load(MINIMAL)]), 0))
+    assert not any("observed" in line for line in startup_lines(settings, PolicyBook.of([load(MINIMAL)]), 0))

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.call import Priority
-from proxy.core.money import Money
-from proxy.core.policy import Policy
-from proxy.core.priority import priority_of
-from proxy.core.reading import Reading
-from proxy.policy.check import check
-from proxy.policy.explain import Supposed, explain
+from paywitness.core.call import Priority
+from paywitness.core.money import Money
+from paywitness.core.policy import Policy, priority_of
+from paywitness.core.result import ResultClass
+from paywitness.policy.check import check
+from paywitness.policy.explain import FailureScenario, explain
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, changed, load, operation
 
@@ -97,7 +96,7 @@ def test_check_and_explain_tell_them(tmp_path: Path) -> None:
     assert told(ROWS + MINIMAL) == [said]
     own = "priority: high where urgent == `true`, else low where below 100 JPY, else high"
     assert told(changed("    kind: sale\n", OWN)) == [own]
-    lines = explain(policy_of(ROWS + MINIMAL), Supposed(Reading.NETWORK_READ_TIMEOUT)).lines
+    lines = explain(policy_of(ROWS + MINIMAL), FailureScenario(ResultClass.NETWORK_READ_TIMEOUT)).lines
     assert f"  {said}" in lines
 
 
@@ -110,10 +109,10 @@ def test_a_file_none_of_whose_operations_has_an_amount_cannot_go_by_amounts() ->
 
 
 def test_explain_tells_what_a_retry_costs_where_there_is_one() -> None:
-    def told(reading: Reading) -> list[str]:
-        lines = explain(policy_of(MINIMAL), Supposed(reading)).lines
+    def told(reading: ResultClass) -> list[str]:
+        lines = explain(policy_of(MINIMAL), FailureScenario(reading)).lines
         return [line.strip().partition("; ")[0] for line in lines if line.strip().startswith("budget:")]
 
-    assert told(Reading.NETWORK_READ_TIMEOUT) == ["budget:   if it allows a retry of cost 4"]
-    assert told(Reading.RATE_LIMITED) == ["budget:   if it allows a retry of cost 1"]
-    assert told(Reading.ISSUER_HARD_DECLINE) == []
+    assert told(ResultClass.NETWORK_READ_TIMEOUT) == ["budget:   if it allows a retry of cost 4"]
+    assert told(ResultClass.RATE_LIMITED) == ["budget:   if it allows a retry of cost 1"]
+    assert told(ResultClass.ISSUER_HARD_DECLINE) == []

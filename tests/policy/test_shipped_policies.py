@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.body import Encoding, decode
-from proxy.core.classify import Asked, classify
-from proxy.core.evidence import Evidence, NetworkPhase, Response
-from proxy.core.money import Money
-from proxy.core.policy import Policy
-from proxy.core.reading import Effect, Reading
-from proxy.policy.book import load_directory
-from proxy.policy.check import check
-from proxy.policy.shipped import shipped_directory
+from paywitness.core.bodies.tree import Encoding, decode
+from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.evidence import Evidence, NetworkPhase, Response
+from paywitness.core.money import Money
+from paywitness.core.policy import Policy
+from paywitness.core.result import Effect, ResultClass
+from paywitness.policy.book import load_directory
+from paywitness.policy.check import check
+from paywitness.policy.shipped_policies import shipped_directory
 from tests.policy.texts import operation
 
 BOOK = load_directory(shipped_directory())
@@ -28,9 +28,11 @@ def answered(status_code: int, body: object, *headers: tuple[bytes, bytes]) -> E
     return Evidence(NetworkPhase.COMPLETE, 100, None, response, "", 0.1)
 
 
-def read(policy: Policy, status_code: int, body: object, *headers: tuple[bytes, bytes]) -> tuple[Reading, Effect, str]:
+def read(
+    policy: Policy, status_code: int, body: object, *headers: tuple[bytes, bytes]
+) -> tuple[ResultClass, Effect, str]:
     found = classify(answered(status_code, body, *headers), policy.classify)
-    return found.reading, found.effect, found.rule
+    return found.result_class, found.effect, found.rule
 
 
 def error(**members: object) -> dict[str, object]:
@@ -117,20 +119,20 @@ INVALID = "invalid_request_error"
     ],
 )
 def test_acme_is_read(name, status_code, body, reading, effect, rule):
-    assert read(operation(ACME, name), status_code, body) == (Reading(reading), Effect(effect), rule)
+    assert read(operation(ACME, name), status_code, body) == (ResultClass(reading), Effect(effect), rule)
 
 
 def test_acmes_key_in_use_is_not_taken_for_a_conflict():
     body = error(type="idempotency_error", code="idempotency_key_in_use")
-    assert read(operation(ACME, "sale"), 409, body)[0] is Reading.IDEMPOTENCY_IN_FLIGHT
+    assert read(operation(ACME, "sale"), 409, body)[0] is ResultClass.IDEMPOTENCY_IN_FLIGHT
 
 
 def test_acmes_answer_over_another_amount_is_doubt():
-    asked = Asked(Money(1099, "EUR"))
+    asked = ExpectedPayment(Money(1099, "EUR"))
     rules = operation(ACME, "sale").classify
     body = {"id": "ch_1", "status": "succeeded", "amount": 1099, "currency": "eur"}
     fitting = classify(answered(200, body), rules, asked)
-    assert (fitting.reading, fitting.reference) == (Reading.SUCCEEDED, "ch_1")
+    assert (fitting.result_class, fitting.reference) == (ResultClass.SUCCEEDED, "ch_1")
     for wrong in ({"amount": 999}, {"currency": "usd"}):
         assert classify(answered(200, {**body, **wrong}), rules, asked).effect is Effect.POSSIBLE
 
@@ -183,10 +185,10 @@ def test_all_47_decline_codes_of_stripe_have_their_bucket():
 def test_a_decline_of_stripe_ends_without_effect_or_is_asked_about(code):
     reading, effect, _ = read(operation(STRIPE, "sale"), 402, error(type="card_error", decline_code=code))
     if code == "duplicate_transaction":
-        assert (reading, effect) == (Reading.ALREADY_DONE, Effect.POSSIBLE)
+        assert (reading, effect) == (ResultClass.ALREADY_DONE, Effect.POSSIBLE)
     else:
         assert effect is Effect.NONE
-        assert (reading is Reading.REQUIRES_ACTION) == (code == "authentication_required")
+        assert (reading is ResultClass.REQUIRES_ACTION) == (code == "authentication_required")
 
 
 BLOCKED = {"latest_charge": {"outcome": {"type": "blocked"}}}
@@ -257,14 +259,14 @@ BLOCKED = {"latest_charge": {"outcome": {"type": "blocked"}}}
     ],
 )
 def test_stripe_is_read(name, status_code, body, reading, effect):
-    assert read(operation(STRIPE, name), status_code, body)[:2] == (Reading(reading), Effect(effect))
+    assert read(operation(STRIPE, name), status_code, body)[:2] == (ResultClass(reading), Effect(effect))
 
 
 def test_stripes_hint_is_believed_where_nothing_is_stored_and_nowhere_else():
     hint = (b"Stripe-Should-Retry", b"true")
     sale = operation(STRIPE, "sale")
-    assert read(sale, 409, error(type="invalid_request_error"), hint)[0] is Reading.IDEMPOTENCY_IN_FLIGHT
-    assert read(sale, 500, error(type="api_error"), hint)[:2] == (Reading.TEMPORARY_PROVIDER_ERROR, Effect.POSSIBLE)
+    assert read(sale, 409, error(type="invalid_request_error"), hint)[0] is ResultClass.IDEMPOTENCY_IN_FLIGHT
+    assert read(sale, 500, error(type="api_error"), hint)[:2] == (ResultClass.TEMPORARY_PROVIDER_ERROR, Effect.POSSIBLE)
 
 
 @pytest.mark.parametrize(

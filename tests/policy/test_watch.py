@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.policy.book import load_directory
-from proxy.policy.watch import PolicyWatch, Rejected, Reloaded, Unchanged
+from paywitness.policy.book import load_directory
+from paywitness.policy.watch import BookRejected, BookReloaded, BookUnchanged, PolicyWatch
 from tests.policy.texts import MINIMAL, changed
 
 RETRIES = changed("attempts: 3", "attempts: 5")
@@ -27,43 +27,43 @@ def watch(directory):
 
 
 def test_nothing_new_is_nothing_new(watch):
-    assert watch.poll() == Unchanged()
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
+    assert watch.poll() == BookUnchanged()
 
 
 def test_a_good_edit_makes_the_next_book(watch, directory):
     before = watch.book
     (directory / "bank.yaml").write_text(RETRIES)
     found = watch.poll()
-    assert isinstance(found, Reloaded)
+    assert isinstance(found, BookReloaded)
     assert found.book is watch.book is not before
     assert found.book.providers["bank"].policies[0].retry_default.attempts == 5
     old, new = before.providers["bank"].revision, found.book.providers["bank"].revision
     assert found.changes == (f"bank: revision {old} -> {new}",)
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
 
 
 def test_an_edit_between_loading_and_the_first_look_is_not_missed(directory):
     book = load_directory(directory)
     (directory / "bank.yaml").write_text(RETRIES)
-    assert isinstance(PolicyWatch(directory, book).poll(), Reloaded)
+    assert isinstance(PolicyWatch(directory, book).poll(), BookReloaded)
 
 
 def test_a_changed_comment_changes_nothing(watch, directory):
     (directory / "bank.yaml").write_text("# hello\n" + MINIMAL)
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
 
 
 def test_a_bad_edit_is_rejected_once_and_the_last_good_book_stays(watch, directory):
     before = watch.book
     (directory / "bank.yaml").write_text(changed("kind: sale", "kind: sail"))
     found = watch.poll()
-    assert isinstance(found, Rejected)
+    assert isinstance(found, BookRejected)
     assert "operations.pay.kind: found 'sail'" in found.problems[0]
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
     assert watch.book is before
     (directory / "bank.yaml").write_text(changed("kind: sale", "kind: sold"))
-    assert isinstance(watch.poll(), Rejected)
+    assert isinstance(watch.poll(), BookRejected)
 
 
 def test_an_edit_taken_back_is_a_reload_without_changes(watch, directory):
@@ -72,31 +72,31 @@ def test_an_edit_taken_back_is_a_reload_without_changes(watch, directory):
     watch.poll()
     (directory / "bank.yaml").write_text(MINIMAL)
     found = watch.poll()
-    assert isinstance(found, Reloaded)
+    assert isinstance(found, BookReloaded)
     assert found.changes == ()
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
     (directory / "bank.yaml").write_text(bad)
-    assert isinstance(watch.poll(), Rejected), "a mistake that comes back is told again"
+    assert isinstance(watch.poll(), BookRejected), "a mistake that comes back is told again"
 
 
 def test_one_bad_file_keeps_all_of_the_new_book_out(watch, directory):
     (directory / "bank.yaml").write_text(RETRIES)
     (directory / "other.yaml").write_text("provider: other\n")
-    assert isinstance(watch.poll(), Rejected)
+    assert isinstance(watch.poll(), BookRejected)
     assert watch.book.providers["bank"].policies[0].retry_default.attempts == 3
 
 
 def test_an_edit_that_changes_identity_is_refused_unless_the_file_accepts_it(watch, directory):
     (directory / "bank.yaml").write_text(ANOTHER_KEY)
     found = watch.poll()
-    assert isinstance(found, Rejected)
+    assert isinstance(found, BookRejected)
     assert found.problems == (
         f"{directory}/bank.yaml: operations.pay.account: was [const:main], is [const:main, header:X-Shop]; "
         "calls would change their identity: to mean it, write 'identity_change: accepted'",
     )
     (directory / "bank.yaml").write_text("identity_change: accepted\n" + ANOTHER_KEY)
     accepted = watch.poll()
-    assert isinstance(accepted, Reloaded)
+    assert isinstance(accepted, BookReloaded)
     assert accepted.changes[1] == (
         "bank: identity changed: operations.pay.account: was [const:main], is [const:main, header:X-Shop]"
     )
@@ -105,26 +105,26 @@ def test_an_edit_that_changes_identity_is_refused_unless_the_file_accepts_it(wat
 def test_a_provider_does_not_vanish_unasked(watch, directory):
     (directory / "other.yaml").write_text("hosts: [other.test]\n" + changed("provider: bank", "provider: other"))
     found = watch.poll()
-    assert isinstance(found, Reloaded)
+    assert isinstance(found, BookReloaded)
     assert found.changes[0].startswith("other: new, revision ")
     (directory / "bank.yaml").unlink()
     gone = watch.poll()
-    assert isinstance(gone, Rejected)
+    assert isinstance(gone, BookRejected)
     assert "provider bank is gone" in gone.problems[0]
     text = (directory / "other.yaml").read_text()
     (directory / "other.yaml").write_text("identity_change: accepted\n" + text)
     accepted = watch.poll()
-    assert isinstance(accepted, Reloaded)
+    assert isinstance(accepted, BookReloaded)
     assert "bank: gone" in accepted.changes
 
 
 def test_an_emptied_or_removed_directory_is_rejected_once(watch, directory):
     (directory / "bank.yaml").unlink()
-    assert isinstance(watch.poll(), Rejected)
-    assert watch.poll() == Unchanged()
+    assert isinstance(watch.poll(), BookRejected)
+    assert watch.poll() == BookUnchanged()
     directory.rmdir()
-    assert isinstance(watch.poll(), Rejected)
-    assert watch.poll() == Unchanged()
+    assert isinstance(watch.poll(), BookRejected)
+    assert watch.poll() == BookUnchanged()
     assert list(watch.book.providers) == ["bank"]
 
 
@@ -144,8 +144,8 @@ def mounted(tmp_path: Path, version: str, text: str) -> None:
 def test_a_config_map_swapped_by_symbolic_links_is_seen(tmp_path):
     mounted(tmp_path, "2026_01_01", MINIMAL)
     watch = PolicyWatch(tmp_path, load_directory(tmp_path))
-    assert watch.poll() == Unchanged()
+    assert watch.poll() == BookUnchanged()
     mounted(tmp_path, "2026_01_02", RETRIES)
     found = watch.poll()
-    assert isinstance(found, Reloaded)
+    assert isinstance(found, BookReloaded)
     assert found.book.providers["bank"].policies[0].retry_default.attempts == 5

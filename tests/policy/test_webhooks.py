@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.notice import Finder, NoticeRules, notices_in, object_and_rows
-from proxy.policy.book import load_directory
-from proxy.policy.describe import describe_contract
-from proxy.policy.shipped import shipped_directory
-from proxy.policy.webhooks import HINT_ONLY, REQUIRED
-from proxy.policy.webhooks import SCHEMES as ALLOWED
-from proxy.schemes.named import SCHEMES, scheme_named
+from paywitness.core.webhook_event import MatchKey, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.policy.blocks.webhook import HINT_ONLY, REQUIRED_OPTIONS
+from paywitness.policy.blocks.webhook import SCHEMES as ALLOWED
+from paywitness.policy.book import load_directory
+from paywitness.policy.check import describe_contract
+from paywitness.policy.shipped_policies import shipped_directory
+from paywitness.webhook_signatures.registry import SCHEMES, scheme_named
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, changed, load, operation
 
@@ -32,8 +32,8 @@ webhook:
 """
 
 
-def rules_of(block: str) -> NoticeRules:
-    found = load(block + MINIMAL).notices
+def rules_of(block: str) -> WebhookRules:
+    found = load(block + MINIMAL).webhook_rules
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def test_a_block_becomes_rules():
     assert rules.options == {"header": "X-Signature", "encoding": "base64", "timestamp_header": "none", "prefix": ""}
     assert rules.secrets == {"acct_1": ("ONE", "ONE_OLD"), "acct_2": ("TWO",)}
     assert rules.tolerance_s == 60.0
-    assert [finder for finder, _ in rules.find] == [Finder.CLIENT_KEY, Finder.INTENT]
+    assert [finder for finder, _ in rules.find] == [MatchKey.CLIENT_KEY, MatchKey.INTENT]
     assert [row.name for row in rules.read] == ["webhook.read[0]"]
     assert (rules.reply, rules.relay) == ("[accepted]", "https://shop.test/hooks?from=bank")
     assert rules.refuse_with == 498
@@ -53,9 +53,9 @@ def test_a_block_becomes_rules():
 def test_a_delivery_is_read_by_them():
     rules = rules_of(BLOCK)
     event = {"code": "OK", "id": 7, "order": "A-1", "merchant": "acct_1", "object": {"kind": "payment"}}
-    (notice,) = notices_in(rules, {"items": [event]})
-    assert (notice.event_id, notice.account, notice.names) == ("OK:7", "acct_1", ((Finder.CLIENT_KEY, "A-1"),))
-    shown, rows = object_and_rows(rules, event)
+    (notice,) = webhook_events_in(rules, {"items": [event]})
+    assert (notice.event_id, notice.account, notice.match_values) == ("OK:7", "acct_1", ((MatchKey.CLIENT_KEY, "A-1"),))
+    shown, rows = object_and_rules(rules, event)
     assert shown == {"kind": "payment"}
     assert [row.name for row in rows] == ["answers.payment[0]", "answers.payment[1]"]
 
@@ -74,7 +74,7 @@ def test_the_schemes_that_are_in_force_are_those_that_exist():
     required = {
         name: tuple(option.name for option in known.options if option.required) for name, known in SCHEMES.items()
     }
-    assert {name: options for name, options in required.items() if options} == REQUIRED
+    assert {name: options for name, options in required.items() if options} == REQUIRED_OPTIONS
     assert tuple(name for name, known in SCHEMES.items() if known.hint_only) == HINT_ONLY
 
 
@@ -147,7 +147,7 @@ def test_an_id_may_stand_in_a_header_beside_parts_of_the_event():
     event = {"event": "payment.captured"}
 
     def ids(*headers: tuple[bytes, bytes]) -> list[str]:
-        return [notice.event_id for notice in notices_in(rules, event, headers)]
+        return [notice.event_id for notice in webhook_events_in(rules, event, headers)]
 
     named = (b"x-razorpay-event-id", b" evt_1 ")
     assert ids(named) == ["evt_1:payment.captured"]
@@ -184,20 +184,20 @@ def test_a_contract_says_where_an_event_is_only_a_hint():
 
 def test_a_hint_needs_no_rows_and_is_not_waited_for():
     provider = load(HINT.format("{unsigned: {body: form}}", ", hint: true") + MINIMAL)
-    assert provider.notices is not None
-    assert (provider.notices.hint, provider.notices.secrets) == (True, {"": ()})
+    assert provider.webhook_rules is not None
+    assert (provider.webhook_rules.hint, provider.webhook_rules.secrets) == (True, {"": ()})
     assert not operation(provider, "pay").contract.webhook_expected
     signed = load(HINT.format("xendit", ", secrets: [env:S], hint: true") + MINIMAL)
-    assert signed.notices is not None
-    assert (signed.notices.hint, signed.notices.secrets) == (True, {"": ("S",)})
+    assert signed.webhook_rules is not None
+    assert (signed.webhook_rules.hint, signed.webhook_rules.secrets) == (True, {"": ("S",)})
     assert not operation(signed, "pay").contract.webhook_expected
 
 
 def test_without_the_word_an_event_is_evidence_and_is_waited_for():
     for more in (", secrets: [env:S], answer: payment", ", secrets: [env:S], answer: payment, hint: false"):
         provider = load(HINT.format("xendit", more) + MINIMAL)
-        assert provider.notices is not None
-        assert not provider.notices.hint
+        assert provider.webhook_rules is not None
+        assert not provider.webhook_rules.hint
         assert operation(provider, "pay").contract.webhook_expected
 
 
@@ -239,12 +239,12 @@ def test_secrets_are_lists_of_variables(secrets, said):
 # -- the shipped ones -------------------------------------------------------------------------------------------------
 
 BOOK = load_directory(shipped_directory())
-STRIPE, ACME = BOOK.providers["stripe"].notices, BOOK.providers["acme"].notices
+STRIPE, ACME = BOOK.providers["stripe"].webhook_rules, BOOK.providers["acme"].webhook_rules
 
 
-def found_by(rules: NoticeRules | None, event: object) -> list[tuple[str, str]]:
+def found_by(rules: WebhookRules | None, event: object) -> list[tuple[str, str]]:
     assert rules is not None
-    return [(str(finder), value) for notice in notices_in(rules, event) for finder, value in notice.names]
+    return [(str(finder), value) for notice in webhook_events_in(rules, event) for finder, value in notice.match_values]
 
 
 def stripe_event(type: str, **members: object) -> dict[str, object]:
@@ -274,7 +274,7 @@ def test_stripes_created_event_is_no_failure():
     rules = STRIPE
     assert rules is not None
     event = stripe_event("payment_intent.created", object="payment_intent", status="requires_payment_method")
-    shown, rows = object_and_rows(rules, event)
+    shown, rows = object_and_rules(rules, event)
     assert all(row.when is None or not row.when(shown) for row in rows)
 
 
@@ -284,6 +284,6 @@ def test_acmes_events_are_read_by_the_object_they_show(kind):
     data = {"object": kind, "id": "x_1", "metadata": {"paywitness": "op_1"}, "idempotency_key": "k"}
     event = {"id": "evt_1", "type": f"{kind}.changed", "account": None, "data": data}
     assert found_by(ACME, event) == [("operation_id", "op_1"), ("provider_key", "k"), ("reference", "x_1")]
-    shown, rows = object_and_rows(ACME, event)
+    shown, rows = object_and_rules(ACME, event)
     assert shown == data
     assert {row.name.split("[")[0] for row in rows} == {f"answers.{kind}"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.core.contract import Kind
-from proxy.core.operation import Operation
-from proxy.core.policy import Policy, Provider
-from proxy.policy.book import load_content
+from paywitness.core.contract import OperationKind
+from paywitness.core.operation import Operation
+from paywitness.core.policy import Policy, Provider
+from paywitness.policy.book import load_content
 
 MINIMAL = """\
 provider: bank
@@ -60,11 +60,11 @@ def an_operation(**changes: object) -> Operation:
         generation=1,
         provider="bank",
         operation="pay",
-        kind=Kind.SALE,
+        kind=OperationKind.SALE,
         account="a",
         client_key="client-1",
         key_source="header:Idempotency-Key",
-        names_purchase=False,
+        key_names_purchase=False,
         provider_key="provider-1",
         fingerprint="f",
         ignore=(),

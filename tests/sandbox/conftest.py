@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.sandbox.server import Sandbox, SandboxOptions
-from tests.sandbox.receiver import SECRET, Receiver
+from paywitness_sandbox.server import Sandbox, SandboxOptions
+from tests.sandbox.webhook_receiver import SECRET, Receiver
 
 
 @pytest.fixture

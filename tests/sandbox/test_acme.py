@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from proxy.sandbox.server import Sandbox, SandboxOptions
-from tests.sandbox.talk import call, charge, charge_body
+from paywitness_sandbox.server import Sandbox, SandboxOptions
+from tests.sandbox.raw_client import call, charge, charge_body
 
 
 async def post(sandbox, path: str, body: object = None, **more):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from proxy.sandbox.contract import Contract
-from tests.sandbox.talk import RESET, call, charge, charge_body, until
+from paywitness_sandbox.contract import Contract
+from tests.sandbox.raw_client import RESET, call, charge, charge_body, until
 
 STORING = [Contract.REPLAYED, Contract.REEXECUTED, Contract.NOT_STORED]
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from proxy.sandbox.catalogue import FAULTS
-from tests.sandbox.talk import SILENCE, call, charge, until
+from paywitness_sandbox.faults.catalogue import FAULTS
+from tests.sandbox.raw_client import SILENCE, call, charge, until
 
 
 async def control(sandbox, method: str, path: str, body: object = None):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.sandbox.control import ACTS, HEADERS_HELP, ROUTES_HELP
-from proxy.sandbox.outcomes import DESTINATIONS_HELP, TOKENS_HELP
-from proxy.sandbox.schedule import KNOWN as SCHEDULE_KEYS
-from proxy.sandbox.webhooks.endpoint import KNOWN as ENDPOINT_KEYS
-from proxy.sandbox.webhooks.event import INTENT_TYPES
-from proxy.sandbox.webhooks.mode import describe_modes
+from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, TOKENS_HELP
+from paywitness_sandbox.control import ACTIONS, HEADERS_HELP, ROUTES_HELP
+from paywitness_sandbox.faults.selection import SCHEDULE_KEYS as SCHEDULE_KEYS
+from paywitness_sandbox.webhooks.endpoint import ENDPOINT_KEYS as ENDPOINT_KEYS
+from paywitness_sandbox.webhooks.endpoint import describe_modes
+from paywitness_sandbox.webhooks.events import INTENT_TYPES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sandbox.md").read_text("utf-8")
 ROWS = [*ROUTES_HELP, *HEADERS_HELP, *describe_modes(), *ENDPOINT_KEYS]
@@ -43,4 +43,4 @@ def test_every_control_route_stands_in_the_help() -> None:
         return f"{method} {'/'.join(holes)}"
 
     helped = {shape(*line.split(" ", 1)) for line in ROUTES_HELP}
-    assert helped == {f"{method} /_sandbox/{path}" for method, path in ACTS}
+    assert helped == {f"{method} /_sandbox/{path}" for method, path in ACTIONS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sandbox.talk import call
+from tests.sandbox.raw_client import call
 
 
 async def pay_out(sandbox, reference: str | None = "p-1", **more):

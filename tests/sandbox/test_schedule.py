@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from proxy.sandbox.choosing import ScheduleInForce
-from proxy.sandbox.schedule import Latency, parse_schedule
-from tests.sandbox.talk import FIN, SILENCE, call, charge, read_response, request_bytes, until
+from paywitness_sandbox.faults.selection import ActiveSchedule, Latency, parse_schedule
+from tests.sandbox.raw_client import FIN, SILENCE, call, charge, read_response, request_bytes, until
 
 
-def in_force(source: dict, *, seed: int = 1, clock=lambda: 0.0) -> ScheduleInForce:
-    return ScheduleInForce(parse_schedule(source, seed=seed, defaults={}), clock, {})
+def in_force(source: dict, *, seed: int = 1, clock=lambda: 0.0) -> ActiveSchedule:
+    return ActiveSchedule(parse_schedule(source, seed=seed, defaults={}), clock, {})
 
 
 def names_drawn(source: dict, seed: int, times: int = 200) -> list[str]:

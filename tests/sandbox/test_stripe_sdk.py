@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stripe
 
-from tests.sandbox.talk import call
+from tests.sandbox.raw_client import call
 
 DETAILS = {"amount": 1000, "currency": "eur", "confirm": True, "payment_method": "pm_card_visa"}
 

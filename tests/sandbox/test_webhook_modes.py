@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from proxy.sandbox.webhooks.mode import DEFAULTS, MEANINGS
-from tests.sandbox.receiver import SECRET
-from tests.sandbox.talk import SILENCE, call, charge, charge_body, until
+from paywitness_sandbox.webhooks.endpoint import MODE_DEFAULTS, MODE_MEANINGS
+from tests.sandbox.raw_client import SILENCE, call, charge, charge_body, until
 from tests.sandbox.test_webhooks import post, quiet, shown
+from tests.sandbox.webhook_receiver import SECRET
 
 
 async def test_the_help_names_every_mode_route_and_header(sandbox) -> None:
-    assert set(DEFAULTS) == set(MEANINGS)
+    assert set(MODE_DEFAULTS) == set(MODE_MEANINGS)
     seen = (await call(sandbox, "GET", "/_sandbox/")).json
-    assert {name.partition("(")[0] for name in seen["webhook_modes"]} == set(DEFAULTS)
+    assert {name.partition("(")[0] for name in seen["webhook_modes"]} == set(MODE_DEFAULTS)
     assert "late(delay_s=2)" in seen["webhook_modes"]
     assert "Sandbox-Webhook" in seen["request_headers"]
     assert {"PUT /_sandbox/webhooks", "POST /_sandbox/payouts/{payout}/settle"} <= set(seen["routes"])
@@ -54,7 +54,7 @@ async def test_an_early_event_that_is_not_received_is_tried_again_after_the_answ
 
 
 async def test_an_early_event_waits_for_a_silent_receiver_only_so_long(telling, receiver, monkeypatch) -> None:
-    monkeypatch.setattr("proxy.sandbox.webhooks.courier.EARLY_S_MAX", 0.1)
+    monkeypatch.setattr("paywitness_sandbox.webhooks.sender.EARLY_S_MAX", 0.1)
     receiver.silent = True
     assert (await charge(telling, webhook="early")).status_code == 200
     assert len(receiver.told) >= 1

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 import stripe
 
-from proxy.sandbox.server import SandboxOptions
-from tests.sandbox.receiver import SECRET
-from tests.sandbox.talk import call, charge, charge_body, until
+from paywitness_sandbox.server import SandboxOptions
+from tests.sandbox.raw_client import call, charge, charge_body, until
+from tests.sandbox.webhook_receiver import SECRET
 
 
 async def post(sandbox, path: str, body: object = None, **more):
@@ -250,8 +250,8 @@ async def test_stopping_does_not_wait_for_a_receiver_that_never_answers(telling,
 
 
 async def test_what_is_kept_and_what_waits_is_bounded(telling, monkeypatch) -> None:
-    monkeypatch.setattr("proxy.sandbox.webhooks.courier.EVENTS_MAX", 3)
-    monkeypatch.setattr("proxy.sandbox.webhooks.courier.ERRANDS_MAX", 2)
+    monkeypatch.setattr("paywitness_sandbox.webhooks.sender.EVENTS_MAX", 3)
+    monkeypatch.setattr("paywitness_sandbox.webhooks.sender.DELIVERIES_MAX", 2)
     for number in range(4):
         await charge(telling, f"o-{number}", webhook="late(delay_s=60)")
     seen = (await call(telling, "GET", "/_sandbox/webhooks")).json

@@ -65,7 +65,7 @@ def environment(house: House) -> dict[str, str]:
     """What `paywitness ca env` exports, read from its own lines by a shell."""
     home, proxy = house.sidecar.home, f"127.0.0.1:{house.sidecar.port}"
     policies = ("--policies", str(home / "policies"))
-    ca = [sys.executable, "-m", "proxy", "ca"]
+    ca = [sys.executable, "-m", "paywitness", "ca"]
     subprocess.run([*ca, "init", "--home", str(home), *policies], cwd=TOP, check=True, capture_output=True)
     told = subprocess.run(
         [*ca, "env", "--home", str(home), "--proxy", proxy], cwd=TOP, check=True, capture_output=True, text=True

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from proxy.core.call import Call, Headers, Priority, Wishes
-from proxy.core.operation import Outcome
-from proxy.core.reply import Problem, Reply
+from paywitness.core.call import Call, CallerOptions, Headers, Priority
+from paywitness.core.operation import Outcome
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
 from tests.simulation.history import History
 from tests.simulation.provider import WISH_HEADER
 from tests.simulation.sidecars import Fleet
@@ -224,7 +225,7 @@ class Callers:
             headers = (*headers, (b"Idempotency-Key", f"k-{key}".encode()))
         elif wish.key == "ours":
             ours = f"p-{key}"
-        wished = Wishes(key=ours, timeout_s=timeout_s, priority=priority)
+        wished = CallerOptions(key=ours, timeout_s=timeout_s, priority=priority)
         if wish.pays:
             capture = '"capture": false, ' if wish.kind == "authorization" else ""
             body = (

@@ -7,14 +7,14 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from proxy.core.contract import Kind as OperationKind
-from proxy.core.events import IncidentKind
-from proxy.core.operation import HistoryEntry, Operation, Outcome, State, Word
-from proxy.core.reply import Problem, Reply
-from proxy.sandbox.charge import Charge, Status
-from proxy.sandbox.ledger import PAYING, Entry, Kind
-from proxy.sandbox.payout import Payout, PayoutStatus
-from proxy.upstream.target import WireRequest
+from paywitness.core.contract import OperationKind as OperationKind
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, Outcome, State
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
+from paywitness.upstream.request import WireRequest
+from paywitness_sandbox.bank.ledger import PAYING, EntryKind, LedgerEntry
+from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, PayoutStatus
 from tests.simulation.callers import Told, Wish
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
@@ -28,7 +28,7 @@ FLOOR = 10 * 10  # ten floors, where trying helps
 SETTLED_S = 60.0  # nothing is worked on for so long
 ENOUGH_TO_JUDGE = 20  # wishes
 PAID_LEAST = 0.05  # of them; where the only sidecar is away for most of a short world, it was 0.18
-_OPEN_AT_PROVIDER = frozenset({Status.PROCESSING, Status.REQUIRES_ACTION, PayoutStatus.PENDING})
+_OPEN_AT_PROVIDER = frozenset({ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION, PayoutStatus.PENDING})
 _NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT})
 # By these a call says that it did nothing, whatever another one did.
 _DID_NOTHING = frozenset(
@@ -60,13 +60,16 @@ class Checkers:
 
     # -- as it happens
 
-    def line_written(self, entry: Entry) -> None:
+    def line_written(self, entry: LedgerEntry) -> None:
         """At most one effect of an order, of its capture, of its refund."""
         order = entry.order or "?"
         self._history.say("ledger", entry.kind, order, (entry.amount, entry.id, "key", entry.key))
-        if entry.kind is Kind.VOID and len([one for one in self._of(entry.charge) if one.kind is Kind.VOID]) > 1:
+        if (
+            entry.kind is EntryKind.VOID
+            and len([one for one in self._of(entry.charge) if one.kind is EntryKind.VOID]) > 1
+        ):
             self._history.violated("one effect", order, f"{entry.charge} is voided twice")
-        if entry.kind in {Kind.VOID, Kind.REVERSAL}:
+        if entry.kind in {EntryKind.VOID, EntryKind.REVERSAL}:
             return
         count = len(self._standing(order, entry.kind))
         if count > 1:
@@ -156,7 +159,7 @@ class Checkers:
         for operation in operations:
             by_stamp[operation.stamp].append(operation)
         for operation in operations:
-            about = operation.guard.shown if operation.guard is not None else ""
+            about = operation.guard.label if operation.guard is not None else ""
             stuck = self._why_stuck(operation, histories[operation.id])
             if stuck:
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}: {stuck}")
@@ -172,7 +175,7 @@ class Checkers:
         """After a quiet time, and before anybody asks again: what a dead holder left was taken up."""
         for operation in operations:
             if operation.lease is not None and operation.lease.until_at < now - WINDOW_S:
-                about = operation.guard.shown if operation.guard is not None else ""
+                about = operation.guard.label if operation.guard is not None else ""
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}, its holder gone")
 
     def _compare(self, operation: Operation, sharing: list[Operation], about: str) -> None:
@@ -220,9 +223,13 @@ class Checkers:
     def told_once(self, operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]]) -> None:
         """That it ended: whoever reads it delivers the goods. An event that comes twice is none."""
         for operation in operations:
-            ends = [entry for entry in histories[operation.id] if entry.told and Word.ENDED in entry.told.words]
+            ends = [
+                entry
+                for entry in histories[operation.id]
+                if entry.announcement and AnnouncementKind.ENDED in entry.announcement.kinds
+            ]
             if len(ends) > 1:
-                about = operation.guard.shown if operation.guard is not None else ""
+                about = operation.guard.label if operation.guard is not None else ""
                 self._history.violated("an end is told once", about, f"{operation.id}: {len(ends)} times")
 
     def budget(self, spending: Spending) -> None:
@@ -251,7 +258,7 @@ class Checkers:
     def retries(self, spending: Spending, wishes: list[Wish], operations: list[Operation]) -> None:
         """A call may send once by itself. Everything beyond that was granted."""
         granted: Counter[str] = Counter()
-        for value, order in {(one.guard.value, one.guard.shown) for one in operations if one.guard is not None}:
+        for value, order in {(one.guard.value, one.guard.label) for one in operations if one.guard is not None}:
             granted[order] += spending.grants_of[value]
         for wish in wishes:
             allowed = len(wish.told) + granted[wish.order]
@@ -261,12 +268,12 @@ class Checkers:
 
     # -- what is so
 
-    def _effects(self, wish: Wish) -> list[Entry]:
+    def _effects(self, wish: Wish) -> list[LedgerEntry]:
         if wish.kind == "void":
-            return [entry for entry in self._of(wish.charge) if entry.kind is Kind.VOID]
-        return self._standing(wish.order, Kind.CHARGE if wish.pays else Kind(wish.kind))
+            return [entry for entry in self._of(wish.charge) if entry.kind is EntryKind.VOID]
+        return self._standing(wish.order, EntryKind.CHARGE if wish.pays else EntryKind(wish.kind))
 
-    def _standing(self, order: str, kind: Kind) -> list[Entry]:
+    def _standing(self, order: str, kind: EntryKind) -> list[LedgerEntry]:
         """The effects of an order that the provider did not take back by itself."""
         entries = self.ledger.named("order", order)
         if len(entries) == 1:  # nothing was taken back
@@ -275,11 +282,11 @@ class Checkers:
         kinds = PAYING if kind in PAYING else (kind,)
         return [entry for entry in entries if entry.kind in kinds and entry.charge not in voided]
 
-    def _of(self, charge: str) -> list[Entry]:
+    def _of(self, charge: str) -> list[LedgerEntry]:
         return self.ledger.named("charge", charge)
 
-    def _is_taken_back(self, entry: Entry) -> bool:
-        return entry.kind is Kind.VOID and entry.charge not in self.called_off
+    def _is_taken_back(self, entry: LedgerEntry) -> bool:
+        return entry.kind is EntryKind.VOID and entry.charge not in self.called_off
 
     def _made_by(self, stamp: str) -> list[Charge | Payout]:
         return [made for provider in self.providers for made in provider.made_by(stamp)]
@@ -287,12 +294,12 @@ class Checkers:
     def _executed_at(self, stamp: str) -> float | None:
         return next((made.created_at for made in self._made_by(stamp)), None)
 
-    def _effects_of_stamp(self, stamp: str) -> list[Entry]:
+    def _effects_of_stamp(self, stamp: str) -> list[LedgerEntry]:
         found = []
         for made in self._made_by(stamp):
             entries = self._of(made.id)
             if not any(self._is_taken_back(entry) for entry in entries):
-                found += [entry for entry in entries if entry.kind in PAYING or entry.kind is Kind.PAYOUT]
+                found += [entry for entry in entries if entry.kind in PAYING or entry.kind is EntryKind.PAYOUT]
         return found
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from proxy.core.operation import Operation
-from proxy.journal.memory_shelves import Shelves
-from proxy.journal.redis_restoring import put_back
-from proxy.journal.steps import WallClock
-from tests.simulation.store import IndexedJournal, IndexedShelves
+from paywitness.core.operation import Operation
+from paywitness.journal.redis.replication import plan_restore
+from paywitness.journal.transitions import WallClock
+from tests.journal.memory_tables import MemoryTables
+from tests.simulation.store import IndexedJournal, IndexedTables
 
 LOST_S = 1.0
 NUMBERS_SKIPPED = 1_000_000  # as `history_told.lua`: whoever read the feed up to a forgotten number misses nothing
@@ -21,8 +21,8 @@ NUMBERS_SKIPPED = 1_000_000  # as `history_told.lua`: whoever read the feed up t
 class ForgetfulJournal(IndexedJournal):
     """The journal in memory as a Redis may be."""
 
-    def __init__(self, *, clock: WallClock, shelves: Shelves | None = None) -> None:
-        super().__init__(clock=clock, shelves=shelves)
+    def __init__(self, *, clock: WallClock, tables: MemoryTables | None = None) -> None:
+        super().__init__(clock=clock, tables=tables)
         self._rolled_back_at: float | None = None
         self._kept: dict[str, Any] = {}
 
@@ -30,7 +30,7 @@ class ForgetfulJournal(IndexedJournal):
         return self  # its process is not ours
 
     @property
-    def may_forget(self) -> bool:
+    def can_roll_back(self) -> bool:
         return True
 
     def rolled_back_s(self) -> float | None:
@@ -38,18 +38,18 @@ class ForgetfulJournal(IndexedJournal):
 
     def replicate(self) -> None:
         """What a replica has now."""
-        self._kept = {field.name: _copied(getattr(self._shelves, field.name)) for field in fields(Shelves)}
+        self._kept = {field.name: _copied(getattr(self._tables, field.name)) for field in fields(MemoryTables)}
 
     def fail_over(self) -> None:
         """The replica is the journal from here on."""
         if not self._kept:
             return  # another failover has used it up
-        shelves, kept, self._kept = IndexedShelves(), self._kept, {}
+        tables, kept, self._kept = IndexedTables(), self._kept, {}
         for name, value in kept.items():
-            setattr(shelves, name, value)
-        shelves.seq += NUMBERS_SKIPPED
-        shelves.index_all()
-        self._shelves = shelves
+            setattr(tables, name, value)
+        tables.seq += NUMBERS_SKIPPED
+        tables.index_all()
+        self._tables = tables
         self._cursor_leases = {}
         self._rolled_back_at = self._time.now()
 
@@ -61,23 +61,23 @@ class ForgetfulJournal(IndexedJournal):
         *,
         lease_s: float | None = None,
     ) -> Operation:
-        shelves = self.shelves
-        stored, newest = shelves.by_id(operation.id), shelves.newest(operation.key)
-        guarded = shelves.guarded(operation.guard.value) if operation.guard is not None else ()
-        again = put_back(operation, stored, newest, guarded, lease_s, self._time.now())
+        tables = self.tables
+        stored, newest = tables.by_id(operation.id), tables.newest(operation.key)
+        guarded = tables.guarded(operation.guard.value) if operation.guard is not None else ()
+        again = plan_restore(operation, stored, newest, guarded, lease_s, self._time.now())
         if again is None:
             assert stored is not None
             return stored
         if stored is not None:
-            shelves.write(again.step)
+            tables.write(again.write)
         else:
-            shelves.start(again.step, None if again.step.erase_request else sealed_request)
-            if again.in_front:
-                ids = shelves.generations[operation.key]
+            tables.start(again.write, None if again.write.erase_request else sealed_request)
+            if again.key_taken:
+                ids = tables.generations[operation.key]
                 ids.insert(0, ids.pop())
         if sealed_response is not None:
-            shelves.responses[operation.id] = sealed_response
-        return again.step.operation
+            tables.responses[operation.id] = sealed_response
+        return again.write.operation
 
 
 def _copied(value: Any) -> Any:

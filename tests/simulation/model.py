@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from proxy.core.operation import Operation, State
+from paywitness.core.operation import Operation, State
 from tests.simulation.model_engine import Bounds, Core
 from tests.simulation.model_provider import ERRORS, Scenario, scenario
 from tests.simulation.model_state import IDLE, World
@@ -189,7 +189,7 @@ def _doubt_is_wrong(model: Model, stands: Operation, in_air: frozenset[int]) -> 
         return "unknown with nothing in doubt"
     if stands.state is State.UNKNOWN and in_air - stands.doubt:
         return f"attempts that may still be executed are not in doubt: {sorted(in_air - stands.doubt)}"
-    if stands.doubt and not stands.attempt_under_way and stands.quiet_at is None:
+    if stands.doubt and not stands.attempt_under_way and stands.no_bytes_after_at is None:
         return "in doubt, and nobody knows since when nothing can arrive"
     if stands.attempt_under_way and not stands.state.ended and stands.lease is None:
         return "an attempt is under way, and nobody holds it"

@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from proxy.core.backoff import RetryRule
-from proxy.core.claim import ClaimRequest, drop_lease
-from proxy.core.classify import ClassifyRules, Row, classify
-from proxy.core.contract import ProviderContract
-from proxy.core.decide import Action, Context, Decision, decide
-from proxy.core.errors import IllegalTransition
-from proxy.core.events import PENDINGS, REVERSALS, SUCCESSES, Event
-from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.core.inquiry import Proof, after_miss, is_settled, next_look_at
-from proxy.core.lifecycle import advance, conclude
-from proxy.core.operation import Lease, Operation, Outcome, State
-from proxy.core.outside import Source, conclude_outside
-from proxy.core.policy import Policy, Resolve
-from proxy.core.reading import Classification, Effect, Reading
-from proxy.core.reply import Problem, reply_for
-from proxy.engine.context import context_of, released_end
-from proxy.journal.base import Change
-from proxy.journal.claiming import ClaimSteps, claim_steps
-from proxy.journal.steps import after_lease, leased, recorded
-from tests.core.making import answered, operation, policy, response, unanswered
+from paywitness.core.claim import ClaimRequest, drop_lease
+from paywitness.core.classify import ClassifyRules, ResponseRule, classify
+from paywitness.core.contract import ProviderContract
+from paywitness.core.decide import Action, Decision, DecisionContext, decide
+from paywitness.core.errors import IllegalTransition
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.external_evidence import EvidenceSource, conclude_external
+from paywitness.core.inquiry import AbsenceProof, after_miss, is_settled, next_inquiry_at
+from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance, conclude
+from paywitness.core.operation import Lease, Operation, Outcome, State
+from paywitness.core.policy import Policy, ResolutionRules
+from paywitness.core.problems import Problem
+from paywitness.core.reply import reply_for
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.core.retry import RetryRule
+from paywitness.engine.calls.context import decision_context_of, releases_key
+from paywitness.journal.base import OperationChange
+from paywitness.journal.claim_plan import ClaimPlan, plan_claim
+from paywitness.journal.transitions import lease_end_write, lease_write, record_write
+from tests.core.samples import answered, operation, policy, response, unanswered
 
 NOW = 1_000_000.0
 LEASE_S = 30.0
@@ -44,10 +44,10 @@ BACKOFF_S = 0.1
 DEADLINE_S = 20.0
 
 _ROWS = (
-    Row("answers[0]", Reading.SUCCEEDED, status_codes=frozenset({200})),
-    Row("answers[1]", Reading.PENDING, status_codes=frozenset({202})),
-    Row("answers[2]", Reading.REQUIRES_ACTION, status_codes=frozenset({303})),
-    Row("answers[3]", Reading.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409})),
+    ResponseRule("answers[0]", ResultClass.SUCCEEDED, status_codes=frozenset({200})),
+    ResponseRule("answers[1]", ResultClass.PENDING, status_codes=frozenset({202})),
+    ResponseRule("answers[2]", ResultClass.REQUIRES_ACTION, status_codes=frozenset({303})),
+    ResponseRule("answers[3]", ResultClass.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409})),
 )
 _RULES = ClassifyRules(answers=_ROWS)
 # What one attempt can come to, and the evidence of it.
@@ -64,17 +64,17 @@ EVIDENCE: dict[str, Evidence] = {
     "not sent": unanswered(NetworkPhase.CONNECTING, WireFault.CONNECT_REFUSED),
 }
 READ = {word: classify(evidence, _RULES) for word, evidence in EVIDENCE.items()}
-_ABANDONED = Classification.of(Reading.UNKNOWN_OUTCOME, "abandoned", lost=True)
+_ABANDONED = Classification.of(ResultClass.UNKNOWN_OUTCOME, "abandoned", lost=True)
 # What an inquiry or an event can say.
 SHOWN = {
-    "success": Classification.of(Reading.SUCCEEDED, "model"),
-    "pending": Classification.of(Reading.PENDING, "model"),
-    "action": Classification.of(Reading.REQUIRES_ACTION, "model"),
-    "decline": Classification.of(Reading.ISSUER_HARD_DECLINE, "model"),
-    "absent": Classification.of(Reading.ABSENT, "model"),
+    "success": Classification.of(ResultClass.SUCCEEDED, "model"),
+    "pending": Classification.of(ResultClass.PENDING, "model"),
+    "action": Classification.of(ResultClass.REQUIRES_ACTION, "model"),
+    "decline": Classification.of(ResultClass.ISSUER_HARD_DECLINE, "model"),
+    "absent": Classification.of(ResultClass.ABSENT, "model"),
 }
 _OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
-_PROOF = Proof(MISSES, 0.0, SETTLE_S)
+_PROOF = AbsenceProof(MISSES, 0.0, SETTLE_S)
 
 
 def lasts(held: Operation, token: str, lapsed: bool) -> bool:
@@ -112,10 +112,10 @@ class Core:
 
     advance: Callable[..., Operation] = advance
     conclude: Callable[..., tuple[Operation, Event]] = conclude
-    conclude_outside: Callable[..., tuple[Operation, Event | None]] = conclude_outside
-    decide: Callable[[Context], Decision] = decide
+    conclude_outside: Callable[..., tuple[Operation, Event | None]] = conclude_external
+    decide: Callable[[DecisionContext], Decision] = decide
     drop_lease: Callable[[Operation], Operation] = drop_lease
-    after_miss: Callable[[Operation, Proof, float], tuple[Operation, bool]] = after_miss
+    after_miss: Callable[[Operation, AbsenceProof, float], tuple[Operation, bool]] = after_miss
     is_settled: Callable[[Operation, float, float], bool] = is_settled
     lasts: Callable[[Operation, str, bool], bool] = lasts
     in_window: Callable[[Operation, ProviderContract], bool] = in_window
@@ -165,31 +165,31 @@ class ModelEngine:
         self.contract = contract
         self.core = core
         self.schedule_s = (2.0,) * bounds.looks
-        resolve = Resolve(settle_s=SETTLE_S, schedule_s=self.schedule_s)
+        resolve = ResolutionRules(settle_s=SETTLE_S, schedule_s=self.schedule_s)
         retry = RetryRule(attempts=bounds.attempts)
         self.policy: Policy = policy(contract=contract, resolve=resolve, retry_default=retry)
 
     # -- the caller's errand
 
-    def claim(self, existing: Operation | None, token: str) -> ClaimSteps:
+    def claim(self, existing: Operation | None, token: str) -> ClaimPlan:
         """`journal.claiming`, an expired lease having been acted upon."""
         fresh = operation(id="op_01" if existing is None else "op_02", request_hash="", created_at=NOW, updated_at=NOW)
         request = ClaimRequest(fresh, token, permitted=True, lease_s=LEASE_S, sealed_request=b"")
-        return claim_steps(request, NOW, cast(Any, _OneShelf(existing)))
+        return plan_claim(request, NOW, cast(Any, _OneKeyLookups(existing)))
 
     def settled(self, current: Operation, attempt: int, word: str, token: str, *, waits: bool) -> Settled:
         """`settling.settle`: conclude the attempt, decide, follow."""
         read = READ[word]
         after, event = self.core.conclude(current, attempt, read, self.contract)
         if after.doubt:
-            after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
+            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
         if after.attempt_under_way and not after.state.ended:
             action = Action.STOP
         else:
             action = self._decided(after, waits=waits, tries=after.attempts, last=read)
         following, events = self._follow(after, action, token)
         lease_s = LEASE_S if following.lease is not None else None
-        stands = self._written(current, Change(following, (event, *events), lease_s=lease_s))
+        stands = self._written(current, OperationChange(following, (event, *events), lease_s=lease_s))
         promise = NOTHING
         if action is not Action.RETRY_SAME_OPERATION:
             promise = self.told(stands, word)
@@ -211,18 +211,20 @@ class ModelEngine:
         last: Classification | None = None,
         asked_in_vain: bool = False,
     ) -> Action:
-        errand = SimpleNamespace(
+        call_context = SimpleNamespace(
             deadline_mono=DEADLINE_S if waits else 0.0,
-            tries=tries,
+            attempts=tries,
             journal_at=NOW,
             journal_boot=0.0,
             still_there=lambda: waits,
-            bytes_at_hand=True,
-            asked_in_vain=asked_in_vain,
+            request_available=True,
+            inquiry_found_nothing=asked_in_vain,
         )
         clock = SimpleNamespace(mono=lambda: 0.0, boot=lambda: 0.0)
         delay_s = BACKOFF_S if last is not None and not stands.state.ended else 0.0
-        context = context_of(stands, self.policy, cast(Any, errand), cast(Any, clock), delay_s=delay_s, last=last)
+        context = decision_context_of(
+            stands, self.policy, cast(Any, call_context), cast(Any, clock), delay_s=delay_s, last=last
+        )
         return self.core.decide(context).action
 
     def _follow(self, after: Operation, action: Action, token: str) -> tuple[Operation, tuple[Event, ...]]:
@@ -241,18 +243,18 @@ class ModelEngine:
             sends = action is Action.RETRY_SAME_OPERATION
             after = after.changed(lease=Lease(token, 0.0) if sends else None)
         if after.state.ended:
-            after = after.changed(due_at=None, released=released_end(after))
+            after = after.changed(due_at=None, key_released=releases_key(after))
         return after, events
 
     def next_turn(self, held: Operation) -> Operation:
         """`carry.next_turn`: SENDING again after a wait."""
         again = self.core.advance(held, Event.SEND_RECORDED)
-        return self._written(held, Change(again, (Event.SEND_RECORDED,), lease_s=LEASE_S))
+        return self._written(held, OperationChange(again, (Event.SEND_RECORDED,), lease_s=LEASE_S))
 
     def given_up(self, held: Operation) -> Operation:
         """`carry.give_up`: nothing was done, and nothing will be."""
         ended = self.core.advance(held, Event.GIVEN_UP).changed(lease=None)
-        return self._written(held, Change(ended.changed(released=released_end(ended)), (Event.GIVEN_UP,)))
+        return self._written(held, OperationChange(ended.changed(key_released=releases_key(ended)), (Event.GIVEN_UP,)))
 
     def may_resume(self, claimed: Operation) -> bool:
         """`carry.resume`: whether a repeat of something in doubt sends it again."""
@@ -262,9 +264,12 @@ class ModelEngine:
         """`carry.resume` and `resolver._resend`: the same bytes under the same key, in doubt from its record on."""
         resent = self.core.advance(held, Event.RESEND_RECORDED)
         resent = resent.changed(
-            lease=Lease(token, 0.0), misses=0, first_miss_at=None, looks=held.looks + (1 if by_resolver else 0)
+            lease=Lease(token, 0.0),
+            misses=0,
+            first_miss_at=None,
+            checks_done=held.checks_done + (1 if by_resolver else 0),
         )
-        return self._written(held, Change(resent, (Event.RESEND_RECORDED,), lease_s=LEASE_S))
+        return self._written(held, OperationChange(resent, (Event.RESEND_RECORDED,), lease_s=LEASE_S))
 
     def harvested(self, current: Operation, attempt: int, word: str) -> Operation:
         """`late.apply`: an answer that came after its attempt had timed out."""
@@ -274,15 +279,15 @@ class ModelEngine:
             after, events = self.core.advance(after, Event.GIVEN_UP), (event, Event.GIVEN_UP)
         if current.attempt_under_way and not after.attempt_under_way:
             after = after.changed(lease=None)
-        after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
+        after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
         if after.state.ended:
-            released = after.released if current.state.ended else released_end(after)
-            after = after.changed(released=released, due_at=None)
+            released = after.key_released if current.state.ended else releases_key(after)
+            after = after.changed(key_released=released, due_at=None)
         elif after.state is State.UNKNOWN:
             after = after.changed(due_at=NOW)
         elif after.state is not current.state:
-            after = after.changed(looks=0, misses=0, first_miss_at=None, due_at=NOW)
-        return self._written(current, Change(after, events))
+            after = after.changed(checks_done=0, misses=0, first_miss_at=None, due_at=NOW)
+        return self._written(current, OperationChange(after, events))
 
     def abandoned(self, current: Operation, token: str, *, byte_started: bool) -> Operation | None:
         """`records.write_down_abandoned`: a sidecar that is shut down. None: it is not its to give up any more."""
@@ -293,8 +298,10 @@ class ModelEngine:
         except IllegalTransition:
             return None  # it was overtaken: its lease runs out
         if after.doubt:
-            after = after.changed(quiet_at=max(current.quiet_at or 0.0, NOW))
-        return self._written(current, Change(after.changed(lease=None, released=after.state is State.FAILED), ()))
+            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
+        return self._written(
+            current, OperationChange(after.changed(lease=None, key_released=after.state is State.FAILED), ())
+        )
 
     def _given_up_by_force(self, current: Operation, *, byte_started: bool) -> Operation:
         if current.state is State.BACKOFF:
@@ -303,20 +310,20 @@ class ModelEngine:
             after, _ = self.core.conclude(current, current.attempts, _ABANDONED, self.contract)
             return after.changed(due_at=NOW)
         waiting = self.core.advance(current, Event.NO_EFFECT_SEEN, current.attempts)
-        waiting = waiting.changed(reading=Reading.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+        waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
         return self.core.advance(waiting, Event.GIVEN_UP)
 
     # -- leases
 
     def expired(self, current: Operation) -> Operation:
         """`recovery`: nobody holds it any more."""
-        return after_lease(current, self.core.drop_lease(current), NOW).operation
+        return lease_end_write(current, self.core.drop_lease(current), NOW).operation
 
     # -- the resolver
 
     def taken(self, current: Operation, token: str) -> Operation:
         """`journal.take_due`."""
-        step = leased(current, current, token, LEASE_S, NOW, "resolver")
+        step = lease_write(current, current, token, LEASE_S, NOW, "resolver")
         return step.operation if step is not None else current
 
     def to_do(self, held: Operation, *, asked_in_vain: bool = False) -> Action:
@@ -336,54 +343,59 @@ class ModelEngine:
         proof = _PROOF if missed_at is not None and self.may_be_missed(current) else None
         if proof is not None and missed_at is not None and current.attempts == attempts:
             after, _ = self.core.after_miss(current, proof, missed_at)
-        after = after.changed(looks=after.looks + (0 if after.misses > current.misses else 1))
-        due_at = next_look_at(after, self.schedule_s, NOW, 1.0, proof=proof)
+        after = after.changed(checks_done=after.checks_done + (0 if after.misses > current.misses else 1))
+        due_at = next_inquiry_at(after, self.schedule_s, NOW, 1.0, proof=proof)
         if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
             due_at = None
         elif due_at is None:
             after = self.core.advance(after, self.core.schedule_end)
-        return self._written(current, Change(_given_back(after, token).changed(due_at=due_at), events))
+        return self._written(current, OperationChange(_given_back(after, token).changed(due_at=due_at), events))
 
     def parked(self, current: Operation, token: str) -> Operation:
         """`resolver._park`."""
         after = current
         if current.state in {State.UNKNOWN, State.PENDING}:
             after = self.core.advance(current, Event.PARKED)
-        return self._written(current, Change(_given_back(after, token).changed(due_at=None), ()))
+        return self._written(current, OperationChange(_given_back(after, token).changed(due_at=None), ()))
 
     def held_back(self, current: Operation, token: str) -> Operation:
         """`resolver._later`: our own limits hold it back."""
         later = _given_back(current, token)
         if not current.state.ended and current.lease != later.lease:
             later = later.changed(due_at=NOW)
-        return self._written(current, Change(later, ()))
+        return self._written(current, OperationChange(later, ()))
 
     # -- evidence from outside
 
     def shown(
-        self, current: Operation, source: Source, word: str, holding: str | None = None, asked: int | None = None
+        self,
+        current: Operation,
+        source: EvidenceSource,
+        word: str,
+        holding: str | None = None,
+        asked: int | None = None,
     ) -> tuple[Operation, Event | None]:
         """`outside.apply`. `asked`: how many attempts there were when it was asked. The same operation: not written."""
         settled = self.core.is_settled(current, SETTLE_S, NOW)
         after, event = self.core.conclude_outside(current, source, SHOWN[word], self.contract, settled=settled)
-        late = source is Source.INQUIRY and current.attempts != asked and event not in _OF_ANY_ATTEMPT
+        late = source is EvidenceSource.INQUIRY and current.attempts != asked and event not in _OF_ANY_ATTEMPT
         if event is None or (late and self.core.inquiry_names_attempts):
             return current, None
         if after.state.ended:
-            released = after.released if current.state.ended else released_end(after)
-            after = after.changed(released=released, due_at=None)
+            released = after.key_released if current.state.ended else releases_key(after)
+            after = after.changed(key_released=released, due_at=None)
         elif after.state is not current.state:
-            after = after.changed(due_at=NOW, looks=0, misses=0, first_miss_at=None)
+            after = after.changed(due_at=NOW, checks_done=0, misses=0, first_miss_at=None)
         if holding is not None and after.lease is not None and after.lease.token == holding:
             after = after.changed(lease=None)
-        known = ("state", "doubt", "reading", "incident")
+        known = ("state", "doubt", "result_class", "incident")
         if word != "absent" and all(getattr(after, name) == getattr(current, name) for name in known):
             return current, None
-        return self._written(current, Change(after, (event,))), event
+        return self._written(current, OperationChange(after, (event,))), event
 
-    def _written(self, current: Operation, change: Change) -> Operation:
+    def _written(self, current: Operation, change: OperationChange) -> Operation:
         """`journal.record`."""
-        return recorded(change, current.lease, NOW).operation
+        return record_write(change, current.lease, NOW).operation
 
 
 def _given_back(held: Operation, token: str) -> Operation:
@@ -392,7 +404,7 @@ def _given_back(held: Operation, token: str) -> Operation:
 
 
 @dataclass(frozen=True)
-class _OneShelf:
+class _OneKeyLookups:
     """A journal with one key."""
 
     existing: Operation | None

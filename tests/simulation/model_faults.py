@@ -6,15 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.core.claim import drop_lease
-from proxy.core.contract import ErrorsUnderKey, ProviderContract
-from proxy.core.decide import Action, Context, Decision, decide
-from proxy.core.events import Event
-from proxy.core.inquiry import Proof
-from proxy.core.lifecycle import advance, conclude
-from proxy.core.operation import Operation, State
-from proxy.core.outside import Source, conclude_outside
-from proxy.core.reading import DENIALS, REFUSALS, Classification
+from paywitness.core.claim import drop_lease
+from paywitness.core.contract import ErrorsUnderKey, ProviderContract
+from paywitness.core.decide import Action, Decision, DecisionContext, decide
+from paywitness.core.external_evidence import EvidenceSource, conclude_external
+from paywitness.core.inquiry import AbsenceProof
+from paywitness.core.lifecycle import Event, advance, conclude
+from paywitness.core.operation import Operation, State
+from paywitness.core.result import DENIALS, REFUSALS, Classification
 from tests.simulation.model_engine import Bounds, Core
 from tests.simulation.model_provider import Scenario, scenario
 
@@ -27,7 +26,7 @@ def _failed(operation: Operation, **changes: Any) -> Operation:
 
 def _expired_is_free(operation: Operation) -> Operation:
     if operation.state is State.SENDING:
-        return _failed(operation, lease=None, released=True)
+        return _failed(operation, lease=None, key_released=True)
     return drop_lease(operation)
 
 
@@ -39,8 +38,8 @@ def _refusal_empties_doubt(
     operation: Operation, attempt: int, read: Classification, contract: ProviderContract
 ) -> tuple[Operation, Event]:
     after, event = conclude(operation, attempt, read, contract)
-    if operation.doubt and read.reading in REFUSALS and not operation.state.ended:
-        return _failed(after, reading=read.reading, effect=read.effect), event
+    if operation.doubt and read.result_class in REFUSALS and not operation.state.ended:
+        return _failed(after, result_class=read.result_class, effect=read.effect), event
     return after, event
 
 
@@ -54,7 +53,7 @@ def _late_decline_overwrites(
     operation: Operation, attempt: int, read: Classification, contract: ProviderContract
 ) -> tuple[Operation, Event]:
     after, event = conclude(operation, attempt, read, contract)
-    return (_failed(after), event) if read.reading in DENIALS else (after, event)
+    return (_failed(after), event) if read.result_class in DENIALS else (after, event)
 
 
 def _resend_forgets_doubt(operation: Operation, event: Event, attempt: int | None = None) -> Operation:
@@ -70,7 +69,7 @@ def _timer_ends_it(operation: Operation, event: Event, attempt: int | None = Non
     return advance(operation, event, attempt)
 
 
-def _first_miss_is_absence(operation: Operation, proof: Proof, asked_at: float) -> tuple[Operation, bool]:
+def _first_miss_is_absence(operation: Operation, proof: AbsenceProof, asked_at: float) -> tuple[Operation, bool]:
     return operation.changed(misses=operation.misses + 1), True
 
 
@@ -79,21 +78,21 @@ def _always_settled(operation: Operation, settle_s: float, now: float) -> bool:
 
 
 def _denial_under_way(
-    operation: Operation, source: Source, read: Classification, contract: ProviderContract, *, settled: bool
+    operation: Operation, source: EvidenceSource, read: Classification, contract: ProviderContract, *, settled: bool
 ) -> tuple[Operation, Event | None]:
-    if operation.state is State.UNKNOWN and operation.attempt_under_way and read.reading in DENIALS:
-        return _failed(operation, reading=read.reading, effect=read.effect), Event.WEBHOOK_TOLD_DENIAL
-    return conclude_outside(operation, source, read, contract, settled=settled)
+    if operation.state is State.UNKNOWN and operation.attempt_under_way and read.result_class in DENIALS:
+        return _failed(operation, result_class=read.result_class, effect=read.effect), Event.WEBHOOK_TOLD_DENIAL
+    return conclude_external(operation, source, read, contract, settled=settled)
 
 
-def _always_sends_again(context: Context) -> Decision:
+def _always_sends_again(context: DecisionContext) -> Decision:
     decision = decide(context)
     if context.state is State.UNKNOWN and context.tries < context.tries_max and not context.background:
         return replace(decision, action=Action.RETRY_SAME_OPERATION)
     return decision
 
 
-def _window_never_ends(context: Context) -> Decision:
+def _window_never_ends(context: DecisionContext) -> Decision:
     return decide(replace(context, first_send_age_s=0.0))
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from proxy.core.contract import ErrorsUnderKey, ProviderContract
-from tests.core.making import KEY_HEADER
+from paywitness.core.contract import ErrorsUnderKey, ProviderContract
+from tests.core.samples import KEY_HEADER
 
 
 class Truth(NamedTuple):
@@ -64,7 +64,7 @@ class Scenario:
 
     def _told(self, truth: Truth) -> Truth:
         """Without what nobody can ever be told: worlds that differ in nothing else are one."""
-        asked, webhook = self.contract.can_be_asked, self.contract.webhook_expected
+        asked, webhook = self.contract.supports_inquiry, self.contract.webhook_expected
         return truth._replace(
             declined=truth.declined and asked, recent=truth.recent and asked, events=truth.events if webhook else ()
         )
@@ -129,7 +129,7 @@ def scenario(errors: str, *, asked: bool, webhook: bool, outcomes: tuple[str, ..
         send_as=KEY_HEADER if keyed else None,
         window_s=86_400.0 if keyed else None,
         errors_under_key=ErrorsUnderKey(errors) if keyed else ErrorsUnderKey.UNKNOWN,
-        can_be_asked=asked,
+        supports_inquiry=asked,
         webhook_expected=webhook,
     )
     said = (errors, "asked" if asked else "cannot be asked", *(["webhook"] if webhook else []), *outcomes)

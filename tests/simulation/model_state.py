@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from proxy.core.operation import Lease, Operation
+from paywitness.core.operation import Lease, Operation
 from tests.simulation.model_engine import LEASE_S, MISSES, NOW, Bounds, Promise
 from tests.simulation.model_provider import Truth
 
@@ -74,13 +74,15 @@ class Ledger:
             updated_at=NOW,
             ended_at=NOW if ended else None,
             because="",
-            looks=0 if ended else min(stands.looks, self._bounds.looks),
+            checks_done=0 if ended else min(stands.checks_done, self._bounds.looks),
             misses=0 if ended else min(stands.misses, MISSES),
             first_miss_at=None if ended or not stands.misses else NOW,
             first_sent_at=NOW if ended else sent_at,
-            quiet_at=None if ended or stands.quiet_at is None else max(stands.quiet_at, self._quiet_before),
+            no_bytes_after_at=None
+            if ended or stands.no_bytes_after_at is None
+            else max(stands.no_bytes_after_at, self._quiet_before),
             due_at=None if stands.due_at is None else NOW,
-            unheard=False,
+            undelivered=False,
             lease=lease and Lease(lease.token, NOW + LEASE_S if lease.until_at > NOW else NOW - 1.0),
         )
         key = tuple(plain.__dict__.values())

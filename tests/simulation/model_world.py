@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from proxy.core.claim import Verdict
-from proxy.core.decide import Action
-from proxy.core.errors import IllegalTransition
-from proxy.core.operation import Lease, Operation, State
-from proxy.core.outside import Source
-from proxy.journal.steps import MAY_BE_HELD
+from paywitness.core.claim import ClaimVerdict
+from paywitness.core.decide import Action
+from paywitness.core.errors import IllegalTransition
+from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.operation import Lease, Operation, State
+from paywitness.journal.transitions import LEASABLE_STATES
 from tests.simulation.model_engine import NOTHING, NOW, Bounds, Core, ModelEngine, Promise, Settled, promise_of
 from tests.simulation.model_provider import Scenario, Truth
 from tests.simulation.model_state import AS_STORED, DAY_S, IDLE, OLDER, SILENT, TICK_S, Hand, Ledger, Wire, World, put
@@ -43,7 +43,7 @@ class Model:
     def start(self) -> World:
         """The first call is claimed by the first sidecar: SENDING is durable, and nothing was sent."""
         bounds = self.bounds
-        started = self.engine.claim(None, "0").started
+        started = self.engine.claim(None, "0").insert
         assert started is not None
         hands = (Hand("sending", 0, 1, caller=True), *[IDLE] * (bounds.sidecars - 1))
         number = self.ledger.number(started.operation)
@@ -162,7 +162,7 @@ class Model:
             said, after = self._repeat(world._replace(repeats=world.repeats - 1), place, newest, number)
             if len(after.operations) <= self.bounds.generations:
                 yield said, after
-        due = stands.due_at is not None and stands.lease is None and stands.state in MAY_BE_HELD
+        due = stands.due_at is not None and stands.lease is None and stands.state in LEASABLE_STATES
         if due and sum(hand.doing == "asked" for hand in world.hands) < self.bounds.askers:
             after = self._written(world, newest, self._engine("taken", number, str(place)), place)
             yield from self._look(after, place, Hand("asked", newest))
@@ -176,9 +176,9 @@ class Model:
         claim = self.engine.claim(self.stands(number), str(place))
         said = f"the caller repeats at sidecar {place}: {claim.verdict}"
         holder = claim.holder
-        if claim.started is not None:
+        if claim.insert is not None:
             world = world._replace(
-                operations=(*world.operations, self.ledger.number(claim.started.operation)),
+                operations=(*world.operations, self.ledger.number(claim.insert.operation)),
                 wires=(*world.wires, (SILENT,)),
                 told=(*world.told, NOTHING),
                 truth=world.truth._replace(effects=(*world.truth.effects, 0)),
@@ -188,12 +188,12 @@ class Model:
         world = self._written(world, newest, self._moved(number, holder), place)
         hand = Hand("resuming", newest, caller=True)
         if (
-            claim.verdict is Verdict.IN_DOUBT
+            claim.verdict is ClaimVerdict.IN_DOUBT
             and holder.attempts < self.bounds.attempts
             and self.engine.may_resume(holder)
         ):
             return said, self._hand(world, place, hand)
-        if claim.verdict is Verdict.REPLAY:
+        if claim.verdict is ClaimVerdict.REPLAY:
             world = self._tell(world, hand, promise_of(holder))
         return said, self._hand(world, place, IDLE)
 
@@ -279,7 +279,7 @@ class Model:
         elif action is Action.SEND_TO_REVIEW:
             after = self._written(world, hand.generation, self._engine("parked", number, str(place)), place)
             yield said, self._hand(after, place, IDLE)
-        elif self.scenario.contract.can_be_asked:
+        elif self.scenario.contract.supports_inquiry:
             for word in self.scenario.found(world.truth):
                 asked = hand._replace(word=self._worth(number, word), attempt=self.stands(number).attempts)
                 yield f"sidecar {place} asks, and finds: {word}", self._hand(world, place, asked)
@@ -324,7 +324,7 @@ class Model:
             return f"{said}, and would send it again", self._resend_or_leave(world, place, hand)
         if hand.word in {"miss", "vain"}:
             return said, self._look_again(world, place, hand, missed_at)
-        after, event = self._engine("shown", number, Source.INQUIRY, hand.word, str(place), hand.attempt)
+        after, event = self._engine("shown", number, EvidenceSource.INQUIRY, hand.word, str(place), hand.attempt)
         if event is not None:
             world = self._written(world, hand.generation, after, place)
         stands = self.stands(after)
@@ -383,7 +383,7 @@ class Model:
             yield said, world._replace(truth=truth)
         if self.scenario.contract.webhook_expected:
             for word in world.truth.events:
-                after, event = self._engine("shown", number, Source.WEBHOOK, word)
+                after, event = self._engine("shown", number, EvidenceSource.WEBHOOK, word)
                 if event is not None:
                     yield f"a webhook tells: {word}", self._written(world, newest, after)
 
@@ -437,10 +437,10 @@ class Model:
 
     def _aged(self, number: int, seconds: float) -> int:
         def older(stands: Operation) -> Operation:
-            sent_at, quiet_at = stands.first_sent_at, stands.quiet_at
+            sent_at, quiet_at = stands.first_sent_at, stands.no_bytes_after_at
             return stands.changed(
                 first_sent_at=None if sent_at is None else sent_at - seconds,
-                quiet_at=None if quiet_at is None else quiet_at - TICK_S,
+                no_bytes_after_at=None if quiet_at is None else quiet_at - TICK_S,
                 lease=_over(stands.lease),
             )
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from proxy.core.call import Headers
-from proxy.core.evidence import Evidence, NetworkPhase, Response, WireFault
-from proxy.engine.steps import UPSTREAM_CONNECTED, UPSTREAM_WRITTEN, Steps
-from proxy.sandbox.answer import Answer, reason_phrase
-from proxy.upstream.client import always
-from proxy.upstream.harvest import OnLate
-from proxy.upstream.target import Origin, StreamRequest, Timeouts, WireRequest
+from paywitness.core.call import Headers
+from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from paywitness.engine.failpoints import UPSTREAM_CONNECTED, UPSTREAM_WRITTEN, Failpoints
+from paywitness.upstream.client import always
+from paywitness.upstream.late_responses import OnLateResponse
+from paywitness.upstream.request import Origin, StreamRequest, UpstreamTimeouts, WireRequest
+from paywitness_sandbox.messages import SandboxResponse, reason_phrase
 from tests.simulation.history import Detail, History
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.provider import WISH_HEADER, SimProvider
@@ -181,7 +181,7 @@ class Network:
                 return
             exchange.delivered = True
 
-        def respond(answer: Answer) -> None:
+        def respond(answer: SandboxResponse) -> None:
             if exchange is not None and plan.fault not in {"answer_lost", "gateway_502", "gateway_504"}:
                 self.loop.after(plan.answers_s, self._comes_back, plan, sent, exchange, answer)
 
@@ -191,7 +191,7 @@ class Network:
         troubled = plan.fault is not None
         self.providers[sent.host].arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled)
 
-    def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: Answer) -> None:
+    def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: SandboxResponse) -> None:
         fault = plan.fault
         if fault == "reset_while_writing":
             return
@@ -214,7 +214,7 @@ class Network:
         exchange.answered(response)
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: SandboxResponse) -> Response:
     reason, headers = _head(answer.status_code, answer.content_type)
     if answer.headers:
         headers += tuple((name.encode(), value.encode()) for name, value in answer.headers)
@@ -238,7 +238,7 @@ class Exchange:
 
     __slots__ = ("_began_mono", "_on_late", "_total", "_upstream", "delivered", "done", "is_reset", "listening")
 
-    def __init__(self, upstream: SimUpstream, total: int, began_mono: float, on_late: OnLate | None) -> None:
+    def __init__(self, upstream: SimUpstream, total: int, began_mono: float, on_late: OnLateResponse | None) -> None:
         self.done: asyncio.Future[Evidence] = upstream.loop.create_future()
         self.delivered = False
         self.is_reset = False
@@ -282,7 +282,7 @@ class Exchange:
             self._upstream.listening += 1
             self.listening = True
             self._upstream.loop.call_later(listens_s, self.stop_listening)
-            self.done.set_result(replace(timed_out, listening_s=listens_s))
+            self.done.set_result(replace(timed_out, late_response_window_s=listens_s))
         else:
             self.is_reset = True
             self.done.set_result(replace(timed_out, reset_by_us=True))
@@ -307,18 +307,18 @@ class SimUpstream:
         self.on_cut_off: Callable[[float], None] = lambda lasts_s: None
         self.stops_connecting = False
         self.on_connecting: Callable[[], None] = lambda: None
-        self.steps: Steps | None = None
+        self.steps: Failpoints | None = None
         self._cut_off_from_mono = self._cut_off_until_mono = 0.0
 
     async def send(
         self,
         origin: Origin,
         request: WireRequest,
-        timeouts: Timeouts,
+        timeouts: UpstreamTimeouts,
         *,
         may_send: Callable[[], bool] = always,
         reuse: bool = True,
-        on_late: OnLate | None = None,
+        on_late: OnLateResponse | None = None,
     ) -> Evidence:
         network, began_mono = self.network, self.loop.now_mono
         if origin.host.startswith("events."):
@@ -333,7 +333,7 @@ class SimUpstream:
             network.history.say(self.life.name, "could not connect", about, unsent)
             return Evidence(phase, 0, fault, None, unsent, self.loop.now_mono - began_mono)
         if self.steps is not None:
-            await self.steps.reached(UPSTREAM_CONNECTED)
+            await self.steps.hit(UPSTREAM_CONNECTED)
         if not may_send():
             network.history.say(self.life.name, "may not send", about)
             detail = "the right to send had run out"
@@ -345,7 +345,7 @@ class SimUpstream:
         network.on_sent(sent)
         network.carry(plan, sent, exchange)
         if self.steps is not None:
-            await self.steps.reached(UPSTREAM_WRITTEN)
+            await self.steps.hit(UPSTREAM_WRITTEN)
         timer = self.loop.call_later(timeouts.first_byte_s, exchange.times_out) if plan.may_be_late else None
         try:
             evidence = await exchange.done
@@ -355,7 +355,7 @@ class SimUpstream:
         finally:
             if timer is not None:
                 timer.cancel()
-        network.history.say(self.life.name, "sees", about, (evidence.phase.word, evidence.fault or evidence.detail))
+        network.history.say(self.life.name, "sees", about, (evidence.phase.label, evidence.fault or evidence.detail))
         return evidence
 
     def cut_off(self) -> None:
@@ -369,7 +369,7 @@ class SimUpstream:
         self._cut_off_until_mono = self.loop.now_mono + CUT_OFF_S
         self.on_cut_off(CUT_OFF_S)
 
-    async def _connect(self, plan: Plan, timeouts: Timeouts, *, writes: bool) -> None:
+    async def _connect(self, plan: Plan, timeouts: UpstreamTimeouts, *, writes: bool) -> None:
         if self.stops_connecting and writes:
             self.stops_connecting = False
             self.on_connecting()
@@ -390,7 +390,7 @@ class SimUpstream:
         return Evidence(phase, 1, None, Response(status, b"", (), b""), f"answered {status}", 0.01)
 
     async def stream(
-        self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: Timeouts
+        self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: UpstreamTimeouts
     ) -> Evidence:
         raise AssertionError("what is no operation is not simulated")
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from proxy.core.errors import JournalUnavailable, PaywitnessError
-from proxy.core.operation import Operation, State
-from proxy.core.proposal import Act
-from proxy.engine.review import Order, Review
-from proxy.journal.base import Listing
+from paywitness.core.errors import JournalUnavailable, PaywitnessError
+from paywitness.core.operation import Operation, State
+from paywitness.core.operator_actions import OperatorAction
+from paywitness.engine.operator_commands import CommandExecutor, OperatorCommand
+from paywitness.journal.base import OperationQuery
 from tests.simulation.history import History
 from tests.simulation.sidecars import Sidecar
 
-_OPEN = Listing(states=frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_REVIEW}), limit=20)
-_IN_REVIEW = Listing(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
-_ACTS = (Act.INQUIRE, Act.PARK, Act.RESUME, Act.RESUME, Act.RESOLVE)
+_OPEN = OperationQuery(states=frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_REVIEW}), limit=20)
+_IN_REVIEW = OperationQuery(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
+_ACTS = (
+    OperatorAction.INQUIRE,
+    OperatorAction.PARK,
+    OperatorAction.RESUME,
+    OperatorAction.RESUME,
+    OperatorAction.RESOLVE,
+)
 Truth = Callable[[Operation], bool | None]  # whether it is paid; None: it may still change
 
 
@@ -31,7 +37,7 @@ class Operators:
     async def look(self, sidecar: Sidecar) -> None:
         """Somebody picks one of what is open, and does something about it."""
         try:
-            found = await sidecar.ground.journal.listing(_OPEN)
+            found = await sidecar.ground.journal.find_operations(_OPEN)
             if found:
                 await self._act(_review(sidecar), self._dice.choice(found), self._dice.choice(_ACTS))
         except JournalUnavailable:
@@ -40,21 +46,21 @@ class Operators:
     async def resume_all(self, sidecar: Sidecar) -> None:
         """What was parked is taken up again."""
         try:
-            for operation in await sidecar.ground.journal.listing(_IN_REVIEW):
-                await self._act(_review(sidecar), operation, Act.RESUME)
+            for operation in await sidecar.ground.journal.find_operations(_IN_REVIEW):
+                await self._act(_review(sidecar), operation, OperatorAction.RESUME)
         except JournalUnavailable:
             return
 
-    async def _act(self, review: Review, operation: Operation, act: Act) -> None:
-        order = Order(act, "ann", "looks after what is open")
-        if act is Act.RESOLVE:
+    async def _act(self, review: CommandExecutor, operation: Operation, act: OperatorAction) -> None:
+        order = OperatorCommand(act, "ann", "looks after what is open")
+        if act is OperatorAction.RESOLVE:
             paid = self._truth(operation)
             if paid is None:
                 return
-            order = Order(act, "ann", "looked it up", paid, "seen in the books of the provider itself")
-        about = operation.guard.shown if operation.guard is not None else ""
+            order = OperatorCommand(act, "ann", "looked it up", paid, "seen in the books of the provider itself")
+        about = operation.guard.label if operation.guard is not None else ""
         try:
-            after = await review.act(operation.id, order, operation.version)
+            after = await review.execute(operation.id, order, operation.version)
         except JournalUnavailable:
             raise
         except PaywitnessError as error:
@@ -63,11 +69,11 @@ class Operators:
             self._history.say("operator", f"{act}s", about, (operation.id, order.succeeded, "now", after.state))
 
 
-def _review(sidecar: Sidecar) -> Review:
+def _review(sidecar: Sidecar) -> CommandExecutor:
     parts, ground = sidecar.parts, sidecar.ground
-    return Review(
-        parts.records,
-        parts.outside,
+    return CommandExecutor(
+        parts.journal_writer,
+        parts.external_evidence,
         ground.journal,
         parts.pinned,
         lambda: parts.engine.book,

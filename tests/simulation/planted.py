@@ -50,7 +50,7 @@ def bug(name: str, what: str, path: str, *pairs: str, breaks: tuple[str, ...] = 
     return Bug(name, what, tuple(Edit(path, old, new) for old, new in zip(olds, news, strict=True)), breaks)
 
 
-_ENGINE, _CORE = "proxy/engine/", "proxy/core/"
+_ENGINE, _CORE = "proxy/paywitness/engine/", "proxy/paywitness/core/"
 
 BUGS = (
     bug(
@@ -58,7 +58,7 @@ BUGS = (
         "a claim that the journal did not confirm is taken for granted",
         _ENGINE + "records.py",
         "            claim = await self._timed_claim(request)\n            if claim.operation is not None and claim",
-        "            from proxy.core.operation import Lease\n"
+        "            from paywitness.core.operation import Lease\n"
         "            sending = advance(request.fresh, Event.SEND_RECORDED)\n"
         "            sending = sending.changed(lease=Lease(request.token, self.clock.now() + 30.0))\n"
         "            claim = Claim(Verdict.OWNED, sending, self.clock.now())\n"
@@ -286,7 +286,7 @@ BUGS = (
     bug(
         "tombstone_ignored",
         "a key whose operation was retired starts anew",
-        "proxy/journal/claiming.py",
+        "proxy/paywitness/journal/claim_plan.py",
         "    if existing is None and (gone := shelf.tombstone(request.fresh.key)) is not None:\n",
         "    if existing is None and (gone := None) is not None:\n",
         breaks=("an old key is not executed", *PAID_TWICE),
@@ -328,7 +328,7 @@ BUGS = (
             Edit(
                 _ENGINE + "fallback.py",
                 "        ended = advance(first, Event.GIVEN_UP).changed(",
-                "        from proxy.core.operation import State\n"
+                "        from paywitness.core.operation import State\n"
                 "        if first.doubt:\n"
                 "            first = first.changed(state=State.BACKOFF, doubt=frozenset())\n"
                 "        ended = advance(first, Event.GIVEN_UP).changed(",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from proxy.core.policy import Provider
-from proxy.policy.book import PolicyBook, load_content
+from paywitness.core.policy import Provider
+from paywitness.policy.book import PolicyBook, load_content
 from tests.simulation.swarm import Mix
 
 UPSTREAM = "http://api.acme.test"

@@ -13,21 +13,19 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from random import Random
 
-from proxy.core.call import Headers
-from proxy.sandbox.answer import Answer, card_declined, error_answer, internal_error
-from proxy.sandbox.bank import Bank
-from proxy.sandbox.charge import Charge, Status
-from proxy.sandbox.contract import Contract, KeyBook, kept
-from proxy.sandbox.dialects.acme import charge_json, create_charge, terms_from
-from proxy.sandbox.dialects.route import Act, Names
-from proxy.sandbox.dialects.routes import find_route
-from proxy.sandbox.ledger import Entry, Ledger
-from proxy.sandbox.payout import Payout, PayoutStatus
-from proxy.sandbox.refusals import Refused
-from proxy.sandbox.request import Request
-from proxy.sandbox.webhooks.event import FINAL, event_about, older_event
-from proxy.sandbox.webhooks.signature import Scheme, signature_headers
-from proxy.upstream.target import WireRequest
+from paywitness.core.call import Headers
+from paywitness.upstream.request import WireRequest
+from paywitness_sandbox.bank.bank import Bank
+from paywitness_sandbox.bank.index import BankRefused
+from paywitness_sandbox.bank.ledger import Ledger, LedgerEntry
+from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, PayoutStatus
+from paywitness_sandbox.contract import Contract, KeyStore, stored_response
+from paywitness_sandbox.dialects.acme import charge_json, charge_terms_from, create_charge
+from paywitness_sandbox.dialects.base import PathNames, RouteAction
+from paywitness_sandbox.messages import Request, SandboxResponse, card_declined, error_response, internal_error
+from paywitness_sandbox.provider import find_route
+from paywitness_sandbox.webhooks.endpoint import SigningScheme, signature_headers
+from paywitness_sandbox.webhooks.events import FINAL_TRANSITIONS, event_for, older_event
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
 from tests.simulation.policy import WEBHOOK_SECRET
@@ -36,23 +34,23 @@ from tests.simulation.swarm import Mix
 WISH_HEADER = "X-Wish"
 STALE_LOOKS_MAX = 2  # at one thing: one less than the misses that the policy asks for
 _TELLS_MAX = 4  # times that an event is offered until it is taken
-Respond = Callable[[Answer], None]
+Respond = Callable[[SandboxResponse], None]
 Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
 
 
 class JudgedLedger(Ledger):
     """The ledger, with somebody looking at each line as it is written."""
 
-    def __init__(self, look: Callable[[Entry], None]) -> None:
+    def __init__(self, look: Callable[[LedgerEntry], None]) -> None:
         super().__init__()
         self._look = look
 
-    def write(self, *args: object, **values: object) -> Entry:
+    def write(self, *args: object, **values: object) -> LedgerEntry:
         entry = super().write(*args, **values)  # type: ignore[arg-type]
         self._look(entry)
         return entry
 
-    def named(self, name: str, value: str) -> list[Entry]:
+    def named(self, name: str, value: str) -> list[LedgerEntry]:
         """As `find`, by one name."""
         return self._by[name].get(value, [])
 
@@ -68,7 +66,7 @@ class SimProvider:
         self._contract = Contract(mix.contract)
         self.ledger = ledger  # one for all routes: an order is paid once, wherever
         self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
-        self._keys = KeyBook(self.now, mix.window_s)
+        self._keys = KeyStore(self.now, mix.window_s)
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
         self._events = 0
         self.deliver: Deliver | None = None
@@ -99,22 +97,22 @@ class SimProvider:
         else:
             self._execute(request, key, fault, about, respond, troubled)
 
-    def _refusal(self, fault: str | None) -> Answer | None:
+    def _refusal(self, fault: str | None) -> SandboxResponse | None:
         """What is said before any work."""
         match fault:
             case "overloaded":
-                return error_answer(503, "api_error", "Too much to do.", code="overloaded")
+                return error_response(503, "api_error", "Too much to do.", code="overloaded")
             case "rate_limited":
-                answer = error_answer(429, "rate_limit_error", "Too many requests.", code="rate_limited")
+                answer = error_response(429, "rate_limit_error", "Too many requests.", code="rate_limited")
                 return answer.with_headers(("Retry-After", str(self._dice.choice((0, 1, 3)))))
             case "unauthorized":
-                return error_answer(401, "authentication_error", "No such API key.", code="api_key_invalid")
+                return error_response(401, "authentication_error", "No such API key.", code="api_key_invalid")
         return None
 
     def _execute(
         self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond, troubled: bool
     ) -> None:
-        committed: Answer | None = None
+        committed: SandboxResponse | None = None
         effects_before = len(self.ledger)
         if fault != "error_500_before" or not request.writes:
             act, names = _route(request.method, request.segments)
@@ -125,7 +123,7 @@ class SimProvider:
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:
-            self._keys.settle(key, kept(self._contract, committed, answer))
+            self._keys.finish(key, stored_response(self._contract, committed, answer))
         if request.writes:
             effects = len(self.ledger) - effects_before
             self._history.say("provider", "answers", about, (answer.status_code, "effects:", effects))
@@ -156,8 +154,8 @@ class SimProvider:
 
     def _tell_changes(self, request: Request, *, troubled: bool) -> None:
         for change in self.bank.changes.take():
-            thing = change.thing
-            if isinstance(thing, Charge) and thing.status in {Status.PROCESSING, Status.REQUIRES_ACTION}:
+            thing = change.subject
+            if isinstance(thing, Charge) and thing.status in {ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION}:
                 self._loop.after(self._dice.uniform(1, 25), self._settle, thing, request)
             if isinstance(thing, Payout) and thing.status is PayoutStatus.PENDING:
                 self._loop.after(self._dice.uniform(1, 25), self._settle_payout, thing, request)
@@ -166,12 +164,16 @@ class SimProvider:
             mode = "normal" if self.calm else self._dice.choice(self._mix.webhook_modes)
             if mode == "never":
                 continue
-            event = event_about(change, request, id=self._event_id(), created=int(self.now()))
+            event = event_for(change, request, id=self._event_id(), created=int(self.now()))
             delay_s = {"early": 0.0, "late": self._dice.uniform(2, 40)}.get(mode, self._dice.uniform(0.01, 1))
             self._offer(event.body, delay_s)
             if mode == "twice":
                 self._offer(event.body, delay_s + self._dice.choice((0.0, 0.1, 5.0)))
-            if mode == "out_of_order" and change.what in FINAL and self._contract is not Contract.REEXECUTED:
+            if (
+                mode == "out_of_order"
+                and change.transition in FINAL_TRANSITIONS
+                and self._contract is not Contract.REEXECUTED
+            ):
                 self._offer(older_event(event, change, id=self._event_id()).body, delay_s + self._dice.uniform(0, 3))
 
     def _event_id(self) -> str:
@@ -186,7 +188,7 @@ class SimProvider:
 
     def _hand_over(self, body: bytes, tries: int) -> None:
         assert self.deliver is not None
-        signed = signature_headers(Scheme.HMAC_SHA256, WEBHOOK_SECRET, body, int(self.now()))
+        signed = signature_headers(SigningScheme.HMAC_SHA256, WEBHOOK_SECRET, body, int(self.now()))
         headers = tuple((name.encode(), value.encode()) for name, value in signed.items())
 
         def taken(ok: bool) -> None:
@@ -198,12 +200,12 @@ class SimProvider:
     def _settle(self, charge: Charge, request: Request) -> None:
         """The issuer's or the customer's later word. A customer authenticates one payment of an order, whatever cards
         it tried."""
-        status = Status.SUCCEEDED if self._dice.random() < 0.7 else Status.FAILED
-        if charge.status is Status.REQUIRES_ACTION and self.ledger.find(order=charge.terms.order):
-            status = Status.FAILED
+        status = ChargeStatus.SUCCEEDED if self._dice.random() < 0.7 else ChargeStatus.FAILED
+        if charge.status is ChargeStatus.REQUIRES_ACTION and self.ledger.find(order=charge.terms.order):
+            status = ChargeStatus.FAILED
         try:
             self.bank.settle(charge, status)
-        except Refused:
+        except BankRefused:
             return
         self._history.say("provider", f"settles as {status}", charge.terms.order or "", charge.id)
         self._tell_changes(request, troubled=True)
@@ -252,10 +254,10 @@ def _split(target: str) -> tuple[str, tuple[str, ...], str]:
 
 
 @lru_cache(maxsize=1024)
-def _route(method: str, segments: tuple[str, ...]) -> tuple[Act, dict[str, str]]:
+def _route(method: str, segments: tuple[str, ...]) -> tuple[RouteAction, dict[str, str]]:
     found = find_route(method, segments)
     assert found is not None, segments
-    act = found[0].act
+    act = found[0].action
     return (_create_charge if act is create_charge else act), found[1]
 
 
@@ -265,14 +267,14 @@ _encoded = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
 )
 
 
-def _create_charge(bank: Bank, request: Request, names: Names) -> Answer:
+def _create_charge(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     """What most requests are, as `create_charge` does it; what goes well is put into words in less time."""
-    charge = bank.open(terms_from(request, None), request.key)
+    charge = bank.open(charge_terms_from(request, None), request.key)
     bank.pay(charge, request.key)
-    if charge.status is Status.FAILED and not charge.quiet_failure:
+    if charge.status is ChargeStatus.FAILED and not charge.failed_with_200:
         return card_declined(charge.failure_code or "generic_decline", charge=charge.id)
     body = "".join(_encoded(charge_json(charge, request), 0))
-    return Answer(200, body.encode(), failed=charge.status is Status.FAILED)
+    return SandboxResponse(200, body.encode(), failed=charge.status is ChargeStatus.FAILED)
 
 
 def _with_body(request: Request, body: bytes) -> Request:
@@ -283,7 +285,7 @@ def _finding_nothing(search: Request) -> Request:
     return _Arrived(search.method, f"{search.target}&key=nobodys", search.headers, b"")
 
 
-def _brief(request: Request, answer: Answer) -> str:
+def _brief(request: Request, answer: SandboxResponse) -> str:
     if request.writes:
         return answer.body[:90].decode("utf-8", "replace")
     found = "nothing" if b'"data":[]' in answer.body else "something"

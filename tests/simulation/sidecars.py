@@ -10,33 +10,32 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, cast
 
-from proxy.chance import Chance, SeededChance
-from proxy.clock import Clock
-from proxy.core.budget import Origin, RetryAsk
-from proxy.core.call import Call, Headers
-from proxy.core.circuit import Group
-from proxy.core.errors import JournalUnavailable
-from proxy.core.evidence import Response
-from proxy.core.operation import AttemptSummary, Operation
-from proxy.core.reply import Reply
-from proxy.engine.keeping import seal_response
-from proxy.engine.outbox import Outbox, Sink
-from proxy.engine.recovery import Recovery
-from proxy.engine.reload import keep_revisions
-from proxy.engine.replay import Replay
-from proxy.engine.spool import Spool, SpooledEvidence
-from proxy.engine.steps import NoSteps, Steps
-from proxy.journal.base import Journal
-from proxy.limits.admission import Admission
-from proxy.limits.budgets import Grant, LocalBudgets, Refusal, Tallies
-from proxy.limits.circuits import Book, LocalCircuits
-from proxy.limits.opening import Limits, heard_by
-from proxy.policy.book import PolicyBook
-from proxy.telemetry.records import Record
-from proxy.telemetry.telemetry import Telemetry
-from proxy.upstream.client import UpstreamClient
-from proxy.vault import RingKey, Vault
-from proxy.wiring import Bounds, Ground, assemble, webhooks_for
+from paywitness.clock import Clock
+from paywitness.core.budget import AttemptOrigin, RetryRequest
+from paywitness.core.call import Call, Headers
+from paywitness.core.circuit import CallGroup
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.evidence import Response
+from paywitness.core.operation import AttemptSummary, Operation
+from paywitness.core.reply import Reply
+from paywitness.engine.calls.stored_messages import seal_response
+from paywitness.engine.durability.recovery import Recovery
+from paywitness.engine.durability.spool import Spool, SpooledEvidence, SpoolReplayer
+from paywitness.engine.failpoints import Failpoints, NoFailpoints
+from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.policy_reload import store_revisions
+from paywitness.journal.base import Journal
+from paywitness.limits.admission import Admission
+from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeTallies
+from paywitness.limits.circuits import CurrentRules, LocalCircuits
+from paywitness.limits.factory import Limits, budget_listener
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness, SeededRandomness
+from paywitness.secrets import RingKey, Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import TelemetryEvent
+from paywitness.upstream.client import UpstreamClient
+from paywitness.wiring import EngineSettings, Platform, assemble, build_webhooks
 from tests.simulation.failover import LOST_S, ForgetfulJournal
 from tests.simulation.history import History
 from tests.simulation.loop import Life, SimClock, SimLoop
@@ -60,7 +59,7 @@ class _NoTelemetry:
 
     metrics = _NoMetrics()
 
-    def tell(self, record: Record) -> None:
+    def emit(self, record: TelemetryEvent) -> None:
         return None
 
 
@@ -82,23 +81,25 @@ class SimSpool:
         attempt: AttemptSummary,
         response: Response | None,
         *,
-        quiet_at: float | None = None,
-        unheard: bool = False,
+        no_bytes_after_at: float | None = None,
+        undelivered: bool = False,
     ) -> bool:
         if not self._works:
             return False
         answer = seal_response(self._vault, response, operation.id) if response is not None else None
         name = f"{len(self._pieces):06d}-{operation.id}-{attempt.number}"
-        self._pieces[name] = SpooledEvidence(operation.id, attempt, self._clock.now(), answer, None, quiet_at, unheard)
+        self._pieces[name] = SpooledEvidence(
+            operation.id, attempt, self._clock.now(), answer, None, no_bytes_after_at, undelivered
+        )
         return True
 
-    async def waiting(self) -> tuple[str, ...]:
+    async def pending(self) -> tuple[str, ...]:
         return tuple(self._pieces)
 
     async def read(self, name: str) -> SpooledEvidence | None:
         return self._pieces.get(name)
 
-    async def done(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         self._pieces.pop(name, None)
 
 
@@ -110,7 +111,7 @@ class SimSteps:
         self._loop = loop
         self.left = 0  # 0: it goes on
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         if self.left:
             self.left -= 1
             if not self.left:
@@ -121,24 +122,24 @@ class SimSteps:
 class JudgedBudgets(LocalBudgets):
     """The fleet's retry budget, as its sidecars share it in a store, with somebody counting along."""
 
-    def __init__(self, clock: Clock, chance: Chance, fleet: Fleet) -> None:
+    def __init__(self, clock: Clock, chance: Randomness, fleet: Fleet) -> None:
         super().__init__(clock, chance, fleet.tallies)
         self._spending = fleet.spending
         self._store_clock = fleet.store_clock
 
-    async def acquire(self, ask: RetryAsk) -> Grant | Refusal:
+    async def acquire(self, ask: RetryRequest) -> Grant | BudgetRefusal:
         found = await super().acquire(ask)
-        if isinstance(found, Grant) and ask.origin.group is Group.WRITE:
+        if isinstance(found, Grant) and ask.origin.group is CallGroup.WRITE:
             self._spending.granted(ask.cost, ask.intent)
         return found
 
-    def count_first(self, origin: Origin) -> None:
-        super().count_first(origin)
-        if origin.group is Group.WRITE:
+    def count_first_attempt(self, origin: AttemptOrigin) -> None:
+        super().count_first_attempt(origin)
+        if origin.group is CallGroup.WRITE:
             self._spending.first()
 
-    def count_repeat(self, origin: Origin, cost: int) -> None:
-        super().count_repeat(origin, cost)
+    def count_caller_retry(self, origin: AttemptOrigin, cost: int) -> None:
+        super().count_caller_retry(origin, cost)
         self._spending.repeated()
 
     def _now_ms(self) -> int:
@@ -184,7 +185,7 @@ class Fleet:
         self.journal: IndexedJournal = IndexedJournal(clock=self.store_clock)
         if mix.failovers:
             self.journal = ForgetfulJournal(clock=self.store_clock)
-        self.tallies = Tallies()
+        self.tallies = ScopeTallies()
         self.spending = Spending(loop)
         self.disks: list[dict[str, SpooledEvidence]] = [{} for _ in range(mix.sidecars)]
         self.sidecars: list[Sidecar | None] = [None] * mix.sidecars
@@ -286,9 +287,9 @@ class Fleet:
 
     def _forget(self) -> None:
         assert isinstance(self.journal, ForgetfulJournal)
-        before = self.journal.shelves.seq
+        before = self.journal.tables.seq
         self.journal.fail_over()
-        self.history.say("store", "fails over", "", f"{before - self.journal.shelves.seq} changes are forgotten")
+        self.history.say("store", "fails over", "", f"{before - self.journal.tables.seq} changes are forgotten")
 
     def reload(self, slot: int, book: PolicyBook) -> None:
         sidecar = self.sidecars[slot]
@@ -330,15 +331,15 @@ class Sidecar:
         door_dice = Random(f"{seed} journal")
         self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)
         self.door.calm = fleet.calm
-        chance = SeededChance(Random(f"{seed} chance").getrandbits(64))
+        chance = SeededRandomness(Random(f"{seed} chance").getrandbits(64))
         vault = Vault(_SECRET, _RING, chance.nonce)
         journal = cast(Journal, self.door)
         telemetry = cast(Telemetry, _NoTelemetry())
         environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}
         self.steps = SimSteps(lambda: fleet.kill(slot), loop)
-        steps: Steps = self.steps if mix.crashes_at_steps else NoSteps()
-        self.ground = Ground(journal, vault, self.clock, chance, steps, telemetry, environment)
-        bounds = Bounds(lease_s=LEASE_S, harvest_s=mix.harvest_s)
+        steps: Failpoints = self.steps if mix.crashes_at_steps else NoFailpoints()
+        self.ground = Platform(journal, vault, self.clock, chance, steps, telemetry, environment)
+        bounds = EngineSettings(lease_s=LEASE_S, late_response_s=mix.harvest_s)
         self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
 
         self.upstream = SimUpstream(fleet.network, self.life, mix.harvest_s)
@@ -346,18 +347,18 @@ class Sidecar:
         self.upstream.on_connecting = lambda: fleet.pause_now(self)
         self.upstream.on_cut_off = lambda lasts_s: self.lose_journal(lasts_s, refuses=True)
 
-        def upstream(ground: Ground, bounds: Bounds) -> UpstreamClient:
+        def upstream(ground: Platform, bounds: EngineSettings) -> UpstreamClient:
             return cast(UpstreamClient, self.upstream)
 
         self.parts = assemble(self.ground, bounds, fleet.book, self.spool, self._limits, upstream)
-        self.webhooks = webhooks_for(self.ground, self.parts)
+        self.webhooks = build_webhooks(self.ground, self.parts)
         self.listens = False
         self._callers: dict[asyncio.Future[Reply | None], None] = {}
         self._running: dict[asyncio.Task[Any], None] = {}
 
-    def _limits(self, book: Book, clock: Clock, chance: Chance) -> Limits:
+    def _limits(self, book: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
         budgets = JudgedBudgets(clock, chance, self.fleet)
-        return Limits(LocalCircuits(book, clock, chance, heard_by(budgets)), budgets, Admission(clock, chance))
+        return Limits(LocalCircuits(book, clock, chance, budget_listener(budgets)), budgets, Admission(clock, chance))
 
     def lose_journal(self, lasts_s: float, *, refuses: bool) -> None:
         what = "journal is down" if refuses else "journal stalls"
@@ -382,17 +383,22 @@ class Sidecar:
     async def serve(self) -> None:
         """As `wiring.serve` starts one, less its listeners."""
         parts, ground, engine = self.parts, self.ground, self.parts.engine
-        replay = Replay(
-            cast(Spool, self.spool), parts.records, parts.pinned, lambda: engine.book, self.clock, parts.late
+        replay = SpoolReplayer(
+            cast(Spool, self.spool),
+            parts.journal_writer,
+            parts.pinned,
+            lambda: engine.book,
+            self.clock,
+            parts.late_evidence,
         )
         recovery = Recovery(ground.journal, self.clock, ground.telemetry, LEASE_S)
-        await self._until_taken(lambda: keep_revisions(ground.journal, self.fleet.book))
+        await self._until_taken(lambda: store_revisions(ground.journal, self.fleet.book))
         await self._until_taken(replay.replay_all)
         await self._until_taken(lambda: recovery.at_start(only_holder=self.fleet.only_holder))
         loops = [
             parts.leases.keep_renewing(),
-            parts.reports.keep_reporting(),
-            recovery.keep_looking(),
+            parts.limits_sync.keep_syncing(),
+            recovery.keep_expiring_leases(),
             parts.resolver.keep_resolving(replay.replay_all),
             self.webhooks.keep_applying(),
             replay.keep_replaying(),
@@ -401,7 +407,7 @@ class Sidecar:
             loops.append(parts.rollback.keep_watching())
         if self.fleet.mix.events:
             sink = Sink(EVENTS, EVENTS_SECRET.encode())
-            outbox = Outbox(ground.journal, parts.upstream, sink, self.clock, ground.chance, ground.telemetry)
+            outbox = Outbox(ground.journal, parts.upstream, sink, self.clock, ground.randomness, ground.telemetry)
             loops.append(outbox.keep_delivering())
         for loop in loops:
             self.run(loop)
@@ -419,7 +425,7 @@ class Sidecar:
                 return
 
     async def put_in_force(self, book: PolicyBook) -> None:
-        await self._until_taken(lambda: keep_revisions(self.ground.journal, book))
+        await self._until_taken(lambda: store_revisions(self.ground.journal, book))
         self.parts.engine.book = book
 
     def ask(self, call: Call, still_there: Callable[[], bool]) -> asyncio.Future[Reply | None]:
@@ -430,7 +436,7 @@ class Sidecar:
         return answer
 
     async def _answer(self, call: Call, still_there: Callable[[], bool], answer: asyncio.Future[Reply | None]) -> None:
-        reply = await self.parts.engine.answer(call, still_there)
+        reply = await self.parts.engine.reply_to(call, still_there)
         self._callers.pop(answer, None)
         if not answer.done():
             answer.set_result(reply)

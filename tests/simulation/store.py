@@ -15,13 +15,13 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from proxy.core.errors import JournalUnavailable
-from proxy.core.operation import Operation, State
-from proxy.journal import steps
-from proxy.journal.base import DoubtCount, KeptNotice, Listing, OutcomeRow
-from proxy.journal.memory import MemoryJournal
-from proxy.journal.memory_shelves import Shelves
-from proxy.journal.steps import WallClock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.operation import Operation, State
+from paywitness.journal import transitions
+from paywitness.journal.base import AnnouncementRow, DoubtCount, OperationQuery, StoredWebhookEvent
+from paywitness.journal.transitions import WallClock
+from tests.journal.memory import MemoryJournal
+from tests.journal.memory_tables import MemoryTables
 from tests.simulation.history import History
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.swarm import Mix
@@ -29,7 +29,7 @@ from tests.simulation.swarm import Mix
 Timed = tuple[float, int, str]
 
 
-class IndexedShelves(Shelves):
+class IndexedTables(MemoryTables):
     """Shelves that know what is due, held, telling, and in which state."""
 
     __slots__ = ("_by_name", "_unnamed", "by_state", "due", "events", "held", "notices_waiting", "telling")
@@ -45,12 +45,12 @@ class IndexedShelves(Shelves):
         self._by_name: dict[tuple[str, str], dict[str, None]] = {}
         self._unnamed: list[Operation] = []  # names are written down when somebody looks for one
 
-    def write(self, step: steps.Step) -> None:
+    def write(self, step: transitions.OperationWrite) -> None:
         operation = step.operation
         before = self.operations.get(operation.id)
-        Shelves.write(self, step)
+        MemoryTables.write(self, step)
         self.index(operation)
-        if step.entry.told is not None:
+        if step.entry.announcement is not None:
             self.telling.append(self.seq)
         if before is None or before.state is not operation.state:
             if before is not None:
@@ -65,7 +65,7 @@ class IndexedShelves(Shelves):
             self.index(operation)
             self.by_state[operation.state][operation.id] = None
             self._unnamed.append(operation)
-        self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.told is not None]
+        self.telling = [seq for seq, (_, entry) in self.changes.items() if entry.announcement is not None]
         for notice in self.notices.values():
             self.events.add((notice.provider, notice.account, notice.event_id))
             for at in (notice.due_at, notice.relay_due_at):
@@ -80,7 +80,7 @@ class IndexedShelves(Shelves):
             heapq.heappush(self.held, (operation.lease.until_at, number, operation.id))
 
     def _forget(self, operation: Operation) -> None:
-        Shelves._forget(self, operation)
+        MemoryTables._forget(self, operation)
         del self.by_state[operation.state][operation.id]
         for name in _names_of(operation):
             self.named(name).pop(operation.id, None)
@@ -120,49 +120,49 @@ def _names_of(operation: Operation) -> list[tuple[str, str]]:
 class IndexedJournal(MemoryJournal):
     """The journal in memory, in less time."""
 
-    def __init__(self, *, clock: WallClock, shelves: Shelves | None = None) -> None:
-        super().__init__(clock=clock, shelves=shelves or IndexedShelves())
+    def __init__(self, *, clock: WallClock, tables: MemoryTables | None = None) -> None:
+        super().__init__(clock=clock, tables=tables or IndexedTables())
 
     @property
-    def shelves(self) -> IndexedShelves:
-        assert isinstance(self._shelves, IndexedShelves)
-        return self._shelves
+    def tables(self) -> IndexedTables:
+        assert isinstance(self._tables, IndexedTables)
+        return self._tables
 
     def reopened(self, clock: WallClock) -> IndexedJournal:
-        self._shelves.latest_at = self._time.latest_at
+        self._tables.latest_at = self._time.latest_at
         self._open = False
-        return IndexedJournal(clock=clock, shelves=self._shelves)
+        return IndexedJournal(clock=clock, tables=self._tables)
 
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
-        shelves, now = self.shelves, self._time.now()
-        if not shelves.due or shelves.due[0][0] > now:
+        tables, now = self.tables, self._time.now()
+        if not tables.due or tables.due[0][0] > now:
             return ()
         due: list[Operation] = []
         passed: list[Timed] = []
-        while shelves.due and shelves.due[0][0] <= now and len(due) < limit:
-            entry = heapq.heappop(shelves.due)
-            operation = shelves.operations.get(entry[2])
-            if operation is None or operation.due_at != entry[0] or operation.state not in steps.MAY_BE_HELD:
+        while tables.due and tables.due[0][0] <= now and len(due) < limit:
+            entry = heapq.heappop(tables.due)
+            operation = tables.operations.get(entry[2])
+            if operation is None or operation.due_at != entry[0] or operation.state not in transitions.LEASABLE_STATES:
                 continue
             if operation.provider in full:
                 passed.append(entry)
             elif operation.lease is None and operation not in due:
                 due.append(operation)  # held, it is entered again with the change that gives it back
         for entry in passed:
-            heapq.heappush(shelves.due, entry)
-        taken = steps.taken(due, token, lease_s, now)
+            heapq.heappush(tables.due, entry)
+        taken = transitions.lease_due_writes(due, token, lease_s, now)
         for step in taken:
-            shelves.write(step)
+            tables.write(step)
         return tuple(step.operation for step in taken)
 
-    async def hasten(self, provider: str, *, within_s: float, limit: int) -> int:
-        moved = await super().hasten(provider, within_s=within_s, limit=limit)
+    async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
+        moved = await super().expedite(provider, within_s=within_s, limit=limit)
         if moved:
-            for operation in self.shelves.operations.values():
+            for operation in self.tables.operations.values():
                 if operation.due_at is not None:
-                    self.shelves.index(operation)
+                    self.tables.index(operation)
         return moved
 
     async def renew(
@@ -171,91 +171,91 @@ class IndexedJournal(MemoryJournal):
         renewed = await super().renew(operation_ids, token_of, lease_s)
         for operation_id in operation_ids:
             if operation_id in renewed:
-                self.shelves.index(self.shelves.operations[operation_id])
+                self.tables.index(self.tables.operations[operation_id])
         return renewed
 
     async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
         if all_of_earlier_holders:
             return await super().expire_leases(all_of_earlier_holders=True)
-        shelves, now = self.shelves, self._time.now()
+        tables, now = self.tables, self._time.now()
         over: list[Operation] = []
-        while shelves.held and shelves.held[0][0] <= now and len(over) < steps.EXPIRED_LEASES_MAX:
-            until_at, _, operation_id = heapq.heappop(shelves.held)
-            operation = shelves.operations.get(operation_id)
+        while tables.held and tables.held[0][0] <= now and len(over) < transitions.EXPIRED_LEASES_MAX:
+            until_at, _, operation_id = heapq.heappop(tables.held)
+            operation = tables.operations.get(operation_id)
             lease = operation.lease if operation is not None else None
             if operation is not None and lease is not None and lease.until_at == until_at and operation not in over:
                 over.append(operation)
-        expired = steps.expired(over, now)
+        expired = transitions.expired_lease_writes(over, now)
         for step in expired:
-            shelves.write(step)
+            tables.write(step)
         return tuple(step.operation for step in expired)
 
-    def _listed(self, listing: Listing) -> Iterator[Operation]:
-        shelves = self.shelves
+    def _listed(self, listing: OperationQuery) -> Iterator[Operation]:
+        tables = self.tables
         names = {"stamp": listing.stamp, "key": listing.key, "reference": listing.reference, "guard": listing.guard}
         given = next(((name, value) for name, value in names.items() if value is not None), None)
-        if given is not None and not (given[0] == "key" and shelves.aliases):
-            found = shelves.named(given)
+        if given is not None and not (given[0] == "key" and tables.aliases):
+            found = tables.named(given)
         elif given is None and listing.states:
-            found = {operation_id: None for state in listing.states for operation_id in shelves.by_state[state]}
+            found = {operation_id: None for state in listing.states for operation_id in tables.by_state[state]}
         else:
             yield from super()._listed(listing)
             return
         for operation_id in sorted(found, reverse=True):
-            operation = shelves.operations.get(operation_id)
+            operation = tables.operations.get(operation_id)
             if operation is None:
                 continue  # retired, and looked for by a reference that it had once
             by_key = listing.key is None or listing.key in {operation.client_key, operation.provider_key}
-            if by_key and steps.is_listed(operation, listing):
+            if by_key and transitions.matches_query(operation, listing):
                 yield operation
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         return ()  # gauges, which nobody reads here
 
-    async def keep_notice(self, notice: KeptNotice) -> bool:
-        shelves = self.shelves
+    async def store_webhook_event(self, notice: StoredWebhookEvent) -> bool:
+        tables = self.tables
         event = (notice.provider, notice.account, notice.event_id)
-        if event in shelves.events:
+        if event in tables.events:
             return False
-        shelves.events.add(event)
-        shelves.notice_number += 1
-        self._shelve(replace(notice, number=shelves.notice_number))
+        tables.events.add(event)
+        tables.notice_number += 1
+        self._index_webhook_event(replace(notice, number=tables.notice_number))
         return True
 
-    async def move_notice(self, notice: KeptNotice) -> None:
-        await super().move_notice(notice)
-        if notice.number in self.shelves.notices:
-            self._shelve(self.shelves.notices[notice.number])
+    async def update_webhook_event(self, notice: StoredWebhookEvent) -> None:
+        await super().update_webhook_event(notice)
+        if notice.number in self.tables.notices:
+            self._index_webhook_event(self.tables.notices[notice.number])
 
-    def _shelve(self, notice: KeptNotice) -> None:
-        self.shelves.notices[notice.number] = notice
+    def _index_webhook_event(self, notice: StoredWebhookEvent) -> None:
+        self.tables.notices[notice.number] = notice
         for at in (notice.due_at, notice.relay_due_at):
             if at is not None:
-                heapq.heappush(self.shelves.notices_waiting, (at, notice.number))
+                heapq.heappush(self.tables.notices_waiting, (at, notice.number))
 
-    async def notices_due(self, *, limit: int) -> tuple[KeptNotice, ...]:
-        shelves, now = self.shelves, self._time.now()
-        if not shelves.notices_waiting or shelves.notices_waiting[0][0] > now:
+    async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
+        tables, now = self.tables, self._time.now()
+        if not tables.notices_waiting or tables.notices_waiting[0][0] > now:
             return ()
-        due: dict[int, KeptNotice] = {}
+        due: dict[int, StoredWebhookEvent] = {}
         seen = []
-        while shelves.notices_waiting and shelves.notices_waiting[0][0] <= now and len(due) < limit:
-            at, number = entry = heapq.heappop(shelves.notices_waiting)
-            notice = shelves.notices.get(number)  # None: it was done, and has been forgotten
+        while tables.notices_waiting and tables.notices_waiting[0][0] <= now and len(due) < limit:
+            at, number = entry = heapq.heappop(tables.notices_waiting)
+            notice = tables.notices.get(number)  # None: it was done, and has been forgotten
             if notice is not None and at in (notice.due_at, notice.relay_due_at) and number not in due:
                 due[number] = notice
                 seen.append(entry)  # it is due until it is moved
         for entry in seen:
-            heapq.heappush(shelves.notices_waiting, entry)
+            heapq.heappush(tables.notices_waiting, entry)
         return tuple(due.values())
 
-    async def outcomes(self, after: int, *, limit: int) -> tuple[OutcomeRow, ...]:
-        shelves = self.shelves
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
+        tables = self.tables
         rows = []
-        for seq in islice(shelves.telling, bisect_right(shelves.telling, after), None):
-            found = shelves.changes.get(seq)
+        for seq in islice(tables.telling, bisect_right(tables.telling, after), None):
+            found = tables.changes.get(seq)
             if found is not None:
-                rows.append(OutcomeRow(seq, shelves.operations[found[0]], found[1]))
+                rows.append(AnnouncementRow(seq, tables.operations[found[0]], found[1]))
             if len(rows) >= limit:
                 break
         return tuple(rows)
@@ -300,8 +300,8 @@ class JournalDoor:
         return self._journal().rolled_back_s()
 
     @property
-    def may_forget(self) -> bool:
-        return self._journal().may_forget
+    def can_roll_back(self) -> bool:
+        return self._journal().can_roll_back
 
     async def healthy(self) -> bool:
         return self._loop.now_mono >= self.stalled_until_mono

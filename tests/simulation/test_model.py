@@ -42,5 +42,5 @@ def test_a_planted_fault_leads_to_a_counterexample(planted: Planted) -> None:
 
 
 def test_every_kind_of_contract_is_among_the_scenarios() -> None:
-    kinds = {(one.contract.dedupes, one.contract.errors_under_key, one.contract.can_be_asked) for one in SCENARIOS}
+    kinds = {(one.contract.dedupes, one.contract.errors_under_key, one.contract.supports_inquiry) for one in SCENARIOS}
     assert len(kinds) == 8

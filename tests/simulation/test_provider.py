@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.sandbox.answer import Answer
-from proxy.sandbox.bank import Bank
-from proxy.sandbox.dialects.acme import create_charge
-from proxy.sandbox.ledger import Ledger
-from proxy.sandbox.request import Request
-from proxy.upstream.target import WireRequest
+from paywitness.upstream.request import WireRequest
+from paywitness_sandbox.bank.bank import Bank
+from paywitness_sandbox.bank.ledger import Ledger
+from paywitness_sandbox.dialects.acme import create_charge
+from paywitness_sandbox.messages import Request, SandboxResponse
 from tests.simulation.history import History
 from tests.simulation.loop import SimLoop
 from tests.simulation.provider import STALE_LOOKS_MAX, SimProvider, _create_charge, _request_of
@@ -43,7 +42,7 @@ def test_a_stale_replica_answers_fewer_looks_than_prove_absence() -> None:
     history = History(loop)
     mix = Mix(seed=1, payments=1, lag_s=1.0, stale_looks=1.0)
     provider = SimProvider(loop, mix, stream(1, "provider"), history, Ledger(), "acme")
-    answers: list[Answer] = []
+    answers: list[SandboxResponse] = []
     provider.arrive(wire("POST", "/v1/charges", CHARGE.format(source="tok_ok")), None, 0.0, answers.append)
     found = []
     for _ in range(4):

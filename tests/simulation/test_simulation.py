@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.reply import Problem
-from proxy.sandbox.ledger import Kind
+from paywitness.core.problems import Problem
+from paywitness_sandbox.bank.ledger import EntryKind
 from tests.simulation.callers import Wish
 from tests.simulation.checkers import Checkers
 from tests.simulation.report import describe
@@ -238,7 +238,7 @@ def paid_again(world: World, wish: Wish) -> None:
     """Somebody else charges the same order behind everybody's back."""
     entry = world.provider.ledger.find(order=wish.order)[0]
     world.provider.ledger.write(
-        Kind.CHARGE,
+        EntryKind.CHARGE,
         at=entry.at,
         id="ch_x",
         charge="ch_x",
@@ -255,7 +255,7 @@ def never_paid(world: World, wish: Wish) -> None:
 
 
 def told_nothing_came_of_it(world: World, wish: Wish) -> None:
-    from proxy.core.operation import Outcome
+    from paywitness.core.operation import Outcome
 
     for told in wish.told:
         assert told.reply is not None

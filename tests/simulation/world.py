@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from proxy.core.call import Headers
-from proxy.core.cloudevent import event_id
-from proxy.core.operation import HistoryEntry, Operation, State
-from proxy.engine.retention import Retention
-from proxy.upstream.target import WireRequest
+from paywitness.core.announcements import event_id
+from paywitness.core.call import Headers
+from paywitness.core.operation import HistoryEntry, Operation, State
+from paywitness.engine.durability.retention import Retention
+from paywitness.upstream.request import WireRequest
 from tests.simulation.callers import Callers, Wish, wishes_of
 from tests.simulation.checkers import Checkers
 from tests.simulation.history import History, Violation
@@ -22,7 +22,7 @@ from tests.simulation.operators import Operators
 from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
-from tests.simulation.store import IndexedShelves
+from tests.simulation.store import IndexedTables
 from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream
 
 QUIET_MAX_S = 900.0  # beyond `settle`, a lease, the misses that follow, and the longest step of a schedule
@@ -129,7 +129,7 @@ class World:
         if self.mix.operators:
             await self._resumed()
             await self._quiet()
-        self.checkers.nobody_left_lying(list(self.fleet.journal.shelves.operations.values()), self.provider.now())
+        self.checkers.nobody_left_lying(list(self.fleet.journal.tables.operations.values()), self.provider.now())
         if self.mix.window_s < SHORT_WINDOW_S:  # whoever asks now asks for what the provider has forgotten
             await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
@@ -191,15 +191,15 @@ class World:
         """Until nothing is open that could still be ended."""
         for _ in range(int(QUIET_MAX_S / _LOOK_EVERY_S)):
             await asyncio.sleep(_LOOK_EVERY_S)
-            if self.fleet.all_awake and not self._any_open(self.fleet.journal.shelves):
+            if self.fleet.all_awake and not self._any_open(self.fleet.journal.tables):
                 return
 
-    def _any_open(self, shelves: IndexedShelves) -> bool:
+    def _any_open(self, tables: IndexedTables) -> bool:
         """What may be open is looked at first: that nothing is, is worth a look at everything."""
-        for state, held in shelves.by_state.items():
-            if not state.ended and any(self._is_open(shelves.operations[operation_id]) for operation_id in held):
+        for state, held in tables.by_state.items():
+            if not state.ended and any(self._is_open(tables.operations[operation_id]) for operation_id in held):
                 return True
-        return any(self._is_open(operation) for operation in shelves.operations.values())
+        return any(self._is_open(operation) for operation in tables.operations.values())
 
     async def _resumed(self) -> None:
         """What was parked is taken up again, by whoever has a journal."""
@@ -209,12 +209,12 @@ class World:
 
     async def _long_after(self) -> None:
         """What is over is retired as after its retention, and some who know of no other key ask once more."""
-        shelves = self.fleet.journal.shelves
-        before = {operation.guard.shown for operation in shelves.operations.values() if operation.guard}
+        tables = self.fleet.journal.tables
+        before = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         for sidecar in self.fleet.up()[:1]:
             sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, 0.0, TOMBSTONE_S).sweep())
         await asyncio.sleep(_LOOK_EVERY_S)
-        left = {operation.guard.shown for operation in shelves.operations.values() if operation.guard}
+        left = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         gone = [wish for wish in self.callers.wishes if wish.pays and wish.name in before and wish.name not in left]
         coming = [wish for wish in gone if all(told.key == wish.name for told in wish.told)][:RETURNING_MAX]
         sends_of = self.fleet.spending.sends_of
@@ -243,8 +243,8 @@ class World:
     def _check_lease(self, sent: Sent) -> None:
         """A lease is the right to send: at the first byte the store still holds it for somebody. What an event has
         ended meanwhile, its sender may not know; and a store that forgets knows of no lease."""
-        shelves = self.fleet.journal.shelves
-        operation = shelves.newest_stamped(sent.stamp or "") if not self.mix.failovers else None
+        tables = self.fleet.journal.tables
+        operation = tables.newest_stamped(sent.stamp or "") if not self.mix.failovers else None
         if operation is not None and not operation.state.ended:
             lease = operation.lease
             if lease is None or lease.until_at <= self.fleet.store_clock.now():
@@ -266,10 +266,10 @@ class World:
     # -- the end
 
     def _judge(self) -> None:
-        shelves = self.fleet.journal.shelves
-        operations = list(shelves.operations.values())
+        tables = self.fleet.journal.tables
+        operations = list(tables.operations.values())
         histories: dict[str, tuple[HistoryEntry, ...]] = {
-            operation.id: tuple(shelves.changes[seq][1] for seq in shelves.seqs_of[operation.id])
+            operation.id: tuple(tables.changes[seq][1] for seq in tables.seqs_of[operation.id])
             for operation in operations
         }
         self.checkers.wishes(self.callers.wishes)
@@ -281,10 +281,10 @@ class World:
             self.checkers.retries(self.fleet.spending, self.callers.wishes, operations)
         if self.mix.events:
             told = [
-                (event_id(operation, entry), operation.guard.shown if operation.guard else "")
+                (event_id(operation, entry), operation.guard.label if operation.guard else "")
                 for operation in operations
                 for entry in histories[operation.id]
-                if entry.told is not None
+                if entry.announcement is not None
             ]
             self.checkers.events_delivered(told)
 

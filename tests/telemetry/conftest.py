@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from proxy.telemetry.lines import LineFormat, install
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
-from tests.telemetry.worth import CREATED_AT
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogFormat, LogWriter, install_logging
+from paywitness.telemetry.metrics import Metrics
+from tests.telemetry.samples import CREATED_AT
 
 
 @dataclass
@@ -27,8 +26,8 @@ class Told:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics("1.2.3", lambda: self.now)
-        self.telemetry = Telemetry(self.metrics, Logs(logging.getLogger("paywitness.test")))
-        self.tell = self.telemetry.tell
+        self.telemetry = Telemetry(self.metrics, LogWriter(logging.getLogger("paywitness.test")))
+        self.tell = self.telemetry.emit
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -40,7 +39,7 @@ class Told:
 @pytest.fixture(params=[logging.INFO])
 def told(request: pytest.FixtureRequest) -> Iterator[Told]:
     told = Told()
-    undo = install(told.stream, request.param, LineFormat.JSON)
+    undo = install_logging(told.stream, request.param, LogFormat.JSON)
     yield told
     undo()
 

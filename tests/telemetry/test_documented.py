@@ -8,18 +8,17 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
-from proxy.core.budget import Scope
-from proxy.core.circuit import CircuitState, Group
-from proxy.core.decide import Action
-from proxy.core.operation import Finding, Found, Outcome, State
-from proxy.core.reading import Classification, Observed, Reading
-from proxy.telemetry.queue import QueueRow
-from proxy.telemetry.records import (
+from paywitness.core.budget import BudgetScope
+from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.decide import Action
+from paywitness.core.operation import Finding, FindingKind, Outcome, State
+from paywitness.core.result import Classification, ResultClass, ShadowMatch
+from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
-    CallObserved,
     CallRefused,
+    CallShadowed,
     CircuitChanged,
     CircuitForced,
     DoubtClosed,
@@ -30,19 +29,20 @@ from proxy.telemetry.records import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
-    NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
     ReviewOpened,
     ScheduleRanOut,
+    WebhookReceived,
 )
+from paywitness.telemetry.gauges import QueueRow
 from tests.telemetry.conftest import Told
-from tests.telemetry.test_edge import at_the_door
+from tests.telemetry.samples import attempt, decision, operation
 from tests.telemetry.test_limits import watched
 from tests.telemetry.test_metrics import counted
-from tests.telemetry.worth import attempt, decision, operation
+from tests.telemetry.test_server_gauges import at_the_door
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 SUFFIX = {"counter": "_total", "info": "_info"}
@@ -68,33 +68,33 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
     told.tell(CallRefused("acme", "overloaded"))
     told.tell(CallForwarded("acme"))
-    told.tell(CallObserved("acme", "authorization", "status_inquiry", "in_doubt_ask", watched_by_a_row()))
+    told.tell(CallShadowed("acme", "authorization", "status_inquiry", "in_doubt_ask", watched_by_a_row()))
     told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
     told.tell(DoubtOpened(operation(State.UNKNOWN)))
     told.tell(DoubtClosed(operation(), EvidenceKind.INQUIRY, 1.0))
     told.tell(IncidentOpened(operation(), "success_after_failure"))
     told.tell(JournalCalled("claim", 0.1, failed=True))
-    told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", Found.MISSED), 0.1))
-    told.tell(NoticeReceived("acme", "accepted"))
+    told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", FindingKind.MISSED), 0.1))
+    told.tell(WebhookReceived("acme", "accepted"))
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
     told.tell(ReviewOpened(operation(State.REQUIRES_REVIEW)))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     told.tell(OutboxDelivered(3, failed=False, lag=0))
-    told.tell(RetryRefused("acme", "authorization", Scope.PROVIDER))
-    told.tell(CircuitChanged("acme", Group.WRITE, CircuitState.CLOSED, CircuitState.OPEN, fleet=True))
-    told.tell(CircuitForced("acme", Group.WRITE, CircuitState.OPEN, "ada", "maintenance", 60.0))
+    told.tell(RetryRefused("acme", "authorization", BudgetScope.PROVIDER))
+    told.tell(CircuitChanged("acme", CallGroup.WRITE, CircuitState.CLOSED, CircuitState.OPEN, fleet=True))
+    told.tell(CircuitForced("acme", CallGroup.WRITE, CircuitState.OPEN, "ada", "maintenance", 60.0))
     told.tell(JournalRolledBack("another replication id"))
-    told.metrics.watch_edge(at_the_door())
+    told.metrics.watch_server(at_the_door())
     told.metrics.watch_limits(watched())
-    told.metrics.look()
-    told.metrics.show_queue([QueueRow("acme", "authorization", 1, 5.0)])
-    told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)])
+    told.metrics.refresh_gauges()
+    told.metrics.set_queue([QueueRow("acme", "authorization", 1, 5.0)])
+    told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)])
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}
 
 
 def watched_by_a_row() -> Classification:
-    read = Classification.of(Reading.UNKNOWN_OUTCOME, "unrecognised_2xx")
-    return replace(read, observed=Observed("answers.charge[0]", Reading.SUCCEEDED))
+    read = Classification.of(ResultClass.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    return replace(read, shadow_match=ShadowMatch("answers.charge[0]", ResultClass.SUCCEEDED))
 
 
 def name_of(family: Metric) -> str:

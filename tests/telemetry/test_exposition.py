@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.exposition import choose_encoder
 
-from proxy.core.operation import Outcome
-from proxy.telemetry.exposition import pieces
-from proxy.telemetry.records import CallAnswered
+from paywitness.core.operation import Outcome
+from paywitness.telemetry.events import CallAnswered
+from paywitness.telemetry.prometheus import exposition_pieces
 from tests.telemetry.conftest import Told
 from tests.telemetry.test_documented import shown
 
@@ -20,7 +20,7 @@ def test_everything_that_is_told_is_written_as_the_library_writes_it(told: Told,
     shown(told)
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.2, trace_id=TRACE))
     encode, _ = choose_encoder(accept)
-    written = list(pieces(told.metrics.registry, encode))
+    written = list(exposition_pieces(told.metrics.registry, encode))
     assert _still(b"".join(written)) == _still(encode(told.metrics.registry))
     assert len(written) > 20
     assert (TRACE.encode() in b"".join(written)) == (accept == OPEN_METRICS)

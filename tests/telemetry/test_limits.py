@@ -8,15 +8,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 from prometheus_client import generate_latest
 
-from proxy.core.admission import AdmissionRefusal
-from proxy.core.budget import Scope
-from proxy.core.circuit import CircuitState, Group
-from proxy.core.passage import CircuitRefusal
-from proxy.core.reply import Problem
-from proxy.limits.admission import Crowd
-from proxy.limits.circuits import Standing
-from proxy.telemetry.limits import LimitsWatched
-from proxy.telemetry.records import (
+from paywitness.core.admission import AdmissionRefusal
+from paywitness.core.budget import BudgetScope
+from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitState
+from paywitness.core.problems import Problem
+from paywitness.limits.admission import AdmissionStats
+from paywitness.limits.circuits import CircuitStatus
+from paywitness.telemetry.events import (
     CallRefused,
     CircuitChanged,
     CircuitForced,
@@ -24,21 +22,22 @@ from proxy.telemetry.records import (
     PolicyReloaded,
     RetryRefused,
 )
+from paywitness.telemetry.gauges import LimitsSources
 from tests.telemetry.conftest import Told
 
 
-def standing(state: CircuitState, group: Group = Group.WRITE, provider: str = "acme") -> Standing:
-    return Standing(provider, group, state, True, 3.0, 0.0, False, 4, None)
+def standing(state: CircuitState, group: CallGroup = CallGroup.WRITE, provider: str = "acme") -> CircuitStatus:
+    return CircuitStatus(provider, group, state, True, 3.0, 0.0, False, 4, None)
 
 
 def watched(
-    *standings: Standing,
-    remaining: Mapping[Scope, float] | None = None,
-    crowds: Iterable[Crowd] = (Crowd("acme", 20.0, 3, 1),),
+    *standings: CircuitStatus,
+    remaining: Mapping[BudgetScope, float] | None = None,
+    crowds: Iterable[AdmissionStats] = (AdmissionStats("acme", 20.0, 3, 1),),
     fleet: bool = True,
-) -> LimitsWatched:
-    left = {Scope.PROVIDER: 7.5} if remaining is None else remaining
-    return LimitsWatched(lambda: standings, lambda provider: left, lambda: crowds, lambda: fleet)
+) -> LimitsSources:
+    left = {BudgetScope.PROVIDER: 7.5} if remaining is None else remaining
+    return LimitsSources(lambda: standings, lambda provider: left, lambda: crowds, lambda: fleet)
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def acme(told: Told) -> Told:
     return told
 
 
-def states(told: Told, group: Group) -> dict[str, float | None]:
+def states(told: Told, group: CallGroup) -> dict[str, float | None]:
     return {
         state: told.value("payment_circuit_state", provider="acme", group=group, state=state) for state in CircuitState
     }
@@ -59,19 +58,19 @@ def states(told: Told, group: Group) -> dict[str, float | None]:
 @pytest.mark.parametrize("state", list(CircuitState))
 def test_a_circuit_is_one_in_its_state_and_zero_in_every_other(acme: Told, state: CircuitState) -> None:
     acme.metrics.watch_limits(watched(standing(state)))
-    acme.metrics.look()
-    assert states(acme, Group.WRITE) == {each: 1 if each is state else 0 for each in CircuitState}
+    acme.metrics.refresh_gauges()
+    assert states(acme, CallGroup.WRITE) == {each: 1 if each is state else 0 for each in CircuitState}
 
 
 def test_a_circuit_that_nobody_used_yet_is_closed(acme: Told) -> None:
     acme.metrics.watch_limits(watched(standing(CircuitState.OPEN)))
-    acme.metrics.look()
-    assert states(acme, Group.INQUIRY)["closed"] == 1
+    acme.metrics.refresh_gauges()
+    assert states(acme, CallGroup.INQUIRY)["closed"] == 1
 
 
 def test_what_is_left_and_how_full_it_is_are_shown(acme: Told) -> None:
-    acme.metrics.watch_limits(watched(remaining={Scope.PROVIDER: 7.5, Scope.ACCOUNT: 0.0}))
-    acme.metrics.look()
+    acme.metrics.watch_limits(watched(remaining={BudgetScope.PROVIDER: 7.5, BudgetScope.ACCOUNT: 0.0}))
+    acme.metrics.refresh_gauges()
     assert acme.value("payment_retry_budget_remaining", provider="acme", scope="provider") == 7.5
     assert acme.value("payment_retry_budget_remaining", provider="acme", scope="account") == 0
     assert acme.value("payment_retry_budget_remaining", provider="acme", scope="operation") is None
@@ -83,12 +82,12 @@ def test_what_is_left_and_how_full_it_is_are_shown(acme: Told) -> None:
 @pytest.mark.parametrize("fleet", [True, False])
 def test_whether_limits_are_the_fleets_is_shown(acme: Told, fleet: bool) -> None:
     acme.metrics.watch_limits(watched(fleet=fleet))
-    acme.metrics.look()
+    acme.metrics.refresh_gauges()
     assert acme.value("paywitness_limits_fleet") == (1 if fleet else 0)
 
 
 def test_before_anybody_looked_there_is_no_sample(acme: Told) -> None:
-    acme.metrics.look()
+    acme.metrics.refresh_gauges()
     acme.metrics.watch_limits(watched(standing(CircuitState.OPEN)))
     text = generate_latest(acme.metrics.registry).decode()
     for name in ("payment_circuit_state", "payment_retry_budget_remaining", "paywitness_limits_fleet"):
@@ -98,21 +97,21 @@ def test_before_anybody_looked_there_is_no_sample(acme: Told) -> None:
 
 
 def test_a_provider_that_no_policy_named_has_no_series(acme: Told) -> None:
-    crowd = Crowd("made_up", 20.0, 3, 1)
+    crowd = AdmissionStats("made_up", 20.0, 3, 1)
     acme.metrics.watch_limits(watched(standing(CircuitState.OPEN, provider="made_up"), crowds=(crowd,)))
-    acme.metrics.look()
+    acme.metrics.refresh_gauges()
     assert b"made_up" not in generate_latest(acme.metrics.registry)
 
 
 def test_limits_are_asked_by_the_look_and_never_by_the_thread_that_writes_the_scrape(acme: Told) -> None:
     asked_in: list[int] = []
 
-    def standings() -> tuple[Standing, ...]:
+    def standings() -> tuple[CircuitStatus, ...]:
         asked_in.append(threading.get_ident())
         return (standing(CircuitState.OPEN),)
 
-    acme.metrics.watch_limits(LimitsWatched(standings, lambda provider: {}, tuple, lambda: False))
-    acme.metrics.look()
+    acme.metrics.watch_limits(LimitsSources(standings, lambda provider: {}, tuple, lambda: False))
+    acme.metrics.refresh_gauges()
     scrape = threading.Thread(target=generate_latest, args=(acme.metrics.registry,))
     scrape.start()
     scrape.join()
@@ -122,8 +121,8 @@ def test_limits_are_asked_by_the_look_and_never_by_the_thread_that_writes_the_sc
 # --- counters and lines
 
 
-@pytest.mark.parametrize("scope", list(Scope))
-def test_a_refused_retry_is_counted_by_the_scope_that_refused_it(acme: Told, scope: Scope) -> None:
+@pytest.mark.parametrize("scope", list(BudgetScope))
+def test_a_refused_retry_is_counted_by_the_scope_that_refused_it(acme: Told, scope: BudgetScope) -> None:
     acme.tell(RetryRefused("acme", "authorization", scope))
     labels = {"provider": "acme", "operation": "authorization", "scope": scope}
     assert acme.value("payment_retry_budget_exhausted_total", **labels) == 1
@@ -133,7 +132,7 @@ def test_a_refused_retry_is_counted_by_the_scope_that_refused_it(acme: Told, sco
 
 @pytest.mark.parametrize("after", list(CircuitState))
 def test_a_circuit_that_got_worse_is_a_warning(told: Told, after: CircuitState) -> None:
-    told.tell(CircuitChanged("acme", Group.WRITE, CircuitState.HALF_OPEN, after, fleet=True))
+    told.tell(CircuitChanged("acme", CallGroup.WRITE, CircuitState.HALF_OPEN, after, fleet=True))
     [line] = told.lines()
     assert line["level"] == ("warning" if after in {CircuitState.OPEN, CircuitState.DEGRADED} else "info")
     assert (line["event"], line["before"], line["state"], line["fleet"]) == (
@@ -145,8 +144,8 @@ def test_a_circuit_that_got_worse_is_a_warning(told: Told, after: CircuitState) 
 
 
 def test_who_forced_a_circuit_is_written_down(told: Told) -> None:
-    told.tell(CircuitForced("acme", Group.WRITE, CircuitState.OPEN, "ada", "maintenance", 900.0, confirmed=False))
-    told.tell(CircuitForced("acme", Group.WRITE, None, "bob", "it is over"))
+    told.tell(CircuitForced("acme", CallGroup.WRITE, CircuitState.OPEN, "ada", "maintenance", 900.0, confirmed=False))
+    told.tell(CircuitForced("acme", CallGroup.WRITE, None, "bob", "it is over"))
     forced, released = told.lines()
     assert (forced["event"], forced["level"], forced["state"], forced["for_s"]) == (
         "circuit_forced",

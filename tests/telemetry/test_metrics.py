@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client import generate_latest
 
-from proxy.core.decide import Action
-from proxy.core.operation import Finding, Found, Outcome, State
-from proxy.core.reading import Reading
-from proxy.core.reply import Problem
-from proxy.journal.base import DoubtCount
-from proxy.telemetry.doubt import reviews_by_reason
-from proxy.telemetry.names import KnownNames
-from proxy.telemetry.queue import QueueRow
-from proxy.telemetry.records import (
+from paywitness.core.decide import Action
+from paywitness.core.operation import Finding, FindingKind, Outcome, State
+from paywitness.core.problems import Problem
+from paywitness.core.result import ResultClass
+from paywitness.journal.base import DoubtCount
+from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
@@ -25,14 +22,16 @@ from proxy.telemetry.records import (
     IncidentOpened,
     InquiryFinished,
     JournalCalled,
-    NoticeReceived,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
     ScheduleRanOut,
+    WebhookReceived,
 )
+from paywitness.telemetry.gauges import QueueRow, reviews_by_reason
+from paywitness.telemetry.labels import KnownNames
 from tests.telemetry.conftest import Told
-from tests.telemetry.worth import CREATED_AT, attempt, decision, operation
+from tests.telemetry.samples import CREATED_AT, attempt, decision, operation
 
 ACME = {"provider": "acme", "operation": "authorization"}
 
@@ -51,7 +50,7 @@ def test_a_clean_call_counts_one_attempt_one_end_and_no_retry(told: Told) -> Non
 
 @pytest.mark.parametrize("action", list(Action))
 def test_only_retries_count_as_retries(told: Told, action: Action) -> None:
-    failed = attempt(Reading.NETWORK_CONNECT_FAILURE, status_code=None)
+    failed = attempt(ResultClass.NETWORK_CONNECT_FAILURE, status_code=None)
     told.tell(AttemptFinished(operation(State.BACKOFF), failed, decision(action, "no_effect_try_again")))
     counted = told.value(
         "payment_operation_retry_total",
@@ -99,7 +98,7 @@ def test_a_duplicate_or_late_success_is_counted_by_operation(told: Told, kind: s
 def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> None:
     doubtful = operation(State.UNKNOWN)
     told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
-    for found in (Found.MISSED, Found.MISSED, Found.HIT):
+    for found in (FindingKind.MISSED, FindingKind.MISSED, FindingKind.HIT):
         told.tell(InquiryFinished(doubtful, Finding("ask[0]", found, 200), 0.2))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     assert told.value("payment_status_inquiry_total", provider="acme", outcome="missed") == 2
@@ -109,8 +108,8 @@ def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> Non
 
 def test_webhooks_and_fallbacks_are_counted_and_strangers_names_folded(told: Told) -> None:
     told.tell(PolicyReloaded("r1", ok=True, operations={"acme": (), "acme_eu": ()}))
-    told.tell(NoticeReceived("acme", "accepted"))
-    told.tell(NoticeReceived("made-up", "unknown_provider"))
+    told.tell(WebhookReceived("acme", "accepted"))
+    told.tell(WebhookReceived("made-up", "unknown_provider"))
     told.tell(FellBack("acme", "acme_eu", "not_sent", "op_1"))
     assert told.value("payment_webhooks_total", provider="acme", result="accepted") == 1
     assert told.value("payment_webhooks_total", provider="other", result="unknown_provider") == 1
@@ -129,11 +128,11 @@ def test_the_outbox_shows_what_waits_and_what_failed(told: Told) -> None:
 
 def test_the_queue_is_shown_as_counted_ages_and_empties_to_zero(told: Told) -> None:
     assert told.value("payment_retry_queue_depth", **ACME) is None
-    told.metrics.show_queue([QueueRow("acme", "authorization", 3, 40.0)])
+    told.metrics.set_queue([QueueRow("acme", "authorization", 3, 40.0)])
     told.now += 5
     assert told.value("payment_retry_queue_depth", **ACME) == 3
     assert told.value("payment_retry_queue_oldest_age_seconds", **ACME) == 45
-    told.metrics.show_queue([])
+    told.metrics.set_queue([])
     assert told.value("payment_retry_queue_depth", **ACME) == 0
     assert told.value("payment_retry_queue_oldest_age_seconds", **ACME) == 0
 
@@ -236,7 +235,7 @@ def test_doubt_is_shown_as_the_journal_counted_it(told: Told) -> None:
     yen = counted(currency="JPY", minor_units=900, count=1, oldest_at=CREATED_AT - 10)
     review = counted(state=State.REQUIRES_REVIEW, count=3, minor_units=300, oldest_at=CREATED_AT - 500)
     nameless = counted(currency="", count=1, minor_units=0)
-    told.metrics.show_doubt([counted(), yen, review, nameless])
+    told.metrics.set_doubt([counted(), yen, review, nameless])
     assert told.value("payment_operations_in_doubt", **ACME) == 7
     assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 28.5
     assert told.value("payment_money_in_doubt", provider="acme", currency="JPY") == 900
@@ -246,15 +245,15 @@ def test_doubt_is_shown_as_the_journal_counted_it(told: Told) -> None:
 
 
 def test_the_age_grows_between_two_counts(told: Told) -> None:
-    told.metrics.show_doubt([counted()])
+    told.metrics.set_doubt([counted()])
     told.now += 60
     assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 150
 
 
 def test_a_doubt_that_ended_is_a_zero_and_not_a_gap(told: Told) -> None:
     told.tell(PolicyReloaded("r1", ok=True, operations={"calm": ("sale",)}))
-    told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW)], {("acme", "in_doubt_nobody_to_ask"): 2})
-    told.metrics.show_doubt([])
+    told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)], {("acme", "in_doubt_nobody_to_ask"): 2})
+    told.metrics.set_doubt([])
     assert told.value("payment_operations_in_doubt", **ACME) == 0
     assert told.value("payment_operations_in_doubt", provider="calm", operation="sale") == 0
     assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 0
@@ -264,6 +263,6 @@ def test_a_doubt_that_ended_is_a_zero_and_not_a_gap(told: Told) -> None:
 
 def test_reviews_are_shown_by_reason_and_the_unlisted_as_other(told: Told) -> None:
     listed = [operation(State.REQUIRES_REVIEW, because="in_doubt_nobody_to_ask"), operation(State.UNKNOWN)]
-    told.metrics.show_doubt([counted(state=State.REQUIRES_REVIEW, count=5)], reviews_by_reason(listed))
+    told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW, count=5)], reviews_by_reason(listed))
     assert told.value("payment_review_open", provider="acme", reason="in_doubt_nobody_to_ask") == 1
     assert told.value("payment_review_open", provider="acme", reason="other") == 4

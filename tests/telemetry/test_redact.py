@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.redact import MASK, passes_luhn, redact, redact_tree, safe_headers
+from paywitness.core.redact import MASK, passes_luhn, redact, redact_tree, safe_headers
 
 CARDS = [
     "4242424242424242",

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from proxy.clock import SystemClock
-from proxy.engine.recovery import Recovery
-from proxy.journal.base import Journal
-from proxy.journal.redis import RedisJournal
-from proxy.journal.sqlite import SqliteJournal
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.telemetry import Telemetry
+from paywitness.clock import SystemClock
+from paywitness.engine.durability.recovery import Recovery
+from paywitness.journal.base import Journal
+from paywitness.journal.redis.journal import RedisJournal
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
 from tests.journal.redis_server import RedisServer
-from tests.journal.sample import doubting, owned, succeeding
+from tests.journal.samples import doubting, owned, succeeding
 
 OPEN, ENDED = 20, 2_000
 Counting = Callable[[Callable[[], Awaitable[object]]], Awaitable[int]]
@@ -86,14 +86,14 @@ async def test_what_a_scrape_shows_reads_no_more_of_a_larger_journal(counted: Co
     journal, counting = counted
     clock = SystemClock()
     metrics = Metrics("1", clock.now)
-    recovery = Recovery(journal, clock, Telemetry(metrics, Logs(logging.getLogger("paywitness.test"))), 30.0)
+    recovery = Recovery(journal, clock, Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))), 30.0)
     for number in range(OPEN):
         await journal.record(doubting(await owned(journal, f"open-{number}")))
     await pay(journal, 0, OPEN)
-    await recovery._show()
-    few = await counting(recovery._show)
+    await recovery._update_gauges()
+    few = await counting(recovery._update_gauges)
     await pay(journal, OPEN, ENDED)
-    many = await counting(recovery._show)
+    many = await counting(recovery._update_gauges)
     assert few > OPEN
     assert many < few * 1.2  # ended ones come in by the thousand; not one of them is read
     assert metrics.registry.get_sample_value(
@@ -105,11 +105,13 @@ async def test_a_scrape_itself_asks_no_journal(counted: Counted) -> None:
     journal, counting = counted
     clock = SystemClock()
     metrics = Metrics("1", clock.now)
-    await Recovery(journal, clock, Telemetry(metrics, Logs(logging.getLogger("paywitness.test"))), 30.0)._show()
+    await Recovery(
+        journal, clock, Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))), 30.0
+    )._update_gauges()
     await pay(journal, 0, OPEN)
 
     async def scrape() -> None:
-        metrics.look()
+        metrics.refresh_gauges()
         assert b"payment_operations_in_doubt" in generate_latest(metrics.registry)
 
     assert abs(await counting(scrape)) < OPEN

@@ -17,12 +17,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, format_trace_id
 
-from proxy.core.operation import Finding, Found, Operation, Outcome, State
-from proxy.core.reading import Reading
-from proxy.telemetry import spans as rooms
-from proxy.telemetry.logs import Logs
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.records import (
+from paywitness.core.operation import Finding, FindingKind, Operation, Outcome, State
+from paywitness.core.result import ResultClass
+from paywitness.telemetry import spans as rooms
+from paywitness.telemetry.emitter import Telemetry, is_configured, open_tracing
+from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
     EvidenceKind,
@@ -30,10 +29,10 @@ from proxy.telemetry.records import (
     JournalCalled,
     OperationEnded,
 )
-from proxy.telemetry.spans import Spans
-from proxy.telemetry.telemetry import Telemetry
-from proxy.telemetry.tracing import asked_for, open_tracing
-from tests.telemetry.worth import CREATED_AT, attempt, decision, operation
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
+from paywitness.telemetry.spans import Spans
+from tests.telemetry.samples import CREATED_AT, attempt, decision, operation
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SAMPLED = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -51,7 +50,7 @@ class Traced:
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.spans = Spans(self.provider, lambda: self.now)
         self.metrics = Metrics("1", lambda: self.now)
-        self.tell = Telemetry(self.metrics, Logs(logging.getLogger("paywitness.test")), self.spans).tell
+        self.tell = Telemetry(self.metrics, LogWriter(logging.getLogger("paywitness.test")), self.spans).emit
 
     def pay(self, traceparent: str | None = SAMPLED, state: State = State.SUCCEEDED, number: int = 1) -> Operation:
         """A call as the engine tells of one: a second of waiting, a quarter of it for each write."""
@@ -61,7 +60,7 @@ class Traced:
             self.tell(JournalCalled("claim", 0.25))
             self.now += 0.75
             self.tell(JournalCalled("record", 0.25))
-            reading = Reading.NETWORK_READ_TIMEOUT if state is State.UNKNOWN else Reading.SUCCEEDED
+            reading = ResultClass.NETWORK_READ_TIMEOUT if state is State.UNKNOWN else ResultClass.SUCCEEDED
             self.tell(AttemptFinished(carried, attempt(reading, duration_s=0.5), decision()))
             outcome = Outcome.UNKNOWN if state is State.UNKNOWN else Outcome.SUCCEEDED
             trace_id = TRACE if traceparent is not None else None
@@ -70,7 +69,7 @@ class Traced:
 
     def asked(self, about: Operation) -> None:
         """The resolver, which no caller waits for."""
-        self.tell(InquiryFinished(about, Finding("by_key", Found.HIT, 200), 0.5))
+        self.tell(InquiryFinished(about, Finding("by_key", FindingKind.HIT, 200), 0.5))
 
     def finished(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self.exporter.get_finished_spans()}
@@ -189,7 +188,7 @@ def test_attributes_are_names_numbers_and_ids(traced: Traced) -> None:
     carried = operation(State.UNKNOWN, client_key=secret, provider_key=secret, reference=secret)
     with traced.spans.call(SAMPLED, None):
         traced.tell(AttemptFinished(carried, attempt(detail=secret), decision()))
-        traced.tell(InquiryFinished(carried, Finding("by_key", Found.FAILED, 500, detail=secret), 0.5))
+        traced.tell(InquiryFinished(carried, Finding("by_key", FindingKind.FAILED, 500, detail=secret), 0.5))
         traced.tell(CallAnswered("acme", "sale", Outcome.UNKNOWN, 504, None, 1.0, False, carried.id, TRACE))
     written = " ".join(span.to_json() for span in traced.exporter.get_finished_spans())
     assert carried.id in written
@@ -211,7 +210,7 @@ def test_attributes_are_names_numbers_and_ids(traced: Traced) -> None:
     ],
 )
 def test_traces_are_asked_for_by_opentelemetrys_own_variables(said: dict[str, str], wanted: bool) -> None:
-    assert asked_for(said) is wanted
+    assert is_configured(said) is wanted
 
 
 def test_without_the_extra_it_goes_on_and_says_so(
@@ -233,12 +232,12 @@ def test_where_no_collector_is_named_nothing_of_it_is_imported_and_nobody_listen
     """What a call costs is what it cost before. (redis imports OpenTelemetry's API by itself, where it finds it.)"""
     script = """
 import json, sys
-from proxy.serving import _telemetry
-from proxy.clock import SystemClock
+from paywitness.process import _telemetry
+from paywitness.clock import SystemClock
 telemetry = _telemetry(None, {}, SystemClock())
 bare = {record: (getattr(telemetry.metrics, count.__name__, count), getattr(telemetry.logs, write.__name__))
         for record, (count, write) in telemetry._listeners.items()}
-ours = ("proxy.telemetry.spans", "opentelemetry.exporter")
+ours = ("paywitness.telemetry.spans", "opentelemetry.exporter")
 print(json.dumps([telemetry._listeners == bare, [name for name in sys.modules if name.startswith(ours)]]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

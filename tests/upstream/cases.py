@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from proxy.core.evidence import NetworkPhase, WireFault
-from proxy.upstream.answer import HEAD_BYTES_MAX, HEADERS_MAX, INTERIM_MAX
-from proxy.upstream.target import Timeouts
+from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.upstream.request import UpstreamTimeouts
+from paywitness.upstream.response_parser import HEAD_BYTES_MAX, HEADERS_MAX, INTERIM_MAX
 from tests.upstream.peer import OK, Peer, Script
 
 AWAITING, RECEIVING, COMPLETE = NetworkPhase.AWAITING, NetworkPhase.RECEIVING, NetworkPhase.COMPLETE
 
-PATIENT = Timeouts()
-HASTY = Timeouts(first_byte_s=0.15, body_idle_s=0.15)
-UNHURRIED = Timeouts(first_byte_s=0.6, body_idle_s=0.6)
-SHORT_ANSWER = Timeouts(body_idle_s=5.0, answer_s=0.15)
+PATIENT = UpstreamTimeouts()
+HASTY = UpstreamTimeouts(first_byte_s=0.15, body_idle_s=0.15)
+UNHURRIED = UpstreamTimeouts(first_byte_s=0.6, body_idle_s=0.6)
+SHORT_ANSWER = UpstreamTimeouts(body_idle_s=5.0, response_s=0.15)
 ANSWER_BYTES_MAX = 64 * 1024
 
 BOTH = ("http", "https")
@@ -43,7 +43,7 @@ class Case:
     schemes: tuple[str, ...] = BOTH
     method: str = "POST"
     reads: bool = True  # the provider reads the request before it acts
-    timeouts: Timeouts = field(default=PATIENT)
+    timeouts: UpstreamTimeouts = field(default=PATIENT)
 
 
 def says(*pieces: bytes) -> Script:

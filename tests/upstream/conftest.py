@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Origin, WireRequest
-from proxy.upstream.tls import tls_context
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import Origin, WireRequest
+from paywitness.upstream.tls import tls_context
 
 CHARGE = WireRequest("POST", b"/v1/charges", ((b"Host", b"api.acme.test"),), b'{"amount":1000}')
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Bounds, Origin, Timeouts
-from proxy.upstream.wire import Connection
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.connection import UpstreamConnection
+from paywitness.upstream.request import Origin, UpstreamBounds, UpstreamTimeouts
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
-HASTY = Timeouts(connect_s=0.15, tls_s=0.15)
+HASTY = UpstreamTimeouts(connect_s=0.15, tls_s=0.15)
 
 
 def assert_not_sent(evidence: Evidence, phase: NetworkPhase, fault: WireFault) -> None:
@@ -35,7 +35,7 @@ def assert_not_sent(evidence: Evidence, phase: NetworkPhase, fault: WireFault) -
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "x" * 64 + ".invalid"])
 async def test_a_name_that_does_not_exist_is_a_dns_failure(client: UpstreamClient, host: str) -> None:
-    evidence = await client.send(Origin("http", host, 80), CHARGE, Timeouts())
+    evidence = await client.send(Origin("http", host, 80), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.RESOLVING, WireFault.DNS_FAILURE)
 
 
@@ -51,7 +51,7 @@ async def test_a_name_lookup_that_hangs_is_a_dns_failure(
 
 
 async def test_a_closed_port_refuses(client: UpstreamClient) -> None:
-    evidence = await client.send(origin(_closed_port()), CHARGE, Timeouts())
+    evidence = await client.send(origin(_closed_port()), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.CONNECT_REFUSED)
 
 
@@ -62,7 +62,7 @@ async def test_a_connect_that_hangs_times_out(client: UpstreamClient) -> None:
 
 
 async def test_an_unreachable_address_fails(client: UpstreamClient) -> None:
-    evidence = await client.send(Origin("http", "255.255.255.255", 80), CHARGE, Timeouts())
+    evidence = await client.send(Origin("http", "255.255.255.255", 80), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.CONNECT_FAILED)
 
 
@@ -80,12 +80,12 @@ async def test_the_next_address_is_tried_when_one_refuses_or_hangs(
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
 
         monkeypatch.setattr(loop, "getaddrinfo", several)
-        evidence = await client.send(Origin("http", "several.test", 80), CHARGE, Timeouts(connect_s=0.6))
+        evidence = await client.send(Origin("http", "several.test", 80), CHARGE, UpstreamTimeouts(connect_s=0.6))
         assert evidence.response is not None
 
 
 async def test_an_ipv6_address_is_dialled(client: UpstreamClient) -> None:
-    evidence = await client.send(Origin("http", "::1", _closed_port()), CHARGE, Timeouts())
+    evidence = await client.send(Origin("http", "::1", _closed_port()), CHARGE, UpstreamTimeouts())
     assert evidence.phase is NetworkPhase.CONNECTING
 
 
@@ -94,22 +94,22 @@ async def test_an_ipv6_address_is_dialled(client: UpstreamClient) -> None:
 
 async def test_an_unknown_authority_is_a_tls_failure(client: UpstreamClient, stranger: Authority) -> None:
     with Provider(answer_all, tls=stranger.server()) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE)
     assert "certificate refused" in evidence.detail
 
 
 async def test_a_certificate_for_another_name_is_a_tls_failure(client: UpstreamClient, authority: Authority) -> None:
     with Provider(answer_all, tls=authority.server("other.test")) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE)
 
 
 async def test_a_certificate_for_an_address_is_checked_against_it(client: UpstreamClient, authority: Authority) -> None:
     with Provider(answer_all, tls=authority.server()) as provider:
-        good = await client.send(Origin("https", "127.0.0.1", provider.port), CHARGE, Timeouts())
+        good = await client.send(Origin("https", "127.0.0.1", provider.port), CHARGE, UpstreamTimeouts())
     with Provider(answer_all, tls=authority.server("other.test")) as provider:
-        bad = await client.send(Origin("https", "127.0.0.1", provider.port), CHARGE, Timeouts())
+        bad = await client.send(Origin("https", "127.0.0.1", provider.port), CHARGE, UpstreamTimeouts())
     assert good.complete
     assert_not_sent(bad, NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE)
 
@@ -121,7 +121,7 @@ async def test_a_server_that_speaks_no_tls_is_a_tls_failure(client: UpstreamClie
         peer.until_gone()
 
     with Provider(plain) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE)
 
 
@@ -138,7 +138,7 @@ async def test_a_handshake_that_breaks_off_is_a_tls_failure(client: UpstreamClie
         end(peer)
 
     with Provider(breaks_off) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE)
 
 
@@ -147,7 +147,7 @@ async def test_tls_names_the_host_and_agrees_on_http_1_1(client: UpstreamClient,
     context = authority.server()
     context.sni_callback = lambda _, name, __: names.append(name)
     with Provider(answer_all, tls=context) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
         secured = provider.peers[0].secured
         assert evidence.complete
         assert names == ["localhost"]
@@ -164,7 +164,7 @@ async def test_a_refused_client_certificate_after_the_handshake_counts_as_sent(
     context.load_verify_locations(authority.root)
     context.verify_mode = ssl.CERT_REQUIRED
     with Provider(answer_all, tls=context) as provider:
-        evidence = await client.send(origin(provider.port, "https"), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts())
     assert evidence.sent
     assert evidence.response is None
     assert evidence.fault in (WireFault.TLS_FAILURE, WireFault.RESET, WireFault.CLOSED)
@@ -180,7 +180,7 @@ class Steps:
         self.names: list[str] = []
         self._pause = pause
 
-    async def reached(self, name: str) -> None:
+    async def hit(self, name: str) -> None:
         self.names.append(name)
         if self._pause is not None and name == "upstream_connected":
             pause, self._pause = self._pause, None
@@ -193,9 +193,9 @@ async def test_without_the_right_to_send_nothing_is_written_and_the_connection_i
 ) -> None:
     with Provider(answer_all, tls=authority.server() if scheme == "https" else None) as provider:
         where = origin(provider.port, scheme)
-        refused = await client.send(where, CHARGE, Timeouts(), may_send=lambda: False)
+        refused = await client.send(where, CHARGE, UpstreamTimeouts(), may_send=lambda: False)
         assert_not_sent(refused, phase, WireFault.LEASE_OVER)
-        sent = await client.send(where, CHARGE, Timeouts(), may_send=lambda: True)
+        sent = await client.send(where, CHARGE, UpstreamTimeouts(), may_send=lambda: True)
         assert sent.complete
         assert sent.reused_connection
         assert len(provider.peers[0].requests) == 1
@@ -203,18 +203,20 @@ async def test_without_the_right_to_send_nothing_is_written_and_the_connection_i
 
 async def test_the_right_to_send_is_asked_after_the_connection_is_up() -> None:
     lease = threading.Event()
-    client = UpstreamClient(steps=Steps(pause=lease.set))
+    client = UpstreamClient(failpoints=Steps(pause=lease.set))
     with Provider(answer_all) as provider:
-        evidence = await client.send(origin(provider.port), CHARGE, Timeouts(), may_send=lambda: not lease.is_set())
+        evidence = await client.send(
+            origin(provider.port), CHARGE, UpstreamTimeouts(), may_send=lambda: not lease.is_set()
+        )
         assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.LEASE_OVER)
     await client.close()
 
 
 async def test_the_steps_are_told_in_order() -> None:
     steps = Steps()
-    client = UpstreamClient(steps=steps)
+    client = UpstreamClient(failpoints=steps)
     with Provider(answer_all) as provider:
-        await client.send(origin(provider.port), CHARGE, Timeouts())
+        await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
     assert steps.names == ["upstream_connected", "upstream_written", "upstream_answered"]
     await client.close()
 
@@ -232,9 +234,9 @@ async def test_a_peer_that_leaves_right_after_connecting_gets_nothing(end: Any) 
         connected.set()
         left.wait(PATIENCE_S)
 
-    client = UpstreamClient(steps=Steps(pause))
+    client = UpstreamClient(failpoints=Steps(pause))
     with Provider(leaves) as provider:
-        evidence = await client.send(origin(provider.port), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
         assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.CLOSED)
     await client.close()
 
@@ -251,12 +253,12 @@ async def test_a_first_write_that_the_kernel_refuses_is_not_sent(
         go.wait(PATIENCE_S)
         peer.reset()
 
-    monkeypatch.setattr(Connection, "fit", lambda self: True)
+    monkeypatch.setattr(UpstreamConnection, "is_usable", lambda self: True)
     with Provider(answers_then_resets) as provider:
-        assert (await client.send(origin(provider.port), CHARGE, Timeouts())).complete
+        assert (await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())).complete
         go.set()
         provider.peers[0].acted.wait(PATIENCE_S)  # the loop stands still meanwhile, so it cannot have read the reset
-        evidence = await client.send(origin(provider.port), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
     assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.RESET)
     assert evidence.reused_connection
 
@@ -265,7 +267,7 @@ async def test_a_first_write_that_the_kernel_refuses_is_not_sent(
 
 
 async def test_a_full_pool_is_exhausted_after_the_connect_timeout() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     release = threading.Event()
 
     def waits(peer: Peer) -> None:
@@ -276,10 +278,10 @@ async def test_a_full_pool_is_exhausted_after_the_connect_timeout() -> None:
     with Provider(waits) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(client.send(where, CHARGE, Timeouts()))
+            first = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             second = await _after(first, client.send(where, CHARGE, HASTY))
             assert_not_sent(second, NetworkPhase.RESOLVING, WireFault.POOL_EXHAUSTED)
-            waiting = group.create_task(client.send(where, CHARGE, Timeouts()))
+            waiting = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             release.set()
         assert first.result().complete
         assert waiting.result().reused_connection
@@ -290,7 +292,7 @@ async def test_a_full_pool_is_exhausted_after_the_connect_timeout() -> None:
 async def test_a_closed_client_dials_nobody(client: UpstreamClient) -> None:
     await client.close()
     with Provider(answer_all) as provider:
-        evidence = await client.send(origin(provider.port), CHARGE, Timeouts())
+        evidence = await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
         assert_not_sent(evidence, NetworkPhase.RESOLVING, WireFault.POOL_EXHAUSTED)
         assert not provider.peers
 

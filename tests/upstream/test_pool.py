@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.evidence import WireFault
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Bounds, Timeouts
+from paywitness.core.evidence import WireFault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
@@ -39,13 +39,13 @@ class Gate:
 
 
 async def test_those_who_wait_are_served_in_the_order_they_came() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=2))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=2))
     gate = Gate()
     with Provider(gate) as provider:
         async with asyncio.TaskGroup() as group:
             for number in range(8):
                 request = replace(CHARGE, body=b"%d" % number)
-                group.create_task(client.send(origin(provider.port), request, Timeouts(connect_s=20.0)))
+                group.create_task(client.send(origin(provider.port), request, UpstreamTimeouts(connect_s=20.0)))
                 if number < 2:
                     await gate.arrival()  # both connections are taken now, the rest waits
             for _ in range(6):
@@ -61,22 +61,22 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
     class Steps:
         then: Callable[[], object] | None = None
 
-        async def reached(self, name: str) -> None:
+        async def hit(self, name: str) -> None:
             if name == "upstream_answered" and self.then is not None:
                 # It runs after the place was given back and before the one who got it wakes up.
                 asyncio.get_running_loop().call_soon(self.then)
                 self.then = None
 
     steps = Steps()
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1), steps=steps)
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), failpoints=steps)
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
-            second = group.create_task(client.send(where, CHARGE, Timeouts()))
-            third = group.create_task(client.send(where, CHARGE, Timeouts()))
+            second = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
+            third = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await asyncio.sleep(0)
             steps.then = second.cancel
             gate.let_through(2)
@@ -84,40 +84,40 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
         assert third.result().complete
         assert third.result().reused_connection
         assert len(gate.bodies) == 2
-        assert client._pool.lane(where)._busy == 0
+        assert client._pool.origin_pool(where)._busy == 0
     await client.close()
 
 
 async def test_a_waiter_cancelled_before_its_turn_leaves_the_queue() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
-            second = group.create_task(client.send(where, CHARGE, Timeouts()))
-            third = group.create_task(client.send(where, CHARGE, Timeouts()))
+            second = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
+            third = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await asyncio.sleep(0)
             second.cancel()
             gate.let_through(2)
         assert third.result().complete
         assert len(gate.bodies) == 2
-        assert client._pool.lane(where)._busy == 0
+        assert client._pool.origin_pool(where)._busy == 0
     await client.close()
 
 
 async def test_a_queue_that_is_full_turns_away_at_once() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1, waiting_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1, waiting_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await asyncio.sleep(0)
-            turned_away = await client.send(where, CHARGE, Timeouts())
+            turned_away = await client.send(where, CHARGE, UpstreamTimeouts())
             assert turned_away.fault is WireFault.POOL_EXHAUSTED
             assert turned_away.duration_s < 1.0
             gate.let_through(2)
@@ -125,27 +125,29 @@ async def test_a_queue_that_is_full_turns_away_at_once() -> None:
 
 
 async def test_those_who_gave_up_waiting_do_not_fill_the_queue() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1, waiting_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1, waiting_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
             for _ in range(3):
-                assert (await client.send(where, CHARGE, Timeouts(connect_s=0.02))).fault is WireFault.POOL_EXHAUSTED
-            patient = group.create_task(client.send(where, CHARGE, Timeouts()))
+                assert (
+                    await client.send(where, CHARGE, UpstreamTimeouts(connect_s=0.02))
+                ).fault is WireFault.POOL_EXHAUSTED
+            patient = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             gate.let_through(2)
         assert patient.result().complete
     await client.close()
 
 
 async def test_an_idle_connection_gives_way_to_a_call_that_wants_its_own() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     with Provider(answer_all) as provider:
         where = origin(provider.port)
-        assert (await client.send(where, CHARGE, Timeouts())).complete
-        own = await client.send(where, CHARGE, Timeouts(), reuse=False)
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
+        own = await client.send(where, CHARGE, UpstreamTimeouts(), reuse=False)
         assert own.complete
         assert not own.reused_connection
         assert len(provider.peers) == 2
@@ -164,24 +166,24 @@ async def test_the_connection_used_last_is_used_next(client: UpstreamClient) -> 
     with Provider(waits_once, then=answer_all) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            calls = [group.create_task(client.send(where, CHARGE, Timeouts())) for _ in range(2)]
+            calls = [group.create_task(client.send(where, CHARGE, UpstreamTimeouts())) for _ in range(2)]
             for release in releases:
                 release.set()
                 await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
                 calls = [call for call in calls if not call.done()]
-        assert (await client.send(where, CHARGE, Timeouts())).reused_connection
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).reused_connection
         assert [len(peer.requests) for peer in provider.peers] == [1, 2]
 
 
 async def test_a_waiter_that_wants_its_own_is_not_given_a_used_one() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(client.send(where, CHARGE, Timeouts()))
+            group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
-            own = group.create_task(client.send(where, CHARGE, Timeouts(), reuse=False))
+            own = group.create_task(client.send(where, CHARGE, UpstreamTimeouts(), reuse=False))
             await asyncio.sleep(0)
             gate.let_through(2)
         assert own.result().complete
@@ -190,24 +192,24 @@ async def test_a_waiter_that_wants_its_own_is_not_given_a_used_one() -> None:
 
 
 async def test_a_failed_dial_passes_its_turn_on() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     with Provider(answer_all) as provider:
         port = provider.port
-    calls = [client.send(origin(port), CHARGE, Timeouts()) for _ in range(5)]  # nobody listens there any more
+    calls = [client.send(origin(port), CHARGE, UpstreamTimeouts()) for _ in range(5)]  # nobody listens there any more
     faults = [evidence.fault for evidence in await asyncio.gather(*calls)]
     assert faults == [WireFault.CONNECT_REFUSED] * 5
     await client.close()
 
 
 async def test_closing_sends_the_waiting_away_and_lets_the_rest_finish() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
         async with asyncio.TaskGroup() as group:
-            under_way = group.create_task(client.send(where, CHARGE, Timeouts()))
+            under_way = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await gate.arrival()
-            waiting = group.create_task(client.send(where, CHARGE, Timeouts()))
+            waiting = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await asyncio.sleep(0)
             await client.close()
             gate.let_through()
@@ -218,10 +220,12 @@ async def test_closing_sends_the_waiting_away_and_lets_the_rest_finish() -> None
 
 @pytest.mark.parametrize("calls", [200])
 async def test_many_at_once_stay_within_the_bound(calls: int) -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=8))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=8))
     with Provider(answer_all) as provider:
         where = origin(provider.port)
-        sent = await asyncio.gather(*(client.send(where, CHARGE, Timeouts(connect_s=20.0)) for _ in range(calls)))
+        sent = await asyncio.gather(
+            *(client.send(where, CHARGE, UpstreamTimeouts(connect_s=20.0)) for _ in range(calls))
+        )
         assert all(evidence.complete for evidence in sent)
         assert len(provider.peers) <= 8
     await client.close()

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.evidence import NetworkPhase, WireFault
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Bounds, Timeouts, request_bytes
-from proxy.upstream.tls import tls_context
+from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts, request_bytes
+from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
@@ -39,7 +39,7 @@ async def test_a_black_hole_ends_by_reset_and_the_kernel_delivers_no_more(
     tls = authority.server() if scheme == "https" else None
     with Provider(hole, tls=tls, receive_buffer_bytes=65536) as provider:
         where = origin(provider.port, scheme)
-        evidence = await client.send(where, LARGE, Timeouts(write_s=0.2))
+        evidence = await client.send(where, LARGE, UpstreamTimeouts(write_s=0.2))
         assert (evidence.phase, evidence.fault) == (NetworkPhase.SENDING, WireFault.WRITE_TIMEOUT)
         assert 0 < evidence.bytes_written < len(request_bytes(where, LARGE))
         assert evidence.reset_by_us
@@ -53,7 +53,7 @@ async def test_the_kernel_gives_up_by_itself_when_nothing_is_acknowledged(client
     """TCP_USER_TIMEOUT: the bound holds even if this process is stopped or killed."""
     hole = BlackHole()
     with Provider(hole, receive_buffer_bytes=65536) as provider:
-        evidence = await client.send(origin(provider.port), LARGE, Timeouts(write_s=30.0, first_byte_s=0.3))
+        evidence = await client.send(origin(provider.port), LARGE, UpstreamTimeouts(write_s=30.0, first_byte_s=0.3))
         assert (evidence.phase, evidence.fault) == (NetworkPhase.SENDING, WireFault.WRITE_TIMEOUT)
         assert "acknowledging" in evidence.detail
         assert evidence.reset_by_us
@@ -66,7 +66,7 @@ async def test_a_large_request_that_is_read_slowly_goes_through(
 ) -> None:
     with Provider(answer_all, tls=authority.server() if scheme == "https" else None) as provider:
         where = origin(provider.port, scheme)
-        evidence = await client.send(where, MEDIUM, Timeouts(write_s=20.0, first_byte_s=20.0))
+        evidence = await client.send(where, MEDIUM, UpstreamTimeouts(write_s=20.0, first_byte_s=20.0))
         assert evidence.complete
         assert evidence.bytes_written == len(request_bytes(where, MEDIUM))
         assert provider.peers[0].requests == [request_bytes(where, MEDIUM)]
@@ -89,7 +89,7 @@ async def test_an_answer_before_the_request_was_written_counts_and_the_rest_is_d
     tls = authority.server() if scheme == "https" else None
     with Provider(refuses, then=answer_all, tls=tls, receive_buffer_bytes=65536) as provider:
         where = origin(provider.port, scheme)
-        evidence = await client.send(where, LARGE, Timeouts())
+        evidence = await client.send(where, LARGE, UpstreamTimeouts())
         assert evidence.phase is NetworkPhase.COMPLETE
         assert evidence.response is not None
         assert evidence.response.status_code == 413
@@ -97,7 +97,7 @@ async def test_an_answer_before_the_request_was_written_counts_and_the_rest_is_d
         assert evidence.reset_by_us
         hole.look.set()
         assert await provider.ending() == "reset"
-        following = await client.send(where, CHARGE, Timeouts())
+        following = await client.send(where, CHARGE, UpstreamTimeouts())
         assert following.complete
         assert not following.reused_connection
 
@@ -111,7 +111,7 @@ async def test_half_an_early_answer_does_not_extend_the_time_to_write(client: Up
         hole(peer)
 
     with Provider(begins, receive_buffer_bytes=65536) as provider:
-        evidence = await client.send(origin(provider.port), LARGE, Timeouts(write_s=0.2))
+        evidence = await client.send(origin(provider.port), LARGE, UpstreamTimeouts(write_s=0.2))
         assert (evidence.phase, evidence.fault) == (NetworkPhase.RECEIVING, WireFault.WRITE_TIMEOUT)
         assert evidence.reset_by_us
         hole.look.set()
@@ -122,7 +122,9 @@ async def test_half_an_early_answer_does_not_extend_the_time_to_write(client: Up
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_call_cancelled_in_mid_flight_is_reset_and_frees_its_place(authority: Authority, scheme: str) -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1), ssl_context=tls_context(cafile=authority.root))
+    client = UpstreamClient(
+        bounds=UpstreamBounds(connections_per_origin=1), ssl_context=tls_context(cafile=authority.root)
+    )
     arrived = threading.Event()
 
     def holds_the_first(peer: Peer) -> None:
@@ -135,17 +137,17 @@ async def test_a_call_cancelled_in_mid_flight_is_reset_and_frees_its_place(autho
     with Provider(holds_the_first, then=answer_all, tls=tls) as provider:
         where = origin(provider.port, scheme)
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(client.send(where, CHARGE, Timeouts()))
+            call = group.create_task(client.send(where, CHARGE, UpstreamTimeouts()))
             await asyncio.to_thread(arrived.wait, PATIENCE_S)
             call.cancel()
         assert call.cancelled()
         assert await provider.ending() == "reset"
-        assert (await client.send(where, CHARGE, Timeouts())).complete
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
     await client.close()
 
 
 async def test_a_call_cancelled_during_the_handshake_frees_its_place() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
     arrived = threading.Event()
 
     def hangs(peer: Peer) -> None:
@@ -155,11 +157,11 @@ async def test_a_call_cancelled_during_the_handshake_frees_its_place() -> None:
 
     with Provider(hangs) as provider:
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(client.send(origin(provider.port, "https"), CHARGE, Timeouts()))
+            call = group.create_task(client.send(origin(provider.port, "https"), CHARGE, UpstreamTimeouts()))
             await asyncio.to_thread(arrived.wait, PATIENCE_S)
             call.cancel()
         await provider.ending()
-        assert client._pool.lane(origin(provider.port, "https"))._busy == 0
+        assert client._pool.origin_pool(origin(provider.port, "https"))._busy == 0
     await client.close()
 
 
@@ -170,17 +172,17 @@ async def test_steps_that_raise_free_the_place_and_reset_what_was_written() -> N
     class Steps:
         at = ""
 
-        async def reached(self, name: str) -> None:
+        async def hit(self, name: str) -> None:
             if name == self.at:
                 raise Crash
 
     steps = Steps()
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1), steps=steps)
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), failpoints=steps)
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         for steps.at in ("upstream_connected", "upstream_written", "upstream_answered"):
             with pytest.raises(Crash):
-                await client.send(where, CHARGE, Timeouts())
+                await client.send(where, CHARGE, UpstreamTimeouts())
         steps.at = ""
-        assert (await client.send(where, CHARGE, Timeouts())).complete
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
     await client.close()

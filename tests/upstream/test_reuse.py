@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.evidence import NetworkPhase, WireFault
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Bounds, Timeouts
-from proxy.upstream.tls import tls_context
+from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all
 
@@ -53,13 +53,13 @@ async def test_a_connection_that_stirs_while_idle_is_never_used_again(
     script, go = answers_then(act)
     with Provider(script, then=answer_all, tls=authority.server() if scheme == "https" else None) as provider:
         where = origin(provider.port, scheme)
-        assert (await client.send(where, CHARGE, Timeouts())).complete
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
         go.set()
         if loop_runs:
             await asyncio.to_thread(provider.peers[0].acted.wait, PATIENCE_S)
         else:
             provider.peers[0].acted.wait(PATIENCE_S)
-        evidence = await client.send(where, CHARGE, Timeouts())
+        evidence = await client.send(where, CHARGE, UpstreamTimeouts())
         assert evidence.response is not None
         assert evidence.response.body == b"ok"
         assert not evidence.reused_connection
@@ -81,8 +81,8 @@ async def test_a_close_that_crosses_our_request_is_a_doubt(
 
     with Provider(script, tls=authority.server() if scheme == "https" else None) as provider:
         where = origin(provider.port, scheme)
-        assert (await client.send(where, CHARGE, Timeouts())).complete
-        evidence = await client.send(where, CHARGE, Timeouts())
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
+        evidence = await client.send(where, CHARGE, UpstreamTimeouts())
         assert (evidence.phase, evidence.fault) == (NetworkPhase.AWAITING, fault)
         assert evidence.reused_connection
         assert evidence.sent
@@ -93,9 +93,9 @@ async def test_a_close_that_crosses_our_request_is_a_doubt(
 async def test_without_reuse_every_call_has_a_connection_of_its_own(client: UpstreamClient) -> None:
     with Provider(answer_all) as provider:
         where = origin(provider.port)
-        first = await client.send(where, CHARGE, Timeouts(), reuse=False)
-        second = await client.send(where, CHARGE, Timeouts(), reuse=False)
-        third = await client.send(where, CHARGE, Timeouts())
+        first = await client.send(where, CHARGE, UpstreamTimeouts(), reuse=False)
+        second = await client.send(where, CHARGE, UpstreamTimeouts(), reuse=False)
+        third = await client.send(where, CHARGE, UpstreamTimeouts())
     assert [each.reused_connection for each in (first, second, third)] == [False, False, True]
     assert len(provider.peers) == 2
 
@@ -109,7 +109,7 @@ async def test_each_call_gets_the_answer_to_its_own_request(client: UpstreamClie
     async def call(number: int) -> None:
         body = b"call %d" % number
         for _ in range(5):
-            evidence = await client.send(where, replace(CHARGE, body=body), Timeouts())
+            evidence = await client.send(where, replace(CHARGE, body=body), UpstreamTimeouts())
             assert evidence.response is not None
             assert evidence.response.body == body
 
@@ -121,18 +121,18 @@ async def test_each_call_gets_the_answer_to_its_own_request(client: UpstreamClie
 @pytest.mark.parametrize(
     ("bounds", "connections"),
     [
-        (Bounds(calls_per_connection=2), 2),
-        (Bounds(age_s=0.0), 4),
-        (Bounds(idle_s=0.0), 4),
-        (Bounds(), 1),
+        (UpstreamBounds(calls_per_connection=2), 2),
+        (UpstreamBounds(age_s=0.0), 4),
+        (UpstreamBounds(idle_s=0.0), 4),
+        (UpstreamBounds(), 1),
     ],
     ids=["calls", "age", "idle", "none"],
 )
-async def test_a_connection_ends_at_its_bounds(bounds: Bounds, connections: int) -> None:
+async def test_a_connection_ends_at_its_bounds(bounds: UpstreamBounds, connections: int) -> None:
     client = UpstreamClient(bounds=bounds, ssl_context=tls_context())
     with Provider(answer_all) as provider:
         for _ in range(4):
-            assert (await client.send(origin(provider.port), CHARGE, Timeouts())).complete
+            assert (await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())).complete
         assert len(provider.peers) == connections
     await client.close()
 
@@ -150,11 +150,11 @@ async def test_a_connection_idle_for_too_long_is_closed_and_not_used() -> None:
     client = UpstreamClient(ssl_context=tls_context(), monotonic=clock.mono)
     with Provider(answer_all) as provider:
         where = origin(provider.port)
-        await client.send(where, CHARGE, Timeouts())
+        await client.send(where, CHARGE, UpstreamTimeouts())
         clock.now_mono += 3.9
-        kept = await client.send(where, CHARGE, Timeouts())
+        kept = await client.send(where, CHARGE, UpstreamTimeouts())
         clock.now_mono += 4.0
-        fresh = await client.send(where, CHARGE, Timeouts())
+        fresh = await client.send(where, CHARGE, UpstreamTimeouts())
         assert (kept.reused_connection, fresh.reused_connection) == (True, False)
         assert await provider.ending() == "fin"
     await client.close()
@@ -162,9 +162,11 @@ async def test_a_connection_idle_for_too_long_is_closed_and_not_used() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_an_idle_connection_closes_by_itself_in_peace(authority: Authority, scheme: str) -> None:
-    client = UpstreamClient(bounds=Bounds(idle_s=0.05), ssl_context=tls_context(cafile=authority.root))
+    client = UpstreamClient(bounds=UpstreamBounds(idle_s=0.05), ssl_context=tls_context(cafile=authority.root))
     with Provider(answer_all, tls=authority.server() if scheme == "https" else None) as provider:
-        quick = Timeouts(write_s=0.3, first_byte_s=0.3)  # the timer of an exchange is the one that looks in later
+        quick = UpstreamTimeouts(
+            write_s=0.3, first_byte_s=0.3
+        )  # the timer of an exchange is the one that looks in later
         assert (await client.send(origin(provider.port, scheme), CHARGE, quick)).complete
         assert await provider.ending() == "fin"  # with a goodbye where there is TLS
     await client.close()
@@ -177,8 +179,8 @@ async def test_sockets_send_at_once_and_do_not_deliver_for_longer_than_the_first
         where = origin(provider.port)
 
         async def user_timeout_ms(first_byte_s: float) -> int:
-            await client.send(where, CHARGE, Timeouts(first_byte_s=first_byte_s))
-            kept = client._pool.lane(where)._idle[0]._socket
+            await client.send(where, CHARGE, UpstreamTimeouts(first_byte_s=first_byte_s))
+            kept = client._pool.origin_pool(where)._idle[0]._socket
             assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             return kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 

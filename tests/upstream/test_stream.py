@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.core.evidence import Evidence, NetworkPhase, WireFault
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.stream import BodyBroken, StreamedResponse
-from proxy.upstream.target import Bounds, StreamRequest, Timeouts
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import StreamRequest, UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.stream import ResponseBodyBroken, StreamedResponse
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all
 
@@ -24,8 +24,8 @@ async def pieces(*given: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def begun(client: UpstreamClient, port: int, *, scheme: str = "http", timeouts: Timeouts | None = None):
-    response = await client.stream(origin(port, scheme), FETCH, None, timeouts or Timeouts())
+async def begun(client: UpstreamClient, port: int, *, scheme: str = "http", timeouts: UpstreamTimeouts | None = None):
+    response = await client.stream(origin(port, scheme), FETCH, None, timeouts or UpstreamTimeouts())
     assert isinstance(response, StreamedResponse), response
     return response
 
@@ -40,7 +40,7 @@ async def test_a_body_of_known_length_goes_out_as_it_came(
 ) -> None:
     with Provider(answer_all, tls=authority.server() if scheme == "https" else None) as provider:
         where = origin(provider.port, scheme)
-        response = await client.stream(where, UPLOAD, pieces(b"01234", b"", b"56789"), Timeouts())
+        response = await client.stream(where, UPLOAD, pieces(b"01234", b"", b"56789"), UpstreamTimeouts())
         assert isinstance(response, StreamedResponse)
         assert (response.status_code, response.reason) == (200, b"OK")
         assert response.headers == ((b"Content-Length", b"2"),)
@@ -48,7 +48,7 @@ async def test_a_body_of_known_length_goes_out_as_it_came(
         assert provider.peers[0].requests == [
             b"POST /v1/files HTTP/1.1\r\nHost: files.acme.test\r\nContent-Length: 10\r\n\r\n0123456789"
         ]
-        assert (await client.send(where, CHARGE, Timeouts())).reused_connection
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).reused_connection
 
 
 async def test_a_body_of_unknown_length_goes_out_chunked(client: UpstreamClient) -> None:
@@ -61,7 +61,7 @@ async def test_a_body_of_unknown_length_goes_out_chunked(client: UpstreamClient)
 
     with Provider(hears_chunks) as provider:
         request = StreamRequest("PUT", b"/f", ((b"Host", b"h"), (b"Content-Length", b"7")), None)
-        response = await client.stream(origin(provider.port), request, pieces(b"hello", b"x" * 16), Timeouts())
+        response = await client.stream(origin(provider.port), request, pieces(b"hello", b"x" * 16), UpstreamTimeouts())
         assert isinstance(response, StreamedResponse)
         assert await whole(response) == b"ok"
     chunks = b"5\r\nhello\r\n10\r\n" + b"x" * 16 + b"\r\n0\r\n\r\n"
@@ -89,7 +89,7 @@ async def test_the_head_is_given_before_the_body_is_there(client: UpstreamClient
         assert await anext(body) == b"ok"
         go_on.set()
         assert [piece async for piece in body] == [b"ay"]
-        assert (await client.send(origin(provider.port), CHARGE, Timeouts())).reused_connection
+        assert (await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())).reused_connection
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -110,7 +110,7 @@ async def test_a_slow_caller_slows_the_provider_down(client: UpstreamClient, aut
         exchange = response._exchange
         while exchange._connection._transport.is_reading():  # noqa: ASYNC110 - no event tells that it is our turn
             await asyncio.sleep(0)
-        assert exchange.reader.held_bytes < 2_000_000
+        assert exchange.parser.held_bytes < 2_000_000
         assert sent < size
         assert len(await whole(response)) == size
 
@@ -139,15 +139,15 @@ async def test_a_body_that_breaks_off_raises_after_what_had_come(
         peer.finish_reading()
 
     with Provider(breaks, tls=authority.server() if scheme == "https" else None) as provider:
-        response = await begun(client, provider.port, scheme=scheme, timeouts=Timeouts(body_idle_s=0.3))
+        response = await begun(client, provider.port, scheme=scheme, timeouts=UpstreamTimeouts(body_idle_s=0.3))
         body = aiter(response)
         assert await anext(body) == b"ok"
         go.set()
-        with pytest.raises(BodyBroken) as broken:
+        with pytest.raises(ResponseBodyBroken) as broken:
             await anext(body)
         evidence = broken.value.evidence
         assert (evidence.phase, evidence.fault, evidence.response) == (NetworkPhase.RECEIVING, fault, None)
-        assert client._pool.lane(origin(provider.port, scheme))._busy == 0
+        assert client._pool.origin_pool(origin(provider.port, scheme))._busy == 0
 
 
 async def test_no_answer_is_evidence(client: UpstreamClient) -> None:
@@ -156,7 +156,7 @@ async def test_no_answer_is_evidence(client: UpstreamClient) -> None:
         peer.until_gone()
 
     with Provider(silent) as provider:
-        evidence = await client.stream(origin(provider.port), FETCH, None, Timeouts(first_byte_s=0.15))
+        evidence = await client.stream(origin(provider.port), FETCH, None, UpstreamTimeouts(first_byte_s=0.15))
         assert isinstance(evidence, Evidence)
         assert (evidence.phase, evidence.fault) == (NetworkPhase.AWAITING, WireFault.FIRST_BYTE_TIMEOUT)
         assert evidence.reset_by_us
@@ -169,7 +169,7 @@ async def test_a_head_that_is_malformed_is_evidence(client: UpstreamClient) -> N
         peer.until_gone()
 
     with Provider(mumbles) as provider:
-        evidence = await client.stream(origin(provider.port), FETCH, None, Timeouts())
+        evidence = await client.stream(origin(provider.port), FETCH, None, UpstreamTimeouts())
         assert isinstance(evidence, Evidence)
         assert (evidence.fault, evidence.response) == (WireFault.MALFORMED, None)
 
@@ -177,7 +177,7 @@ async def test_a_head_that_is_malformed_is_evidence(client: UpstreamClient) -> N
 async def test_an_unreachable_provider_is_evidence(client: UpstreamClient) -> None:
     with Provider(answer_all) as provider:
         port = provider.port
-    evidence = await client.stream(origin(port), UPLOAD, pieces(b"0123456789"), Timeouts())
+    evidence = await client.stream(origin(port), UPLOAD, pieces(b"0123456789"), UpstreamTimeouts())
     assert isinstance(evidence, Evidence)
     assert (evidence.fault, evidence.sent) == (WireFault.CONNECT_REFUSED, False)
 
@@ -203,7 +203,7 @@ async def test_an_upload_ends_when_the_provider_has_spoken_or_left(client: Upstr
         peer.until_gone()
 
     with Provider(refuses) as provider:
-        result = await client.stream(origin(provider.port), UPLOAD, endless(), Timeouts())
+        result = await client.stream(origin(provider.port), UPLOAD, endless(), UpstreamTimeouts())
         if answer:
             assert isinstance(result, StreamedResponse)
             assert (result.status_code, await whole(result)) == (413, b"ok")
@@ -226,9 +226,9 @@ async def test_an_early_answer_that_stops_arriving_times_out(client: UpstreamCli
 
     with Provider(begins) as provider:
         where = origin(provider.port)
-        response = await client.stream(where, UPLOAD, stalls(), Timeouts(body_idle_s=0.15))
+        response = await client.stream(where, UPLOAD, stalls(), UpstreamTimeouts(body_idle_s=0.15))
         assert isinstance(response, StreamedResponse)
-        with pytest.raises(BodyBroken) as broken:
+        with pytest.raises(ResponseBodyBroken) as broken:
             await whole(response)
         assert broken.value.evidence.fault is WireFault.BODY_TIMEOUT
 
@@ -240,9 +240,9 @@ async def test_a_body_that_does_not_fit_its_length_is_our_callers_error(
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         with pytest.raises(ValueError, match="than was said"):
-            await client.stream(where, UPLOAD, pieces(*given), Timeouts())
+            await client.stream(where, UPLOAD, pieces(*given), UpstreamTimeouts())
         assert await provider.ending() == "reset"
-        assert client._pool.lane(where)._busy == 0
+        assert client._pool.origin_pool(where)._busy == 0
 
 
 async def test_what_the_callers_body_raises_comes_out(client: UpstreamClient) -> None:
@@ -252,7 +252,7 @@ async def test_what_the_callers_body_raises_comes_out(client: UpstreamClient) ->
 
     with Provider(answer_all) as provider:
         with pytest.raises(TimeoutError, match="the caller left"):
-            await client.stream(origin(provider.port), UPLOAD, breaks(), Timeouts())
+            await client.stream(origin(provider.port), UPLOAD, breaks(), UpstreamTimeouts())
         assert await provider.ending() == "reset"
 
 
@@ -268,7 +268,7 @@ async def test_an_upload_into_a_black_hole_times_out(client: UpstreamClient) -> 
 
     with Provider(hole, receive_buffer_bytes=65536) as provider:
         request = StreamRequest("POST", b"/", (), 100_000_000)
-        evidence = await client.stream(origin(provider.port), request, much(), Timeouts(write_s=0.2))
+        evidence = await client.stream(origin(provider.port), request, much(), UpstreamTimeouts(write_s=0.2))
         look.set()
     assert isinstance(evidence, Evidence)
     assert (evidence.phase, evidence.fault) == (NetworkPhase.SENDING, WireFault.WRITE_TIMEOUT)
@@ -276,7 +276,7 @@ async def test_an_upload_into_a_black_hole_times_out(client: UpstreamClient) -> 
 
 
 async def test_a_response_that_is_dropped_is_reset_and_frees_its_place() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
 
     def endless(peer: Peer) -> None:
         if peer.number == 1:
@@ -289,12 +289,12 @@ async def test_a_response_that_is_dropped_is_reset_and_frees_its_place() -> None
         await response.close()
         await response.close()
         assert await provider.ending() == "reset"
-        assert (await client.send(origin(provider.port), CHARGE, Timeouts())).complete
+        assert (await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())).complete
     await client.close()
 
 
 async def test_a_response_that_nobody_reads_is_given_up_and_frees_its_place() -> None:
-    client = UpstreamClient(bounds=Bounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
 
     def pours(peer: Peer) -> None:
         peer.request()
@@ -303,8 +303,8 @@ async def test_a_response_that_nobody_reads_is_given_up_and_frees_its_place() ->
             peer.send(b"x" * 100_000)
 
     with Provider(pours) as provider:
-        await begun(client, provider.port, timeouts=Timeouts(body_idle_s=0.15))
-        lane = client._pool.lane(origin(provider.port))
+        await begun(client, provider.port, timeouts=UpstreamTimeouts(body_idle_s=0.15))
+        lane = client._pool.origin_pool(origin(provider.port))
         assert await provider.ending() == "reset"
         assert lane._busy == 0
     await client.close()
@@ -323,7 +323,7 @@ async def test_a_finished_response_does_not_disturb_the_next_call_on_its_connect
     with Provider(waits_on_the_second) as provider:
         response = await begun(client, provider.port)
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(client.send(origin(provider.port), CHARGE, Timeouts()))
+            following = group.create_task(client.send(origin(provider.port), CHARGE, UpstreamTimeouts()))
             await asyncio.sleep(0)
             await response.close()
             go.set()

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Bounds, request_bytes
-from proxy.upstream.tls import tls_context
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamBounds, request_bytes
+from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import ALL, ANSWER_BYTES_MAX, Case
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import PATIENCE_S, Peer, Provider, answer_all
@@ -18,7 +18,7 @@ from tests.upstream.peer import PATIENCE_S, Peer, Provider, answer_all
 
 @pytest.fixture
 async def client(authority: Authority) -> AsyncIterator[UpstreamClient]:
-    bounds = Bounds(answer_bytes_max=ANSWER_BYTES_MAX)
+    bounds = UpstreamBounds(response_bytes_max=ANSWER_BYTES_MAX)
     made = UpstreamClient(bounds=bounds, ssl_context=tls_context(cafile=authority.root))
     yield made
     await made.close()

@@ -1,0 +1,5 @@
+"""`python -m proxy` is the `paywitness` command."""
+
+from paywitness.cli import main
+
+main(prog_name="paywitness")

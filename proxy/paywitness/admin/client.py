@@ -1,0 +1,119 @@
+"""How our own commands ask the admin port: one request, one JSON object back, or an error that says what to do.
+
+No library, no proxy of the environment, no redirect: the token goes to the address that was given and nowhere else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from paywitness.core.errors import PaywitnessError
+
+_REPLY_BYTES_MAX = 16 * 1024 * 1024  # a page of 200 operations is a few hundred kilobytes
+_TIMEOUT_S = 10.0
+_COMMAND_TIMEOUT_S = 60.0  # five hundred operations, each of them written down before the next
+
+
+class AdminUnreachable(PaywitnessError):
+    """Nobody who speaks for a proxy answered at the address."""
+
+
+class AdminRefused(PaywitnessError):
+    """The proxy answered, and the answer was no."""
+
+    def __init__(self, status_code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status_code = status_code
+
+
+class AdminClient:
+    def __init__(self, address: str, token: str | None) -> None:
+        self._address = (address if "://" in address else f"http://{address}").removesuffix("/")
+        self._token = token
+
+    def operations(self, filters: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        return self._get(f"/v1/operations?{urlencode(list(filters))}")
+
+    def operation(self, operation_id: str) -> dict[str, Any]:
+        return self._get(f"/v1/operations/{quote(operation_id, safe='')}")
+
+    def run_action(self, operation_id: str, action: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/operations/{quote(operation_id, safe='')}/{action}", command)
+
+    def run_bulk_action(self, action: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/review/{action}", command)
+
+    def circuits(self) -> dict[str, Any]:
+        return self._get("/v1/circuits")
+
+    def budgets(self) -> dict[str, Any]:
+        return self._get("/v1/budgets")
+
+    def force(self, provider: str, group: str, command: dict[str, Any]) -> dict[str, Any]:
+        """Force a circuit; an order whose state is None takes an earlier one back."""
+        return self._request("POST", f"/v1/circuits/{quote(provider, safe='')}/{quote(group, safe='')}", command)
+
+    def _get(self, target: str) -> dict[str, Any]:
+        return self._request("GET", target, None)
+
+    def _request(self, method: str, target: str, content: dict[str, Any] | None) -> dict[str, Any]:
+        connection = self._connection(_TIMEOUT_S if content is None else _COMMAND_TIMEOUT_S)
+        headers = {"Accept": "application/json"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            connection.request(method, target, json.dumps(content) if content is not None else None, headers)
+            response = connection.getresponse()
+            body = response.read(_REPLY_BYTES_MAX)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise AdminUnreachable(self._unreachable(error)) from None
+        finally:
+            connection.close()
+        return self._read(response.status, body)
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        parts = self._parts()
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+
+    def _parts(self) -> SplitResult:
+        try:
+            parts = urlsplit(self._address)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.path
+            usable = usable and (parts.port is None or parts.port > 0)
+        except ValueError:
+            usable = False
+        if not usable:
+            raise AdminUnreachable(f"{self._address!r} is not the address of a proxy: give http://127.0.0.1:8701.")
+        return parts
+
+    def _read(self, status_code: int, body: bytes) -> dict[str, Any]:
+        try:
+            reply = json.loads(body)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise AdminUnreachable(
+                f"Something answers at {self._address}, but not as an admin port does. Is it the port of --admin?",
+            )
+        if status_code != 200:
+            raise AdminRefused(status_code, str(reply.get("detail") or f"The proxy answered {status_code}."))
+        return reply
+
+    def _unreachable(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"The proxy at {self._address} did not answer in time. What was asked for may have been done."
+        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        return (
+            f"No proxy answers at {self._address} ({why}). Start one with `paywitness run`, or say where it is with "
+            "--admin URL or PAYWITNESS_ADMIN."
+        )

@@ -1,0 +1,175 @@
+"""Listings of operations: filters from a query string, and pages out of the journal.
+
+A filter name or value that is not understood is refused, never ignored: a filter that does nothing would show an
+operator the wrong list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from paywitness.admin.middleware import bad_query
+from paywitness.core.errors import MoneyError
+from paywitness.core.guard import is_paid
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.money import Money, Unit, read_money
+from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.journal.base import Journal, OperationQuery
+
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 200
+_VALUE_LENGTH_MAX = 512
+
+_TEXTS = ("provider", "operation", "key", "reference", "order", "amount", "id", "before")
+_SWITCHES = ("doubt", "review", "incidents")
+_KNOWN = (*_TEXTS, *_SWITCHES, "state", "limit")
+# Whoever names one of these looks for something, and must be shown it.
+_SHOWS_ABANDONED = ("key", "reference", "order", "id", "state", "incidents", "doubt", "review")
+
+_ID_START = re.compile(r"(?:op_)?[0-9A-Za-z]{1,64}\Z")
+_SORTS_LAST = "~"  # sorts behind every character of an id
+_AMOUNT = re.compile(r"\s*([0-9.]{1,24})\s+([A-Za-z]{3})\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ListingQuery:
+    """What a query asks for: the journal's part of it, and what is left to sort out here."""
+
+    listing: OperationQuery
+    id_start: str = ""
+    shows_abandoned: bool = False  # customers who were asked to act and never came back
+
+    def is_past(self, operation: Operation) -> bool:
+        """Whether this one, and with it all that are older, is beyond the ids that were asked for."""
+        return not operation.id.startswith(self.id_start)
+
+    def hides(self, operation: Operation) -> bool:
+        return not self.shows_abandoned and is_abandoned(operation)
+
+
+def is_abandoned(operation: Operation) -> bool:
+    """Nobody looks at it any more: the customer did not act in time. It is kept, and out of sight."""
+    return operation.state is State.REQUIRES_ACTION and operation.due_at is None
+
+
+def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
+    """What a query asks for. Raises AdminProblem (400) where it cannot be understood."""
+    for name, values in query.items():
+        if name not in _KNOWN:
+            raise bad_query(f"There is no filter {name[:64]!r}. Filters: {', '.join(_KNOWN)}.")
+        if len(values) > 1 and name != "state":
+            raise bad_query(f"{name} may be given once; only state may be repeated.")
+        if any(len(value) > _VALUE_LENGTH_MAX for value in values):
+            raise bad_query(f"{name} is longer than {_VALUE_LENGTH_MAX} characters.")
+    texts = {name: query[name][0] for name in _TEXTS if query.get(name)}
+    states = {_state(value) for value in query.get("state", ())}
+    if _switch(query, "doubt"):
+        states |= {state for state in State if state.in_doubt}
+    if _switch(query, "review"):
+        states.add(State.REQUIRES_REVIEW)
+    id_start = _id_start(texts["id"]) if "id" in texts else ""
+    listing = OperationQuery(
+        provider=texts.get("provider"),
+        operation=texts.get("operation"),
+        states=frozenset(states),
+        key=texts.get("key"),
+        reference=texts.get("reference"),
+        subject=texts.get("order"),
+        money=_money(texts["amount"]) if "amount" in texts else None,
+        incidents_only=_switch(query, "incidents"),
+        limit=_limit(query),
+        before=_before(texts.get("before"), id_start),
+    )
+    return ListingQuery(listing, id_start, any(query.get(name, ["false"]) != ["false"] for name in _SHOWS_ABANDONED))
+
+
+def _before(given: str | None, id_start: str) -> str | None:
+    """Lists go from the newest id down: those that start alike begin below the last that could."""
+    if not id_start:
+        return given
+    highest = id_start + _SORTS_LAST
+    return highest if given is None else min(given, highest)
+
+
+def _id_start(value: str) -> str:
+    if not _ID_START.match(value):
+        raise bad_query(f"id is how an operation's id begins, such as op_01JXQ, not {value[:64]!r}.")
+    return f"op_{value.removeprefix('op_').upper()}"
+
+
+def _money(value: str) -> Money:
+    parts = _AMOUNT.match(value)
+    try:
+        if parts is None:
+            raise MoneyError("it is not an amount and a currency")
+        return read_money(parts[1], parts[2], Unit.MAJOR)
+    except MoneyError as error:
+        raise bad_query(f"amount is a number and a currency, such as 10.99 EUR: {error}.") from None
+
+
+def _state(value: str) -> State:
+    try:
+        return State(value)
+    except ValueError:
+        raise bad_query(f"There is no state {value[:64]!r}. States: {', '.join(State)}.") from None
+
+
+def _switch(query: Mapping[str, list[str]], name: str) -> bool:
+    value = query.get(name, ["false"])[0]
+    if value not in {"true", "false"}:
+        raise bad_query(f"{name} is true or false, not {value[:64]!r}.")
+    return value == "true"
+
+
+def _limit(query: Mapping[str, list[str]]) -> int:
+    value = query.get("limit", [str(LIMIT_DEFAULT)])[0]
+    return whole_number("limit", value, 1, LIMIT_MAX)
+
+
+def whole_number(name: str, value: str, lowest: int, highest: int) -> int:
+    """The number that a query gives, within its bounds."""
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(highest))
+    if not digits or not lowest <= int(value) <= highest:
+        raise bad_query(f"{name} is a number from {lowest} to {highest}, not {value[:64]!r}.")
+    return int(value)
+
+
+# --- lists
+
+_READS_MAX = 10  # for one page: a journal full of abandoned payments must not keep it for long
+_OTHER_PAYMENTS_MAX = 20
+
+
+async def read_page(journal: Journal, listing_query: ListingQuery) -> tuple[list[Operation], str | None]:
+    """A page, and where the next one begins; None where this is the last."""
+    limit, before = listing_query.listing.limit, listing_query.listing.before
+    page: list[Operation] = []
+    for _ in range(_READS_MAX):
+        found = await journal.find_operations(replace(listing_query.listing, limit=limit + 1, before=before))
+        for operation in found:
+            if listing_query.is_past(operation):
+                return page, None
+            if len(page) == limit:
+                return page, page[-1].id
+            before = operation.id
+            if not listing_query.hides(operation):
+                page.append(operation)
+        if len(found) <= limit:
+            return page, None
+    return page, before
+
+
+async def other_payment_of(journal: Journal, operation: Operation) -> Operation | None:
+    """The other payment of the intent, where the incident is that there are two."""
+    guard = operation.guard
+    if operation.incident != IncidentKind.DUPLICATE_SUCCESS or guard is None or guard.kind is not GuardKind.INTENT:
+        return None
+    found = await journal.find_operations(OperationQuery(subject=guard.label, limit=_OTHER_PAYMENTS_MAX))
+    others = [
+        other
+        for other in found
+        if other.id != operation.id and other.guard is not None and other.guard.value == guard.value and is_paid(other)
+    ]
+    return min(others, key=lambda other: other.ended_at or other.updated_at, default=None)

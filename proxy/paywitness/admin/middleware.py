@@ -1,0 +1,133 @@
+"""The door: who may enter, and how every mistake is answered. Every error is problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from paywitness.core.errors import JournalUnavailable, PaywitnessError
+from paywitness.core.problems import PROBLEM_TYPE_PREFIX
+from paywitness.telemetry.logs import raised_at
+
+_log = logging.getLogger("paywitness.admin")
+
+# Health must answer when everything else is in doubt; metrics hold counts alone. Everything else needs the token.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
+_HOW_TO_SET_TOKEN = (
+    "This proxy was started without an admin token, so this part of the admin port is closed. "
+    "Set PAYWITNESS_ADMIN_TOKEN in its environment and start it again."
+)
+_JOURNAL_UNAVAILABLE_FOR_READ = "The journal did not answer. Ask again; /readyz tells when it is back."
+_JOURNAL_UNAVAILABLE_FOR_COMMAND = (
+    "The journal did not answer, so whether the order was written down is not known. Look at the operation, and repeat "
+    "the order where its timeline does not show it; /readyz tells when the journal is back."
+)
+_HOW_TO_GIVE_TOKEN = "Send the admin token: 'Authorization: Bearer <token>'. It is what PAYWITNESS_ADMIN_TOKEN holds."
+
+
+class AdminProblem(PaywitnessError):
+    """A question that cannot be answered, with what the asker is told."""
+
+    def __init__(
+        self, status_code: int, kind: str, title: str, detail: str, members: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(title)
+        self.status_code = status_code
+        self.kind = kind
+        self.title = title
+        self.detail = detail
+        self.members = members or {}
+
+    def response(self) -> web.Response:
+        members = {
+            "type": PROBLEM_TYPE_PREFIX + self.kind,
+            "title": self.title,
+            "status": self.status_code,
+            "detail": self.detail,
+            **self.members,
+        }
+        return web.Response(
+            status=self.status_code,
+            body=json.dumps(members, ensure_ascii=False).encode(),
+            content_type="application/problem+json",
+        )
+
+
+def json_reply(members: dict[str, Any], status_code: int = 200) -> web.Response:
+    body = json.dumps(members, ensure_ascii=False, default=str).encode()
+    return web.Response(status=status_code, body=body, content_type="application/json")
+
+
+def not_found(detail: str) -> AdminProblem:
+    return AdminProblem(404, "not-found", "There is no such thing here", detail)
+
+
+def bad_query(detail: str) -> AdminProblem:
+    return AdminProblem(400, "bad-query", "The query cannot be understood", detail)
+
+
+def invalid_command(detail: str) -> AdminProblem:
+    return AdminProblem(400, "unfit-order", "The order cannot be followed", detail)
+
+
+@web.middleware
+async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever is raised below into a problem, and keep every answer out of caches."""
+    try:
+        response = await handler(request)
+    except AdminProblem as problem:
+        response = problem.response()
+    except JournalUnavailable:
+        detail = _JOURNAL_UNAVAILABLE_FOR_READ if request.method == "GET" else _JOURNAL_UNAVAILABLE_FOR_COMMAND
+        response = AdminProblem(503, "journal-unavailable", "The journal did not answer", detail).response()
+    except web.HTTPException as error:
+        response = _routing_problem(request, error)
+    except Exception as error:  # noqa: BLE001  # a mistake of ours answers 500, without its message: that may hold data
+        _log.error("%s at %s", type(error).__name__, raised_at(error))
+        detail = f"The admin port made a mistake ({type(error).__name__}); its log says where."
+        response = AdminProblem(500, "mistake", "The admin port made a mistake", detail).response()
+    response.headers["Server"] = "paywitness"  # not which version of which library
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _routing_problem(request: web.Request, error: web.HTTPException) -> web.Response:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        detail = f"{request.path} knows {allowed}, not {request.method}."
+        response = AdminProblem(405, "method-not-allowed", "This cannot be done here", detail).response()
+        response.headers["Allow"] = allowed
+        return response
+    if error.status == 404:
+        return not_found(f"The admin port has no {request.path}.").response()
+    detail = f"{request.method} {request.path} was refused."
+    return AdminProblem(error.status, "refused", error.reason, detail).response()
+
+
+def token_guard(token: str | None) -> Middleware:
+    """Let nobody past who does not know the token, the paths that are open excepted."""
+    expected = token.encode() if token else None
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in OPEN_PATHS:
+            return await handler(request)
+        if expected is None:
+            raise AdminProblem(403, "admin-token-not-set", "No admin token is set", _HOW_TO_SET_TOKEN)
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        equal = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
+        if equal and scheme.lower() == "bearer":
+            return await handler(request)
+        wrong = AdminProblem(401, "admin-token-wrong", "The admin token is missing or wrong", _HOW_TO_GIVE_TOKEN)
+        response = wrong.response()
+        response.headers["WWW-Authenticate"] = 'Bearer realm="paywitness admin"'
+        return response
+
+    return guard

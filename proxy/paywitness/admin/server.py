@@ -1,0 +1,237 @@
+"""The admin port: its routes, and the listener that serves them, loopback by default and apart from the payment port.
+
+Routes are thin: each asks the journal, the process or the operator actions, and `shapes` gives the reply its JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from paywitness.admin import shapes
+from paywitness.admin.backend import AdminBackend
+from paywitness.admin.commands import problem_of, read_action, read_body, read_bulk_limit, read_command
+from paywitness.admin.limits_api import LimitsApi
+from paywitness.admin.listings import other_payment_of, read_listing_query, read_page, whole_number
+from paywitness.admin.middleware import bad_query, json_reply, not_found, problem_middleware, token_guard
+from paywitness.clock import Clock, SystemClock
+from paywitness.core.operation import Operation
+from paywitness.engine.operator_commands import ActionNotAllowed, InvalidCommand, NoSuchOperation, VersionConflict
+from paywitness.journal.base import AnnouncementRow
+from paywitness.telemetry.prometheus import exposition_pieces
+
+_OPERATION_ID = re.compile(r"op_[0-9A-Za-z]{1,64}\Z")
+_OUTCOMES_DEFAULT, _OUTCOMES_MAX = 100, 500
+_SEQ_MAX = 2**63 - 1
+_WAIT_MAX_S = 30
+_FEED_POLL_EVERY_S = 0.5  # while somebody waits for the feed
+_VERSION_MAX = 2**31
+_HEALTH_S = 0.5  # half of what Kubernetes' probes wait where nothing is said
+_SCRAPE_SLICE_S = 0.001  # of writing a scrape: then calls have their turn
+
+
+class AdminApi:
+    def __init__(self, backend: AdminBackend, clock: Clock | None = None) -> None:
+        self._backend = backend
+        self._clock = clock or SystemClock()
+        self._limits = LimitsApi(backend)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", self.healthz),
+            web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+            web.get("/v1/operations", self.operations),
+            web.get("/v1/operations/{id}", self.operation),
+            web.post("/v1/operations/{id}/{action}", self.run_action),
+            web.get("/v1/review", self.review),
+            web.post("/v1/review/{action}", self.run_bulk_action),
+            web.get("/v1/incidents", self.incidents),
+            web.get("/v1/intents/{id:.+}", self.intent),
+            web.get("/v1/outcomes", self.outcomes),
+            web.get("/v1/policies", self.policies),
+            *self._limits.routes(),
+        ]
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """The loop runs: nothing else is asked. A sidecar whose journal is down must not be restarted for it."""
+        return json_reply({"healthy": True})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        readiness, book = self._backend.readiness(), self._backend.book()
+        healthy = await self._journal_healthy()
+        content = shapes.readiness_json(readiness, book, self._backend.metrics.doubt_counts, journal_healthy=healthy)
+        return json_reply(content, 200 if content["ready"] else 503)
+
+    async def _journal_healthy(self) -> bool:
+        """Within a moment: a journal that hangs must not make us look dead to whoever asks whether we are ready."""
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                return await self._backend.journal.healthy()
+        except TimeoutError:
+            return False
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        self._backend.metrics.refresh_gauges()
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        written, rested_mono = [], self._clock.mono()
+        for piece in exposition_pieces(self._backend.metrics.registry, encode):
+            written.append(piece)
+            if self._clock.mono() - rested_mono > _SCRAPE_SLICE_S:
+                await asyncio.sleep(0)
+                rested_mono = self._clock.mono()
+        return web.Response(body=b"".join(written), headers={"Content-Type": content_type})
+
+    # --- operations
+
+    async def operations(self, request: web.Request) -> web.Response:
+        return await self._page(_query_of(request))
+
+    async def review(self, request: web.Request) -> web.Response:
+        """What waits for a person."""
+        return await self._page({**_query_of(request), "review": ["true"]})
+
+    async def incidents(self, request: web.Request) -> web.Response:
+        """Where evidence contradicts what was final, with what to do about it."""
+        return await self._page({**_query_of(request), "incidents": ["true"]})
+
+    async def _page(self, query: Mapping[str, list[str]]) -> web.Response:
+        found, following = await read_page(self._backend.journal, read_listing_query(query))
+        return json_reply(shapes.operations_page(found, following, self._backend.book()))
+
+    async def operation(self, request: web.Request) -> web.Response:
+        operation_id = _operation_id(request)
+        operation = await self._backend.journal.read(operation_id)
+        if operation is None:
+            raise not_found(f"The journal holds no operation {operation_id[:80]}.")
+        return json_reply(await self._operation_json(operation))
+
+    async def _operation_json(self, operation: Operation) -> dict[str, Any]:
+        journal = self._backend.journal
+        return shapes.operation_detail(
+            operation,
+            await journal.history(operation.id),
+            book=self._backend.book(),
+            policy=await self._backend.review.policy_of(operation),
+            other_payment=await other_payment_of(journal, operation),
+        )
+
+    # --- what a person does
+
+    async def run_action(self, request: web.Request) -> web.Response:
+        action = read_action(request.match_info["action"])
+        operation_id = _operation_id(request)
+        body = await read_body(request, many=False)
+        command = read_command(action, body, many=False)
+        version = body.number("version", 0, _VERSION_MAX, None)
+        try:
+            operation = await self._backend.review.execute(operation_id, command, version)
+        except (InvalidCommand, ActionNotAllowed, VersionConflict, NoSuchOperation) as error:
+            raise problem_of(error) from None
+        return json_reply(await self._operation_json(operation))
+
+    async def run_bulk_action(self, request: web.Request) -> web.Response:
+        action = read_action(request.match_info["action"])
+        body = await read_body(request, many=True)
+        command, listing_query = read_command(action, body, many=True), body.filters()
+        dry_run = body.switch("dry_run", default=True)
+        try:
+            found = await self._backend.review.execute_many(
+                listing_query.listing,
+                command,
+                dry_run=dry_run,
+                limit=read_bulk_limit(body),
+                only_ids=body.texts("operations"),
+            )
+        except InvalidCommand as error:
+            raise problem_of(error) from None
+        return json_reply(shapes.bulk(found, dry_run=dry_run))
+
+    # --- the rest of the company
+
+    async def intent(self, request: web.Request) -> web.Response:
+        query = _query_of(request)
+        if unknown := set(query) - {"merchant", "provider"}:
+            raise bad_query(f"There is no filter {min(unknown)[:64]!r}. Filters: merchant, provider.")
+        merchant, provider = request.query.get("merchant"), request.query.get("provider")
+        reply = await self._backend.intents.describe(request.match_info["id"], merchant, provider)
+        content_type = "application/problem+json" if reply.problem is not None else "application/json"
+        return web.Response(status=reply.status_code, body=reply.body, content_type=content_type)
+
+    async def outcomes(self, request: web.Request) -> web.Response:
+        """The feed: what changes told, in their order. `wait_s` waits for the next where there is none yet."""
+        query = _query_of(request)
+        if unknown := set(query) - {"after", "limit", "wait_s"}:
+            raise bad_query(f"There is no {min(unknown)[:64]!r} here. The feed has: after, limit, wait_s.")
+        after = whole_number("after", query.get("after", ["0"])[0], 0, _SEQ_MAX)
+        limit = whole_number("limit", query.get("limit", [str(_OUTCOMES_DEFAULT)])[0], 1, _OUTCOMES_MAX)
+        wait_s = whole_number("wait_s", query.get("wait_s", ["0"])[0], 0, _WAIT_MAX_S)
+        return json_reply(shapes.outcomes(await self._outcomes(after, limit, wait_s), after))
+
+    async def _outcomes(self, after: int, limit: int, wait_s: int) -> tuple[AnnouncementRow, ...]:
+        until_mono = self._clock.mono() + wait_s
+        while True:
+            rows = await self._backend.journal.announcements(after, limit=limit)
+            left_s = until_mono - self._clock.mono()
+            if rows or left_s <= 0:
+                return rows
+            await self._clock.sleep(min(_FEED_POLL_EVERY_S, left_s))
+
+    async def policies(self, request: web.Request) -> web.Response:
+        return json_reply(shapes.policies(self._backend.book(), self._backend.readiness()))
+
+
+def _query_of(request: web.Request) -> dict[str, list[str]]:
+    return {name: request.query.getall(name) for name in request.query}
+
+
+def _operation_id(request: web.Request) -> str:
+    operation_id = request.match_info["id"]
+    if not _OPERATION_ID.match(operation_id):
+        raise not_found(f"The journal holds no operation {operation_id[:80]}.")
+    return operation_id
+
+
+# --- server
+
+_BODY_BYTES_MAX = 65_536  # nothing here takes a body of more than a form
+_CLOSE_GRACE_S = 2.0
+
+
+class AdminServer:
+    """Serves a view. `token` guards all but health and metrics; without one that part stays closed."""
+
+    def __init__(self, backend: AdminBackend, token: str | None) -> None:
+        self._backend = backend
+        self._token = token
+        self._runner: web.AppRunner | None = None
+
+    def application(self) -> web.Application:
+        # The order is from the outside in: what the guard raises is answered as a problem too.
+        middlewares = (problem_middleware, token_guard(self._token))
+        application = web.Application(middlewares=middlewares, client_max_size=_BODY_BYTES_MAX)
+        application.add_routes(AdminApi(self._backend).routes())
+        return application
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and say at which port: the one given, or the one that was free where 0 was given. Raises OSError."""
+        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=_CLOSE_GRACE_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        return int(runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Stop listening; what is being answered gets a moment to finish."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None

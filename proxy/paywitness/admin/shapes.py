@@ -1,0 +1,399 @@
+"""The admin's JSON. Times are ISO 8601 in UTC, amounts are major units as text, durations say their unit.
+
+What is not named here does not leave: no hash of a key, account or credential, no lease token, nothing that is
+sealed. An incident is shown with both pieces of evidence: the entry that it contradicts, and the entry that opened it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from paywitness.admin.backend import Readiness
+from paywitness.core.announcements import cloud_event
+from paywitness.core.contract import OperationKind
+from paywitness.core.operation import AnnouncementKind, AttemptSummary, Finding, HistoryEntry, Operation, Outcome, State
+from paywitness.core.operator_actions import actions_for, proposal_for
+from paywitness.core.policy import Policy, Provider
+from paywitness.core.redact import redact
+from paywitness.core.reply import operation_summary
+from paywitness.core.result import ResultClass
+from paywitness.core.template import TemplateValues, in_path
+from paywitness.engine.operator_commands import BulkResult
+from paywitness.journal.base import AnnouncementRow
+from paywitness.policy.book import PolicyBook
+from paywitness.telemetry.gauges import DoubtCountLike
+from paywitness.telemetry.logs import iso
+
+# --- The verdict: "was this charged?", in one sentence that a finance person can act on.
+#
+# It says what became of the money first and what not to do next. It says no more than the journal knows: where the
+# outcome is not known it says so, and an incident goes before everything else.
+
+
+@dataclass(frozen=True, slots=True)
+class _Phrases:
+    done: str
+    may_be_done: str
+    not_done: str
+    do_not_repeat: str
+
+
+_PHRASES: dict[OperationKind, _Phrases] = {
+    OperationKind.AUTHORIZATION: _Phrases(
+        "{money} was authorised", "{money} may have moved", "nothing was authorised", "do not pay again"
+    ),
+    OperationKind.SALE: _Phrases(
+        "{money} was charged", "{money} may have moved", "nothing was charged", "do not pay again"
+    ),
+    OperationKind.CAPTURE: _Phrases(
+        "{money} was captured", "{money} may have been captured", "nothing was captured", "do not capture again"
+    ),
+    OperationKind.REFUND: _Phrases(
+        "{money} was refunded", "{money} may have been refunded", "nothing was refunded", "do not refund again"
+    ),
+    OperationKind.VOID: _Phrases(
+        "the payment was voided", "the payment may have been voided", "nothing was voided", "do not void again"
+    ),
+    OperationKind.PAYOUT: _Phrases(
+        "{money} was paid out", "{money} may have been paid out", "nothing was paid out", "do not pay out again"
+    ),
+    OperationKind.NONE: _Phrases(
+        "it was done; it moves no money", "it may have been done", "it was not done", "do not do it again"
+    ),
+}
+
+
+def money_summary(operation: Operation) -> str:
+    """What became of the money, and what not to do."""
+    phrases = _PHRASES[operation.kind]
+    money = str(operation.money) if operation.money is not None else "the amount"
+    return _sentence(operation, phrases).replace("{money}", money)
+
+
+def _sentence(operation: Operation, phrases: _Phrases) -> str:
+    if operation.incident is not None:
+        return _contradicted(operation, operation.incident, phrases)
+    match operation.state:
+        case State.SUCCEEDED:
+            return _succeeded(operation, phrases)
+        case State.UNKNOWN:
+            return f"UNKNOWN: {phrases.may_be_done}; {phrases.do_not_repeat}"
+        case State.REQUIRES_REVIEW:
+            return f"UNKNOWN, IN REVIEW: {phrases.may_be_done}; {phrases.do_not_repeat}; a person must look"
+        case State.PENDING:
+            meaning = f"{phrases.may_be_done}; {phrases.do_not_repeat}"
+            return f"PENDING: the provider accepted it and has not finished; {meaning}"
+        case State.REQUIRES_ACTION:
+            return f"REQUIRES ACTION: {phrases.not_done} yet; the customer must confirm it"
+        case State.SENDING:
+            return f"IN FLIGHT: it is being sent; wait, and {phrases.do_not_repeat}"
+        case State.PREPARED | State.BACKOFF:
+            return f"IN FLIGHT: {phrases.not_done} yet; it is still being tried; wait"
+        case State.FAILED:
+            return _failed(operation, phrases)
+
+
+def _contradicted(operation: Operation, incident: str, phrases: _Phrases) -> str:
+    what = f"{phrases.may_be_done}, though it stands as {operation.state.replace('_', ' ')}"
+    return f"INCIDENT, {incident.replace('_', ' ')}: {what}; {phrases.do_not_repeat}; a person must look"
+
+
+def _succeeded(operation: Operation, phrases: _Phrases) -> str:
+    if operation.result_class is ResultClass.REVERSED:
+        return f"REVERSED: {phrases.done}, and later reversed by the provider"
+    return f"SUCCEEDED: {phrases.done}"
+
+
+def _failed(operation: Operation, phrases: _Phrases) -> str:
+    reading = (operation.result_class or "").replace("_", " ")
+    match operation.outcome:
+        case Outcome.DECLINED:
+            return f"DECLINED: {phrases.not_done}; the provider said no ({reading})"
+        case Outcome.NOT_SENT:
+            return f"NOT SENT: {phrases.not_done}, and nothing will be; it is safe to try again"
+        case _:
+            return f"FAILED: {phrases.not_done} ({reading})"
+
+
+# --- shapes
+
+
+def find_contradicting_entry(history: Sequence[HistoryEntry]) -> HistoryEntry | None:
+    """The change that opened the incident that is open now: the last one that told so."""
+    for entry in reversed(history):
+        if entry.announcement is not None and AnnouncementKind.INCIDENT_OPENED in entry.announcement.kinds:
+            return entry
+    # Written before changes were told: the last one is the nearest to it.
+    return history[-1] if history else None
+
+
+def find_contradicted_entry(history: Sequence[HistoryEntry], by: HistoryEntry | None) -> HistoryEntry | None:
+    """The change that made it what it was when it was contradicted."""
+    if by is None:
+        return None
+    earlier = [entry for entry in history if entry.version < by.version]
+    if not earlier:
+        return None
+    stood = earlier[-1].state
+    first = earlier[-1]
+    for entry in reversed(earlier):
+        if entry.state is not stood:
+            break
+        first = entry
+    return first
+
+
+# --- shapes
+
+_PROBLEMS_MAX = 50  # of a policy directory: the first ones are what a person mends first
+
+
+def operations_page(operations: Sequence[Operation], following: str | None, book: PolicyBook | None) -> dict[str, Any]:
+    """A page of a listing. `following`: where the next page begins, None where there is none."""
+    return {"operations": [operation_row(operation, book) for operation in operations], "next": following}
+
+
+def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, Any]:
+    """An operation as lists show it. The words for callers and the words for operators are the same."""
+    known = operation_summary(operation)
+    return {
+        "id": operation.id,
+        "provider": operation.provider,
+        "operation": operation.operation,
+        "kind": operation.kind,
+        "verdict": money_summary(operation),
+        "state": operation.state,
+        "outcome": operation.outcome,
+        "side_effect_may_exist": known["side_effect_may_exist"],
+        "advice": known["advice"],
+        "amount": known["amount"],
+        "currency": known["currency"],
+        "client_key": operation.client_key,
+        "key_source": operation.key_source,
+        "provider_key": operation.provider_key,
+        "reference": operation.reference,
+        "generation": operation.generation,
+        "attempts": operation.attempts,
+        "attempt_under_way": operation.attempt_under_way,
+        "doubt": sorted(operation.doubt),
+        "reading": operation.result_class,
+        "effect": operation.effect,
+        "because": operation.because or None,
+        "incident": operation.incident,
+        "proposal": proposal_for(operation),
+        "dashboard": dashboard_link(operation, book),
+        "released": operation.key_released,
+        "guard": {"kind": operation.guard.kind, "shown": operation.guard.label} if operation.guard else None,
+        "distinct": redact(operation.distinct) or None,
+        "fallback_of": operation.fallback_of,
+        "fallback_to": operation.fallback_to,
+        "cancel_wanted": operation.cancel_wanted,
+        "upstream": _without_userinfo(operation.upstream),
+        "revision": operation.revision,
+        "version": operation.version,
+        "created_at": iso(operation.created_at),
+        "updated_at": iso(operation.updated_at),
+        "first_sent_at": _iso(operation.first_sent_at),
+        "ended_at": _iso(operation.ended_at),
+        "next_check_at": _iso(known["next_check_at"]),
+        "held_until": _iso(operation.lease.until_at if operation.lease is not None else None),
+    }
+
+
+def operation_detail(
+    operation: Operation,
+    history: Sequence[HistoryEntry],
+    *,
+    book: PolicyBook | None,
+    policy: Policy | None,
+    other_payment: Operation | None = None,
+) -> dict[str, Any]:
+    """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
+    `twin` the other payment of its intent where there are two."""
+    return {
+        **operation_row(operation, book),
+        "proposal": proposal_for(operation, other_payment),
+        "actions": list(actions_for(operation, policy)),
+        "contradiction": _contradiction(operation, history, book, other_payment)
+        if operation.incident is not None
+        else None,
+        "timeline": [timeline_entry(entry) for entry in history],
+    }
+
+
+def _contradiction(
+    operation: Operation, history: Sequence[HistoryEntry], book: PolicyBook | None, other_payment: Operation | None
+) -> dict[str, Any]:
+    """Both pieces of evidence, and what a person should do."""
+    contradicting_entry = find_contradicting_entry(history)
+    contradicted_entry = find_contradicted_entry(history, contradicting_entry)
+    return {
+        "kind": operation.incident,
+        "proposal": proposal_for(operation, other_payment),
+        "dashboard": dashboard_link(operation, book),
+        "stood_by": timeline_entry(contradicted_entry) if contradicted_entry is not None else None,
+        "contradicted_by": timeline_entry(contradicting_entry) if contradicting_entry is not None else None,
+        "other_payment": operation_row(other_payment, book) if other_payment is not None else None,
+    }
+
+
+def dashboard_link(operation: Operation, book: PolicyBook | None) -> str | None:
+    """The provider's own page about it, by today's policy; None where none is given or a part of it is not known."""
+    provider = book.providers.get(operation.provider) if book is not None else None
+    for policy in provider.policies if provider is not None else ():
+        if policy.operation == operation.operation and policy.dashboard is not None:
+            return policy.dashboard.filled(TemplateValues(operation, {}), in_path)
+    return None
+
+
+def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
+    decided = {"action": entry.action, "because": entry.because, "delay_s": entry.delay_s} if entry.action else None
+    return {
+        "at": iso(entry.at),
+        "version": entry.version,
+        "source": entry.source,
+        "actor": entry.actor or None,
+        "events": list(entry.events),
+        "state": entry.state,
+        "doubt": sorted(entry.doubt),
+        "attempt": attempt_evidence(entry.attempt) if entry.attempt is not None else None,
+        "finding": finding_evidence(entry.finding) if entry.finding is not None else None,
+        "decision": decided,
+        "told": list(entry.announcement.kinds) if entry.announcement is not None else [],
+        "note": redact(entry.note) or None,
+    }
+
+
+def finding_evidence(finding: Finding) -> dict[str, Any]:
+    classification = finding.classification
+    return {
+        "source": redact(finding.source),
+        "found": finding.kind,
+        "status_code": finding.status_code,
+        "reading": classification.result_class if classification is not None else None,
+        "effect": classification.effect if classification is not None else None,
+        "rule": classification.rule if classification is not None else None,
+        "reference": classification.reference if classification is not None else None,
+        "detail": redact(finding.detail) or None,
+    }
+
+
+def outcomes(rows: Sequence[AnnouncementRow], after: int) -> dict[str, Any]:
+    """A page of the feed: each change that tells something, as the sink is sent it."""
+    announced = [row for row in rows if row.entry.announcement is not None]
+    return {
+        "outcomes": [{"seq": row.seq, "event": cloud_event(row.operation, row.entry)} for row in announced],
+        "next": rows[-1].seq if rows else after,
+    }
+
+
+def bulk(found: BulkResult, *, dry_run: bool) -> dict[str, Any]:
+    """What an order for many came to, or would come to."""
+    return {
+        "dry_run": dry_run,
+        "count": len(found.operations),
+        "money": {currency: str(money.major) for currency, money in found.money.items()},
+        "operations": [operation.id for operation in found.operations],
+        "done": found.done,
+        "refused": [{"id": refusal.operation_id, "why": refusal.why} for refusal in found.refused],
+        "more": found.has_more,
+    }
+
+
+def attempt_evidence(attempt: AttemptSummary) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "phase": attempt.phase,
+        "bytes_written": attempt.bytes_written,
+        "fault": attempt.fault,
+        "status_code": attempt.status_code,
+        "reading": attempt.classification.result_class,
+        "effect": attempt.classification.effect,
+        "rule": attempt.classification.rule,
+        "duration_ms": round(attempt.duration_s * 1000, 3),
+        "reset_by_us": attempt.reset_by_us,
+        "detail": redact(attempt.detail) or None,
+    }
+
+
+def policies(book: PolicyBook | None, readiness: Readiness) -> dict[str, Any]:
+    """The book in force, and what was wrong with the files when they were last read."""
+    return {
+        "revision": book.revision if book is not None else None,
+        "providers": [_provider(provider) for provider in book.providers.values()] if book is not None else [],
+        "reload": _reload(readiness),
+    }
+
+
+def _provider(provider: Provider) -> dict[str, Any]:
+    return {
+        "name": provider.name,
+        "revision": provider.revision,
+        "source": provider.source,
+        "upstream": _without_userinfo(provider.upstream),
+        "hosts": list(provider.hosts),
+        "listen": provider.listen,
+        "unmatched": provider.unmatched,
+        "operations": [_operation(policy) for policy in provider.policies],
+    }
+
+
+def _operation(policy: Policy) -> dict[str, Any]:
+    contract = policy.contract
+    return {
+        "name": policy.operation,
+        "kind": policy.kind,
+        "match": [str(route) for route in policy.routes],
+        "observe": policy.observe,
+        "contract": {
+            "send_as": str(contract.send_as) if contract.send_as is not None else None,
+            "window_s": contract.window_s,
+            "errors_under_key": contract.errors_under_key,
+            "dedupes": contract.dedupes,
+            "can_be_asked": contract.supports_inquiry,
+            "webhook_expected": contract.webhook_expected,
+            "assumed": sorted(contract.assumed),
+        },
+    }
+
+
+def readiness_json(
+    readiness: Readiness, book: PolicyBook | None, counts: Iterable[DoubtCountLike], *, journal_healthy: bool
+) -> dict[str, Any]:
+    """Whether calls should come here, and the detail beside it. Only what `why_not` tells keeps it from being ready."""
+    reasons = {"starting": readiness.starting, "draining": readiness.draining, "no_policies": book is None}
+    why_not = [reason for reason, holds in reasons.items() if holds]
+    return {
+        "ready": not why_not,
+        "why_not": why_not,
+        "draining": readiness.draining,
+        "journal_healthy": journal_healthy,
+        "policy_revision": book.revision if book is not None else None,
+        "reload": _reload(readiness),
+        "in_doubt": _in_doubt(counts),
+    }
+
+
+def _reload(readiness: Readiness) -> dict[str, Any]:
+    problems = readiness.reload_problems
+    return {"ok": not problems, "problems": [redact(problem) for problem in problems[:_PROBLEMS_MAX]]}
+
+
+def _in_doubt(counts: Iterable[DoubtCountLike]) -> list[dict[str, Any]]:
+    totals: dict[tuple[str, str], int] = {}
+    for count in counts:
+        key = (count.provider, count.operation)
+        totals[key] = totals.get(key, 0) + count.count
+    return [{"provider": key[0], "operation": key[1], "count": total} for key, total in sorted(totals.items())]
+
+
+def _iso(at: float | None) -> str | None:
+    return iso(at) if at is not None else None
+
+
+def _without_userinfo(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

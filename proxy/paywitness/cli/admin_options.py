@@ -1,0 +1,118 @@
+"""What every `paywitness ops` command shares: where the proxy is, who asks, which operations are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
+from paywitness.core.operation import State
+from paywitness.telemetry.logs import printable
+
+_STATES = [state.value for state in State]
+
+EPILOG = """
+\b
+The token is that of the running proxy: --token, or PAYWITNESS_ADMIN_TOKEN, or the file
+admin-token in --home, which `paywitness run` makes.
+"""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+AdminResponse = dict[str, Any]
+
+
+def admin_options(command: Command) -> Command:
+    """The options of every command: where the proxy is, who asks, and how to print."""
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="Print the admin API's JSON instead of text."),
+        click.option(
+            "--home",
+            default=".paywitness",
+            envvar="PAYWITNESS_HOME",
+            show_envvar=True,
+            type=click.Path(path_type=Path),
+            show_default=True,
+            help="Where `paywitness run` keeps the admin token.",
+        ),
+        click.option(
+            "--token",
+            envvar="PAYWITNESS_ADMIN_TOKEN",
+            show_envvar=True,
+            help="The admin token. Better by the variable: arguments can be read by others on the machine.",
+        ),
+        click.option(
+            "--admin",
+            default="http://127.0.0.1:8701",
+            envvar="PAYWITNESS_ADMIN",
+            show_envvar=True,
+            show_default=True,
+            help="The proxy's admin port.",
+        ),
+    )
+    return _with_options(options, command)
+
+
+def filter_options(command: Command) -> Command:
+    """Which operations are meant."""
+    options = (
+        click.option("--amount", metavar='"10.99 EUR"', help="Only of exactly this amount and currency."),
+        click.option("--order", metavar="ID", help="Only about this order: the purchase or thing the policy names."),
+        click.option("--key", help="Only under this key: the service's own, or the one that went to the provider."),
+        click.option("--incidents", is_flag=True, help="Only where evidence contradicts what was final."),
+        click.option("--review", is_flag=True, help="Only what waits for a person."),
+        click.option(
+            "--doubt", is_flag=True, help="Only where money may or may not have moved: unknown, and in review."
+        ),
+        click.option(
+            "--state",
+            "states",
+            multiple=True,
+            type=click.Choice(_STATES),
+            metavar="STATE",
+            help=f"Only in this state; repeatable. One of {', '.join(_STATES)}.",
+        ),
+        click.option("--operation", help="Only this operation's, as the policy names it: authorization, refund, ..."),
+        click.option("--provider", help="Only this provider's."),
+    )
+    return _with_options(options, command)
+
+
+def _with_options(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
+    for option in options:
+        command = option(command)
+    return command
+
+
+def client_for(admin: str, token: str | None, home: Path) -> AdminClient:
+    return AdminClient(admin, token or _stored_token(home))
+
+
+def _stored_token(home: Path) -> str | None:
+    """The token that `paywitness run` made, where there is one."""
+    try:
+        return (home / "admin-token").read_text("utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def call_admin(request: Callable[[], AdminResponse]) -> AdminResponse:
+    try:
+        return request()
+    except AdminUnreachable as error:
+        raise click.ClickException(str(error)) from None
+    except AdminRefused as error:
+        raise click.ClickException(printable(error_text(error))) from None
+
+
+def error_text(error: AdminRefused) -> str:
+    if error.status_code == 401:
+        return (
+            "The proxy does not accept the admin token, or none was given. Give the one it was started with: "
+            "--token, PAYWITNESS_ADMIN_TOKEN, or --home with the directory that holds its admin-token."
+        )
+    if error.status_code == 404:
+        return f"{error} `paywitness ops list` shows what it holds; what has ended leaves it after a while."
+    return str(error)

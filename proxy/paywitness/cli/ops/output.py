@@ -1,0 +1,247 @@
+"""How `paywitness ops` prints: tables for wide terminals, two lines for narrow ones, the timeline of one operation,
+CSV.
+
+A key or a reference is somebody else's text: it never controls the terminal, and a spreadsheet never runs it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paywitness.telemetry.logs import printable
+
+_PIPE_COLUMNS = 200  # little is folded where nobody looks at a screen
+_TABLE_COLUMNS_MIN = 120  # below it a table folds its cells beyond reading
+
+# What a person should see first. What ended without effect needs no colour.
+_COLOURS = {"succeeded": "green", "unknown": "bold yellow", "pending": "cyan", "in_flight": "cyan"}
+
+
+def console() -> Console:
+    return Console(width=shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns, highlight=False)
+
+
+def print_json(found: dict[str, Any]) -> None:
+    click.echo(json.dumps(found, indent=2, ensure_ascii=True))  # escaped: what a provider wrote commands no terminal
+
+
+def print_list(found: dict[str, Any], *, narrowed: bool) -> None:
+    screen = console()
+    operations = found["operations"]
+    if not operations:
+        screen.print("No operation fits these filters." if narrowed else "The journal holds no operation yet.")
+        return
+    if screen.width < _TABLE_COLUMNS_MIN:
+        for row in operations:
+            key = f"{row['provider']} {row['operation']}, {row['client_key']}"
+            screen.print(text_of(f"{row['id']}  {_moment(row['created_at'])}  {key}"), soft_wrap=True)
+            screen.print(Text.assemble("    ", text_of(row["verdict"], _colour(row))), soft_wrap=True)
+            if row["proposal"]:
+                screen.print(Text.assemble("    to do: ", text_of(row["proposal"])), soft_wrap=True)
+    else:
+        screen.print(_table(operations))
+    if found["next"]:
+        screen.print(text_of(f"There are more: --before {found['next']}"))
+
+
+def _table(operations: list[dict[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("Operation", no_wrap=True)
+    table.add_column("Created (UTC)", no_wrap=True)
+    table.add_column("Provider", overflow="fold")
+    table.add_column("Key", overflow="fold")
+    table.add_column("Was it charged?", overflow="fold")
+    for row in operations:
+        table.add_row(
+            text_of(row["id"]),
+            text_of(_moment(row["created_at"])),
+            text_of(f"{row['provider']} {row['operation']}"),
+            text_of(row["client_key"]),
+            _verdict_cell(row),
+        )
+    return table
+
+
+def _verdict_cell(row: dict[str, Any]) -> Text:
+    verdict = text_of(row["verdict"], _colour(row))
+    return Text.assemble(verdict, "\nto do: ", text_of(row["proposal"])) if row["proposal"] else verdict
+
+
+def print_operation(found: dict[str, Any]) -> None:
+    screen = console()
+    screen.print(Text.assemble(text_of(found["id"]), " ", text_of(found["verdict"], _colour(found))))
+    facts = Table(box=None, show_header=False, pad_edge=True)
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(found):
+        facts.add_row(name, text_of(value))
+    screen.print(facts)
+    screen.print("\nTimeline (UTC)")
+    for entry in found["timeline"]:
+        events = ", ".join(words(event) for event in entry["events"]) or _unnamed_change(entry)
+        who = f"{entry['source']} {entry['actor']}" if entry["actor"] else entry["source"]
+        screen.print(text_of(f"  {_moment(entry['at'])}  {events} -> {words(entry['state'])}  ({who})"))
+        for line in _details(entry):
+            screen.print(text_of(f"      {line}", "dim" if line.startswith(" ") else ""))
+
+
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is worth a line, leaving out what is not known."""
+    amount = f"{found['amount']} {found['currency']}" if found["amount"] else None
+    doubt = f", in doubt: {_numbers(found['doubt'])}" if found["doubt"] else ""
+    under_way = ", one under way" if found["attempt_under_way"] else ""
+    guard = found["guard"]
+    about = f"{guard['kind']} {guard['shown']}" if guard and guard["shown"] else None
+    lines = (
+        ("provider", found["provider"]),
+        ("operation", f"{found['operation']} ({found['kind']})"),
+        ("amount", amount),
+        ("key", f"{found['client_key']} ({found['key_source']})"),
+        ("key at provider", found["provider_key"]),
+        ("reference", found["reference"]),
+        ("about", about),
+        ("state", words(found["state"])),
+        ("attempts", f"{found['attempts']}{doubt}{under_way}"),
+        ("read as", words(found["reading"]) if found["reading"] else None),
+        ("because", found["because"]),
+        ("customer advice", words(found["advice"])),
+        ("incident", words(found["incident"]) if found["incident"] else None),
+        ("to do", found["proposal"]),
+        ("provider's page", found["dashboard"]),
+        ("you may", ", ".join(found["actions"])),
+        ("created", _moment(found["created_at"])),
+        ("ended", _moment(found["ended_at"]) if found["ended_at"] else None),
+        ("next check", _moment(found["next_check_at"]) if found["next_check_at"] else None),
+        ("policy revision", found["revision"]),
+    )
+    return ((name, value) for name, value in lines if value)
+
+
+def _unnamed_change(entry: dict[str, Any]) -> str:
+    """What a change was that is no event of the lifecycle."""
+    if entry["actor"] and entry["decision"]:
+        return words(entry["decision"]["action"])
+    return "looked" if entry["finding"] else "written"
+
+
+def _details(entry: dict[str, Any]) -> Iterator[str]:
+    attempt, finding, decision = entry["attempt"], entry["finding"], entry["decision"]
+    if attempt is not None:
+        answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole answer"
+        fault = f", {words(attempt['fault'])}" if attempt["fault"] else ""
+        reach = f"reached {attempt['phase']}, {attempt['bytes_written']} bytes written"
+        yield f"attempt {attempt['number']}: {answer}{fault}; {reach}, {attempt['duration_ms']:.0f} ms"
+        meaning = f"read as {words(attempt['reading'])}, effect {attempt['effect']} (rule {attempt['rule']})"
+        yield f"  {meaning}{'; ' + attempt['detail'] if attempt['detail'] else ''}"
+    if finding is not None:
+        status = f", answered {finding['status_code']}" if finding["status_code"] else ""
+        detail = f"; {finding['detail']}" if finding["detail"] else ""
+        yield f"{finding['source']}: {words(finding['found'])}{status}{detail}"
+        if finding["reading"]:
+            reference = f", reference {finding['reference']}" if finding["reference"] else ""
+            meaning = f"read as {words(finding['reading'])}, effect {finding['effect']} (rule {finding['rule']})"
+            yield f"  {meaning}{reference}"
+    if entry["doubt"]:
+        yield f"in doubt: attempt {_numbers(entry['doubt'])}"
+    if decision is not None and not entry["actor"]:
+        delay = f" after {decision['delay_s']:g} s" if decision["delay_s"] else ""
+        yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
+    if entry["note"]:
+        yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
+
+
+def text_of(value: str, style: str = "") -> Text:
+    """As it is: no markup is read in it, and nothing in it commands the terminal."""
+    return Text(printable(value), style=style)
+
+
+def _colour(row: dict[str, Any]) -> str:
+    return "bold red" if row["incident"] else _COLOURS.get(row["outcome"], "")
+
+
+def words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _numbers(attempts: list[int]) -> str:
+    return ", ".join(str(number) for number in attempts)
+
+
+def _moment(iso: str) -> str:
+    """2026-01-31T12:00:00.123Z as people write it."""
+    return iso[:19].replace("T", " ")
+
+
+# --- ops csv
+
+CSV_COLUMNS = (
+    "operation",
+    "created_at",
+    "provider",
+    "name",
+    "kind",
+    "state",
+    "outcome",
+    "was_it_charged",
+    "amount",
+    "currency",
+    "key",
+    "reference",
+    "order",
+    "incident",
+    "to_do",
+    "next_check_at",
+    "dashboard",
+)
+# What makes a spreadsheet take a cell for a formula. A key or reference is somebody else's text.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_of(operations: Iterable[dict[str, Any]]) -> str:
+    """The rows with their heading, as RFC 4180 has them."""
+    written = io.StringIO()
+    writer = csv.writer(written)
+    writer.writerow(CSV_COLUMNS)
+    for row in operations:
+        writer.writerow([csv_cell(value) for value in _csv_cells(row)])
+    return written.getvalue()
+
+
+def _csv_cells(row: dict[str, Any]) -> tuple[str | None, ...]:
+    return (
+        row["id"],
+        row["created_at"],
+        row["provider"],
+        row["operation"],
+        row["kind"],
+        row["state"],
+        row["outcome"],
+        row["verdict"],
+        row["amount"],
+        row["currency"],
+        row["client_key"],
+        row["reference"],
+        row["guard"]["shown"] if row["guard"] else None,
+        row["incident"],
+        row["proposal"],
+        row["next_check_at"],
+        row["dashboard"],
+    )
+
+
+def csv_cell(value: str | None) -> str:
+    """A text that a spreadsheet shows and does not run."""
+    if not value:
+        return ""
+    return f"'{printable(value)}" if value.startswith(_FORMULA_STARTS) else printable(value)

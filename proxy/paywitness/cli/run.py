@@ -1,0 +1,337 @@
+"""`paywitness run`: the proxy, until it is told to stop. Its options, and the lines that it prints at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from paywitness.core.errors import PaywitnessError, SettingsError
+from paywitness.policy.book import PolicyBook
+from paywitness.policy.shipped_policies import shipped_directory
+from paywitness.process import serve
+from paywitness.randomness import SystemRandomness
+from paywitness.settings import (
+    LOCAL,
+    OFF,
+    Address,
+    Settings,
+    Unlisted,
+    read_address,
+    read_duration,
+    read_listener,
+    read_sink,
+    redacted_url,
+)
+
+
+def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
+    """Its first lines: where it listens, for whom, and what it found."""
+    providers = ", ".join(sorted(book.providers))
+    lines = [
+        f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
+        f"Admin, metrics, health on {settings.admin.url}  journal: {settings.journal_redacted_url}",
+    ]
+    observed = sorted(name for name, provider in book.providers.items() if provider.observe)
+    if observed:
+        lines.append(f"Only observed, so calls pass as they came and nothing guards them: {', '.join(observed)}")
+    if settings.limits != LOCAL:
+        lines.append(f"Retry budgets and circuits are the fleet's: {redacted_url(settings.limits)}")
+    elif settings.journal_path is None:
+        lines.append("Retry budgets and circuits are this sidecar's own: give --limits redis://... to share them")
+    if settings.webhooks is not None:
+        webhook_providers = sorted(
+            name for name, provider in book.providers.items() if provider.webhook_rules is not None
+        )
+        lines.append(
+            f"Webhooks on {settings.webhooks.url}/paywitness/webhooks/{{provider}}  "
+            f"for: {', '.join(webhook_providers) or 'nobody'}"
+        )
+    if settings.events is not None:
+        lines.append(f"Events go to {settings.events}")
+    if settings.sandbox is not None:
+        url = settings.sandbox.url
+        lines.append(f"The sandbox provider listens on {url}  ledger: {url}/_sandbox/ledger")
+        if url not in {provider.upstream for provider in book.providers.values()}:
+            lines.append(f"No policy's upstream is the sandbox: set `upstream: {url}` in a policy to reach it.")
+    if recovered:
+        lines.append(f"Recovered what an earlier process had left under way: {recovered} operation(s).")
+    return lines
+
+
+# --- run
+
+_FILE_BYTES_MAX = 64 * 1024
+_OPEN_FILES = 8192
+_YEAR_S = 365 * 86400.0
+_SANDBOX_SECRET = "ACME_WEBHOOK_SECRET"  # as the policy of acme names it
+
+
+def _read_config_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Values of `paywitness.yaml` become defaults: the environment and flags win over them."""
+    found = path or Path("paywitness.yaml")
+    if not found.is_file():
+        if path is not None:
+            raise click.BadParameter(f"{path} is not a file")
+        return path
+    known = {parameter.name: parameter for parameter in context.command.params if parameter.name}
+    try:
+        values: Any = yaml.safe_load(found.read_bytes()[:_FILE_BYTES_MAX]) or {}
+    except yaml.YAMLError as error:
+        raise click.BadParameter(f"{found} is not YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise click.BadParameter(f"{found} must be a mapping of option names to values")
+    named = {str(key).replace("-", "_"): value for key, value in values.items()}
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        allowed = ", ".join(sorted(name.replace("_", "-") for name in known if name not in {"config", "help"}))
+        raise click.BadParameter(f"{found}: unknown key {unknown[0].replace('_', '-')!r}; known are {allowed}")
+    for name, value in named.items():
+        if value is False and not getattr(known[name], "is_flag", False):
+            named[name] = OFF  # YAML 1.1 takes `off` for false
+    context.default_map = {**named, **(context.default_map or {})}
+    return path
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="PAYWITNESS_CONFIG",
+    callback=_read_config_file,
+    is_eager=True,
+    help="A YAML file with these options' names as keys.  [default: ./paywitness.yaml where there is one]",
+    show_default=False,
+)
+@click.option(
+    "--policies",
+    type=click.Path(path_type=Path),
+    envvar="PAYWITNESS_POLICIES",
+    help="The directory of policy files; watched while running.  [default: ./policies, else those shipped]",
+    show_default=False,
+)
+@click.option("--listen", default="127.0.0.1:8700", envvar="PAYWITNESS_LISTEN", help="Where services call us.")
+@click.option("--admin", default="127.0.0.1:8701", envvar="PAYWITNESS_ADMIN", help="Metrics, health and the admin API.")
+@click.option(
+    "--journal",
+    default="sqlite:///.paywitness/journal.db",
+    envvar="PAYWITNESS_JOURNAL",
+    help="Where operations are recorded: sqlite:///relative.db or sqlite:////absolute.db; for a fleet "
+    "redis://host:6379/0 (rediss://, redis+sentinel://).",
+)
+@click.option(
+    "--limits",
+    default="local",
+    envvar="PAYWITNESS_LIMITS",
+    help="Where retry budgets and circuits are kept: local, or one Redis for the fleet: redis://host:6379/1 "
+    "(rediss://, redis+sentinel://, redis+cluster://).",
+)
+@click.option(
+    "--home",
+    default=".paywitness",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="PAYWITNESS_HOME",
+    help="Where we keep files of our own: the admin token when the environment gives none, and the spool.",
+)
+@click.option("--with-sandbox", is_flag=True, envvar="PAYWITNESS_WITH_SANDBOX", help="Start the sandbox provider too.")
+@click.option("--sandbox", default="127.0.0.1:8702", envvar="PAYWITNESS_SANDBOX", help="Where the sandbox listens.")
+@click.option(
+    "--log-level",
+    default="info",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    envvar="PAYWITNESS_LOG_LEVEL",
+    help="info: whatever is not a clean first-try success.",
+)
+@click.option(
+    "--log-calls",
+    default="notable",
+    type=click.Choice(["notable", "all"]),
+    envvar="PAYWITNESS_LOG_CALLS",
+    help="all: clean first-try successes at info too.",
+)
+@click.option(
+    "--lease-seconds", default=30.0, envvar="PAYWITNESS_LEASE_SECONDS", help="How long a right to send lasts."
+)
+@click.option(
+    "--grace-seconds", default=25.0, envvar="PAYWITNESS_GRACE_SECONDS", help="How long SIGTERM waits for calls."
+)
+@click.option(
+    "--drain-delay",
+    default="0",
+    envvar="PAYWITNESS_DRAIN_DELAY",
+    help="How long after SIGTERM calls are still taken while /readyz says no; then comes the grace.",
+)
+@click.option(
+    "--reuse-port",
+    is_flag=True,
+    envvar="PAYWITNESS_REUSE_PORT",
+    help="Share the listen and webhook ports with other sidecars of this machine; needs a journal that is shared too.",
+)
+@click.option(
+    "--unlisted",
+    default=Unlisted.REFUSE.value,
+    type=click.Choice([way.value for way in Unlisted]),
+    envvar="PAYWITNESS_UNLISTED",
+    help="For callers that use us as their proxy: hosts that no policy names. Never intercepted.",
+)
+@click.option("--calls-max", default=1000, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once.")
+@click.option(
+    "--webhooks",
+    default="127.0.0.1:8703",
+    envvar="PAYWITNESS_WEBHOOKS",
+    help="Where providers' webhooks come in, apart from all else since it may be public; off: nowhere.",
+)
+@click.option(
+    "--events",
+    envvar="PAYWITNESS_EVENTS",
+    help="Where ends, doubts, resolutions and incidents go as CloudEvents: http(s)://host/path.  [default: nowhere]",
+    show_default=False,
+)
+@click.option(
+    "--retention", default="30d", envvar="PAYWITNESS_RETENTION", help="How long an ended operation is kept whole."
+)
+@click.option(
+    "--tombstones",
+    default="90d",
+    envvar="PAYWITNESS_TOMBSTONES",
+    help="How long after that its key answers 410; later it would be a new payment.",
+)
+@click.option(
+    "--resolvers",
+    default=16,
+    type=click.IntRange(1, 1000),
+    envvar="PAYWITNESS_RESOLVERS",
+    help="Operations in doubt looked at side by side.",
+)
+@click.option(
+    "--resolvers-per-provider",
+    default=8,
+    type=click.IntRange(1, 1000),
+    envvar="PAYWITNESS_RESOLVERS_PER_PROVIDER",
+    help="Of these, at most so many of one provider.",
+)
+@click.option(
+    "--harvest",
+    default="20s",
+    envvar="PAYWITNESS_HARVEST",
+    help="How long a late answer is listened for after its attempt timed out; 0: not at all.",
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="PAYWITNESS_SPOOL",
+    help="Where evidence waits, encrypted, that the journal did not take; of one process.  [default: {home}/spool]",
+    show_default=False,
+)
+def run(**given: Any) -> None:
+    """Start the proxy.
+
+    Services call http://127.0.0.1:8700/{provider}/... as if it were the provider. SIGTERM drains: no new calls, those
+    under way finish or are recorded as doubt. SIGHUP reads the policies again (they are watched anyway).
+
+    \b
+    Secrets come from the environment; with a SQLite journal they are made and kept beside it (mode 0600):
+      PAYWITNESS_IDENTITY_SECRET   gives calls their identity; never change it while the journal lives
+      PAYWITNESS_ENCRYPTION_KEYS   id:base64,...  32 bytes each; the first one encrypts, all decrypt
+      PAYWITNESS_ADMIN_TOKEN       bearer token of the admin API
+      PAYWITNESS_EVENTS_SECRET     signs the events that are sent to --events; only from the environment
+    """
+    try:
+        _run(settings_of(given))
+    except PaywitnessError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.strerror or error}") from None
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """What the options say, or SettingsError."""
+    policies, spool, events = given["policies"], given["spool"], given["events"]
+    settings = Settings(
+        policies=Path(policies) if policies else default_policies(),
+        listen=read_address(given["listen"], "--listen"),
+        admin=read_address(given["admin"], "--admin"),
+        journal=given["journal"],
+        limits=given["limits"],
+        home=Path(given["home"]),
+        sandbox=read_address(given["sandbox"], "--sandbox") if given["with_sandbox"] else None,
+        log_level=given["log_level"],
+        log_calls=given["log_calls"],
+        lease_s=given["lease_seconds"],
+        grace_s=given["grace_seconds"],
+        drain_delay_s=read_duration(given["drain_delay"], "--drain-delay", least_s=0, most_s=600),
+        calls_max=given["calls_max"],
+        reuse_port=given["reuse_port"],
+        unlisted=Unlisted(given["unlisted"]),
+        webhooks=read_listener(given["webhooks"], "--webhooks"),
+        events=read_sink(events, "--events") if events and events != OFF else None,
+        retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
+        # A caller's own retries end within a day. A key that was forgotten sooner would pay again.
+        tombstones_s=read_duration(given["tombstones"], "--tombstones", least_s=86400, most_s=20 * _YEAR_S),
+        resolvers=given["resolvers"],
+        resolvers_per_provider=given["resolvers_per_provider"],
+        # Well under `settle` (10 m): what may still be listened for is not over.
+        late_response_s=read_duration(given["harvest"], "--harvest", least_s=0, most_s=300),
+        spool=Path(spool) if spool else None,
+    )
+    if settings.lease_s <= 5:
+        raise SettingsError("--lease-seconds must be more than the 5 s that writing a request may take")
+    if settings.reuse_port and settings.journal_path is not None:
+        raise SettingsError("--reuse-port: a SQLite journal is one process' own; give --journal redis://host:6379/0")
+    return settings
+
+
+def default_policies() -> Path:
+    here = Path("policies")
+    return here if here.is_dir() else shipped_directory()
+
+
+def _run(settings: Settings) -> None:
+    if sys.platform != "linux":
+        click.echo("Paywitness is made for Linux: resets and lease clocks are weaker elsewhere.", err=True)
+    _raise_open_files_limit()
+    try:
+        import uvloop  # the `speed` extra; everything works without it
+    except ImportError:
+        asyncio.run(_serve(settings))
+    else:
+        uvloop.run(_serve(settings))
+
+
+def _raise_open_files_limit() -> None:
+    """A thousand callers and as many connections to providers are more files than a process may have by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(settings: Settings) -> None:
+    environment: Mapping[str, str] = os.environ
+    async with AsyncExitStack() as exit_stack:
+        if settings.sandbox is not None:
+            from paywitness_sandbox.server import Sandbox, SandboxOptions  # no part of a start without one
+
+            secret = environment.get(_SANDBOX_SECRET) or SystemRandomness().token()
+            environment = {**environment, _SANDBOX_SECRET: secret}
+            sandbox = Sandbox(SandboxOptions(webhooks=_sandbox_webhooks(settings.webhooks, secret)))
+            await sandbox.start(host=settings.sandbox.host, port=settings.sandbox.port)
+            exit_stack.push_async_callback(sandbox.stop)
+        await serve(
+            settings, environment, print_line=lambda text: click.echo(text, err=True), startup_lines=startup_lines
+        )
+
+
+def _sandbox_webhooks(listener: Address | None, secret: str) -> Mapping[str, object]:
+    """Where the sandbox beside us sends its events: to us, as the policy of acme expects them."""
+    if listener is None or listener.port == 0:
+        return {}
+    return {"url": f"{listener.url}/paywitness/webhooks/acme", "secret": secret, "scheme": "hmac_sha256"}

@@ -1,0 +1,96 @@
+"""Time: the only place that reads it, and the only place that waits for it to pass.
+
+Three clocks, because no single one is right for everything:
+
+- `now` is for what people and other machines read: dates in records, headers, signatures. It may jump.
+- `mono` is for how long something took and when a timer fires. It never goes back, but it may stand still while the
+  machine is suspended.
+- `boot` is for leases. It never goes back and counts suspension too, so a sidecar that wakes up knows that its right
+  to send is over.
+
+Names follow the clock: wall time ends in `_at`, monotonic time in `_mono`, durations in `_s`. Everything that needs
+time is handed a Clock, so the simulator can hand in its own.
+
+`JournalClock` is the journal's time as its responses reported it. Whether a quiet period has passed is measured with
+it alone: this machine's wall clock may be set, and another sidecar's may be ahead or behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Protocol
+
+# Linux counts suspension in CLOCK_BOOTTIME alone. macOS has no clock of that name; its CLOCK_MONOTONIC counts sleep.
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """What the proxy knows of time. All values are seconds; two clocks' values are never compared with each other."""
+
+    def now(self) -> float:
+        """Wall time, since the epoch. For dates only: a duration measured with it is wrong when the clock is set."""
+        ...
+
+    def mono(self) -> float:
+        """Monotonic time, on the scale of the event loop's `time()`. For durations and timers."""
+        ...
+
+    def boot(self) -> float:
+        """Monotonic time that also passes while the machine is suspended. For leases. Starts anew with each boot."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the monotonic clock. Zero or less only lets others run."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks. A call asks them some thirty times, so that nothing stands between."""
+
+    now = staticmethod(time.time)
+    mono = staticmethod(time.monotonic)
+    boot = staticmethod(partial(time.clock_gettime, _BOOT_CLOCK))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SteadyWallClock:
+    """Wall time as it was at the start, moved on by the clock that counts suspension. For a journal of one process:
+    whoever sets the machine's clock while it runs makes no lease run out, and nothing look settled."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_at, self._began_boot = clock.now(), clock.boot()
+
+    def now(self) -> float:
+        return self._began_at + (self._clock.boot() - self._began_boot)
+
+
+# --- heard time
+
+
+class JournalClock:
+    """The latest time that the journal told, moved on by a clock that counts suspension. It never goes back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at: float | None = None
+        self._boot = 0.0
+
+    def update(self, at: float) -> None:
+        """The journal has just said how late it is: a moment ago, for its answer took its time. We are behind it."""
+        if self._at is None or at > self.now():
+            self._at, self._boot = at, self._clock.boot()
+
+    @property
+    def known(self) -> bool:
+        return self._at is not None
+
+    def now(self) -> float:
+        """Before anything was heard: our own wall clock's, which is good for nothing that must have settled."""
+        if self._at is None:
+            return self._clock.now()
+        return self._at + (self._clock.boot() - self._boot)

@@ -1,0 +1,40 @@
+"""The pure core: values, tables and arithmetic. No async, no clock, no randomness, no logging, no third-party import.
+
+`lifecycle` says what is true now, `decide` what to do next, `classify` what a response means. Nothing here performs
+anything: time, random draws and compiled expressions come in as values and plain callables.
+
+what comes in
+    call               what the application asked of us, and its Paywitness-* options
+    policy             a provider's policy file as values: operations, routes, timeouts, priorities
+    contract           what a provider promises of one operation: its key, how long it remembers it
+    identity           which operation a call is: keys, fingerprint, guard
+    evidence           what was seen of one attempt on the wire
+    webhook_event      what a provider's webhook says, and how its operation is found
+what is true
+    operation          one intended effect at the provider, its states, its history
+    lifecycle          the events and the transition table
+    claim              who may send under a key; what a duplicate is told
+    guard              what keeps two operations off the same money
+    result             result classes, effects, the classification of one attempt
+    classify           from evidence to a result class and an effect
+    inquiry            asking the provider what became of an operation; when absence is proven
+    external_evidence  what inquiries, webhook events, cancels and operators change
+what to do
+    decide             the ordered rules: retry, inquire, wait, review, stop
+    retry              backoff, jitter, Retry-After
+    budget             how many retries the fleet may make (mirrored in limits/lua/budget.lua)
+    circuit            the circuit breaker (mirrored in limits/lua/circuit.lua)
+    admission          the concurrency limit and the admission queue of a provider
+    health             what an attempt shows of the provider's health
+    operator_actions   what an operator may do, and what to do about an incident
+what goes out
+    reply              the provider's response passed on, or a problem of ours
+    problems           the types and bodies of our problems
+    announcements      what the outbox publishes, as CloudEvents
+    template           paths and texts filled from an operation
+    redact             what is masked in every log line and page
+small values
+    bodies/            JSON, form and XML bodies: read into a tree, one value spliced in
+    money  addresses  http_headers  errors  compact_json
+    record             the decorator of our values: frozen for the type checker, not at run time
+"""

@@ -1,0 +1,128 @@
+"""What is told to the rest of the company, as a CloudEvent 1.0 in its structured JSON form. Pure.
+
+One event a change, under an id that every delivery and every reader of the feed sees alike; so whatever it holds is
+taken from what a change keeps for ever and from what the operation is, never from how it stands meanwhile. No payload,
+no hash, no free text: what people and providers write does not leave in an event.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from paywitness.core.operation import Announcement, AnnouncementKind, HistoryEntry, Operation, State
+from paywitness.core.operator_actions import proposal_for
+from paywitness.core.result import ResultClass
+
+CONTENT_TYPE = "application/cloudevents+json"
+TYPE_PREFIX = "paywitness.operation."
+
+# Which word of a change is its type: the one that a reader who knows only one must not miss. A payment that was given
+# back has also ended, but whoever reads `ended` alone would deliver the goods.
+_BY_IMPORTANCE = (
+    AnnouncementKind.INCIDENT_OPENED,
+    AnnouncementKind.REVERSED,
+    AnnouncementKind.ENDED,
+    AnnouncementKind.REVIEW_OPENED,
+    AnnouncementKind.DOUBT_OPENED,
+    AnnouncementKind.RESOLVED,
+    AnnouncementKind.INCIDENT_CLOSED,
+)
+
+
+def event_id(operation: Operation, entry: HistoryEntry) -> str:
+    return f"{operation.id}:{entry.version}"
+
+
+def event_type(announcement: Announcement) -> str:
+    return TYPE_PREFIX + min(announcement.kinds, key=_BY_IMPORTANCE.index)
+
+
+def cloud_event(operation: Operation, entry: HistoryEntry) -> dict[str, Any]:
+    """The event of a change that tells something. Raises ValueError for one that tells nothing."""
+    announcement = entry.announcement
+    if announcement is None or not announcement.kinds:
+        raise ValueError(f"version {entry.version} of {operation.id} tells nothing")
+    return {
+        "specversion": "1.0",
+        "id": event_id(operation, entry),
+        "source": f"/paywitness/{quote(operation.provider, safe='')}",
+        "type": event_type(announcement),
+        "subject": operation.id,
+        "time": _rfc3339(entry.at),
+        "datacontenttype": "application/json",
+        "data": _data(operation, entry, announcement),
+    }
+
+
+def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement) -> dict[str, Any]:
+    then = operation.changed(
+        state=entry.state,
+        result_class=announcement.result_class,
+        reference=announcement.reference,
+        incident=announcement.incident,
+        doubt=entry.doubt,
+    )
+    money, guard = operation.money, operation.guard
+    return {
+        "operation": operation.id,
+        "provider": operation.provider,
+        "name": operation.operation,
+        "kind": operation.kind,
+        "words": list(announcement.kinds),
+        "outcome": announcement.outcome,
+        "state": entry.state,
+        "reading": announcement.result_class,
+        "reference": announcement.reference,
+        "client_key": operation.client_key,
+        "key_source": operation.key_source,
+        "generation": operation.generation,
+        "about": {"kind": guard.kind, "id": guard.label} if guard is not None and guard.label else None,
+        "amount": str(money.major) if money is not None else None,
+        "currency": money.currency if money is not None else None,
+        "minor_units": money.minor_units if money is not None else None,
+        "in_doubt": sorted(entry.doubt),
+        "incident": announcement.incident,
+        "proposal": proposal_for(then),
+        "evidence": entry.source,
+        "because": entry.because or None,
+        "version": entry.version,
+        "created_at": _rfc3339(operation.created_at),
+    }
+
+
+def event_bytes(event: dict[str, Any]) -> bytes:
+    """The event as it is signed and sent: the same bytes for the same event."""
+    return json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
+    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    kinds: list[AnnouncementKind] = []
+    was, now = before.state if before is not None else None, after.state
+    was_in_doubt = was is not None and was.in_doubt
+    if now.in_doubt and not was_in_doubt:
+        kinds.append(AnnouncementKind.DOUBT_OPENED)
+    if now is State.REQUIRES_REVIEW and was is not now:
+        kinds.append(AnnouncementKind.REVIEW_OPENED)
+    if was_in_doubt and not now.in_doubt:
+        kinds.append(AnnouncementKind.RESOLVED)
+    if now.ended and (was is None or not was.ended):
+        kinds.append(AnnouncementKind.ENDED)
+    was_reversed = before is not None and before.result_class is ResultClass.REVERSED
+    if after.state is State.SUCCEEDED and after.result_class is ResultClass.REVERSED and not was_reversed:
+        kinds.append(AnnouncementKind.REVERSED)
+    incident = before.incident if before is not None else None
+    if after.incident is not None and incident is None:
+        kinds.append(AnnouncementKind.INCIDENT_OPENED)
+    if after.incident is None and incident is not None:
+        kinds.append(AnnouncementKind.INCIDENT_CLOSED)
+    if not kinds:
+        return None
+    return Announcement(tuple(kinds), after.outcome, after.result_class, after.reference, after.incident)

@@ -1,0 +1,350 @@
+"""Bodies: JSON, nested forms and XML read into one kind of tree, and single values written into them.
+
+Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings; what XML becomes is
+told in xml_body). Writing is a splice: every byte that is not the value itself stays as the caller wrote it, because
+the provider compares bytes under a key and callers may sign them. Parsing is the standard library's; this module only
+finds where a value stands.
+
+A policy of `body: xml` takes JSON as well: a body that begins with a brace is never XML, and Authorize.net speaks both
+at one address.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import lru_cache
+from math import isinf
+from typing import Any
+from urllib.parse import parse_qsl, quote_plus, unquote_plus
+
+from paywitness.core.bodies.json_splice import splice_json
+from paywitness.core.bodies.xml import decode_xml, encode_xml, splice_xml
+from paywitness.core.errors import BodyError
+
+Tree = Any  # None, bool, int, float, str, list of trees, dict of trees
+
+_FORM_PAIRS_MAX = 2_000
+_DEPTH_MAX = 64
+_INDEX_DIGITS_MAX = 6  # of a number in brackets; a longer one is a name
+_DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Encoding(StrEnum):
+    JSON = "json"
+    FORM = "form"
+    XML = "xml"
+
+    @property
+    def media_type(self) -> str:
+        return "application/x-www-form-urlencoded" if self is Encoding.FORM else f"application/{self}"
+
+
+def decode(body: bytes, encoding: Encoding) -> Tree:
+    """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only."""
+    if not body.strip():
+        return {}
+    match encoding_of(body, encoding):
+        case Encoding.JSON:
+            return decode_json(body)
+        case Encoding.FORM:
+            return _nest(_form_pairs(body))
+        case Encoding.XML:
+            return decode_xml(body)
+
+
+def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
+    """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
+    is none."""
+    plain = decompressed(body, coding)
+    return decode_xml(plain) if encoding_of(plain, encoding) is Encoding.XML else decode_json(plain)
+
+
+def encoding_of(body: bytes, encoding: Encoding) -> Encoding:
+    """How this body is written, where its policy says how bodies are encoded."""
+    if encoding is Encoding.XML and body.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
+        return Encoding.JSON
+    return encoding
+
+
+def encode(tree: dict[str, Any], encoding: Encoding) -> bytes:
+    """A body of our own. Raises BodyError where it cannot be written so."""
+    match encoding:
+        case Encoding.JSON:
+            return json.dumps(tree).encode()
+        case Encoding.FORM:
+            pairs = (f"{quote_plus(name, safe='[]')}={quote_plus(value)}" for name, value in _form_fields("", tree))
+            return "&".join(pairs).encode()
+        case Encoding.XML:
+            return encode_xml(tree)
+
+
+def encode_response(tree: Tree, encoding: Encoding) -> tuple[bytes, str]:
+    """An answer to a call of this encoding, and its media type: a provider's object, read before, as it was. Raises
+    BodyError."""
+    if encoding is Encoding.XML:
+        return encode_xml(tree, typed=True), Encoding.XML.media_type
+    return json.dumps(tree).encode(), Encoding.JSON.media_type
+
+
+def _form_fields(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """`{"metadata": {"order": 1}}` as metadata[order]=1."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _form_fields(f"{name}[{key}]" if name else key, child)
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _form_fields(f"{name}[{index}]", child)
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def decode_json(body: bytes) -> Tree:
+    try:
+        # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
+        tree = _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
+    except RecursionError:
+        raise BodyError("the body is nested too deeply") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body is not JSON: {_error_without_payload(error)}") from None
+    if body.count(b"{") + body.count(b"[") > _DEPTH_MAX and _too_deep(tree):
+        raise BodyError("the body is nested too deeply")
+    return tree
+
+
+def _too_deep(tree: Tree) -> bool:
+    """Whether it is nested deeper than anything that walks it later can bear."""
+    level = [tree]
+    for _ in range(_DEPTH_MAX + 1):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _error_without_payload(error: Exception) -> str:
+    """What a parser said, without the text it said it about."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno} column {error.colno}"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "a number or text in it cannot be read"
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        # The provider may take the first, we would take the last: two amounts in one body.
+        raise BodyError("an object in the body has the same key twice")
+    return tree
+
+
+def _refuse_constant(name: str) -> float:
+    raise BodyError(f"{name} is no number in JSON")  # Python reads it; another reader may stop there, or read null
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise BodyError("a number in the body is too large to be read")  # all such numbers would be one to us
+    return number
+
+
+# Made once: making one takes as long as reading a body.
+_READER = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
+)
+_SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+
+
+def _read(text: str) -> Tree:
+    """The text as a tree; where nothing stands around it, as between machines, without looking for that."""
+    try:
+        tree, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    return tree if end == len(text) else _READER.decode(text)
+
+
+def _form_pairs(body: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            max_num_fields=_FORM_PAIRS_MAX,
+            errors="strict",
+        )
+    except (ValueError, UnicodeDecodeError):
+        raise BodyError("the body is not a form (application/x-www-form-urlencoded)") from None
+
+
+def _nest(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """`a[b]=1&a[c][]=2&a[c][]=3` as {"a": {"b": "1", "c": ["2", "3"]}}. A key that repeats becomes a list."""
+    root: dict[str, Any] = {}
+    for name, value in pairs:
+        keys = form_path(name)
+        node = root
+        for key in keys[:-1]:
+            child = node.setdefault(key, {})
+            if not isinstance(child, dict):
+                raise BodyError("a form field is both a value and a group")
+            node = child
+        last = keys[-1]
+        if last not in node:
+            node[last] = value
+        elif isinstance(node[last], dict):
+            raise BodyError("a form field is both a value and a group")
+        elif isinstance(node[last], list):
+            node[last].append(value)
+        else:
+            node[last] = [node[last], value]
+    return {key: _groups_to_lists(child) for key, child in root.items()}
+
+
+def _groups_to_lists(node: Any) -> Any:
+    """Groups that are numbered from 0, or filled by `[]`, are lists."""
+    if not isinstance(node, dict):
+        return node
+    if set(node) == {""}:
+        return node[""] if isinstance(node[""], list) else [_groups_to_lists(node[""])]
+    children = {key: _groups_to_lists(child) for key, child in node.items()}
+    if children and all(key.isascii() and key.isdigit() and len(key) <= _INDEX_DIGITS_MAX for key in children):
+        numbers = sorted((int(key), key) for key in children)
+        if [number for number, _ in numbers] == list(range(len(numbers))):
+            return [children[key] for _, key in numbers]
+    return children
+
+
+def form_path(name: str) -> list[str]:
+    """`a[b][]` as ["a", "b", ""]. A name whose brackets do not pair up is one plain key."""
+    head, bracket, rest = name.partition("[")
+    if not bracket or not head or not rest.endswith("]"):
+        return [name]
+    parts = rest[:-1].split("][")
+    if any("[" in part or "]" in part for part in parts):
+        return [name]
+    if len(parts) > _DEPTH_MAX:
+        raise BodyError("the form is nested too deeply")
+    return [head, *parts]
+
+
+def decompressed(body: bytes, coding: str | None) -> bytes:
+    """The body without its content coding, for reading only; what is forwarded is never touched."""
+    if coding is None:
+        return body
+    name = (coding or "identity").strip().lower()
+    if name == "identity":
+        return body
+    if name not in {"gzip", "x-gzip", "deflate"}:
+        raise BodyError("the body has a content coding that cannot be read")
+    try:
+        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # reads gzip and zlib headers alike
+        plain = reader.decompress(body, _DECOMPRESSED_BYTES_MAX)
+    except zlib.error:
+        raise BodyError("the body's content coding is damaged") from None
+    if not reader.eof:
+        raise BodyError("the body's content coding is cut short, or it grows too large")
+    return plain
+
+
+def value_at(tree: Tree, path: str) -> Tree:
+    """The value under a dotted path, or None."""
+    for key in _keys_of(path):
+        if not isinstance(tree, dict) or key not in tree:
+            return None
+        tree = tree[key]
+    return tree
+
+
+def can_hold(tree: Tree, path: str) -> bool:
+    """Whether a value can be written under the dotted path: objects, or nothing yet, all the way to it."""
+    for key in _keys_of(path):
+        if not isinstance(tree, dict):
+            return False
+        if tree.get(key) is None:
+            return True
+        tree = tree[key]
+    return not isinstance(tree, (dict, list))
+
+
+def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
+    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given."""
+    if not can_hold(tree, path):
+        return False
+    if encoding_of(body, encoding) is Encoding.XML:  # an element may say that it holds no text
+        try:
+            with_value(body, encoding, path, "0")
+        except BodyError:
+            return False
+    return True
+
+
+def without_paths(tree: Tree, paths: tuple[str, ...]) -> Tree:
+    """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
+    for path in paths:
+        tree = _without_path(tree, _keys_of(path))
+    return tree
+
+
+def _without_path(tree: Tree, keys: tuple[str, ...]) -> Tree:
+    if isinstance(tree, list):
+        return [_without_path(item, keys) for item in tree]
+    if not isinstance(tree, dict) or keys[0] not in tree:
+        return tree
+    if len(keys) == 1:
+        return {key: child for key, child in tree.items() if key != keys[0]}
+    return {key: _without_path(child, keys[1:]) if key == keys[0] else child for key, child in tree.items()}
+
+
+def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
+    """Whether a value stands under any of the dotted paths; lists on the way are entered."""
+    return any(_contains(tree, _keys_of(path)) for path in paths)
+
+
+@lru_cache(maxsize=1024)
+def _keys_of(path: str) -> tuple[str, ...]:
+    """The keys of a dotted path: a policy's, so the same few."""
+    return tuple(path.split("."))
+
+
+def _contains(tree: Tree, keys: tuple[str, ...]) -> bool:
+    if isinstance(tree, list):
+        return any(_contains(item, keys) for item in tree)
+    if not isinstance(tree, dict) or keys[0] not in tree:
+        return False
+    return len(keys) == 1 or _contains(tree[keys[0]], keys[1:])
+
+
+def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_read: bool = False) -> bytes:
+    """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
+    be read one way only, cannot be written into; `was_read`: it could, when it came."""
+    keys = path.split(".")
+    written = encoding_of(body, encoding)
+    if written is Encoding.JSON:
+        if not was_read:
+            decode(body, Encoding.JSON)
+        return splice_json(body, keys, value)
+    return splice_xml(body, keys, value) if written is Encoding.XML else _splice_form(body, keys, value)
+
+
+def _splice_form(body: bytes, keys: list[str], value: str) -> bytes:
+    written = quote_plus(value).encode("ascii")
+    name = keys[0] + "".join(f"[{key}]" for key in keys[1:])
+    pairs = body.split(b"&") if body.strip() else []
+    found = False
+    for index, pair in enumerate(pairs):
+        raw_name, _, _ = pair.partition(b"=")
+        if unquote_plus(raw_name.decode("ascii", "replace")) == name:
+            pairs[index] = raw_name + b"=" + written
+            found = True
+    if not found:
+        pairs.append(quote_plus(name, safe="[]").encode("ascii") + b"=" + written)
+    return b"&".join(pairs)

@@ -1,0 +1,404 @@
+"""Retry budgets: how many retries a provider may see from the whole fleet, and which of them. Pure arithmetic.
+
+A retry is weighed in every scope it belongs to: its provider, operation, account, failure class and intent. In a
+window that slides over two buckets,
+
+    N = firsts + firsts of the bucket before x (1 - elapsed)    first attempts
+    R = spent + spent in the bucket before x (1 - elapsed)      the cost of retries
+
+it is granted iff `R + cost <= share(priority) x max(floor, ratio x N)` in all scopes, and the intent has retries left;
+then all are debited, else none. One retry of any cost fits where as good as nothing is spent (R < 1): else a re-send
+after a timeout, at 4, could never fit into an account's floor of 3.
+
+The ratio of each scope follows how often trying helped of late: it falls at once and rises slowly, and where nothing is
+known it is the policy's. The provider's scope knows every attempt, the others their own retries and a little of what
+the provider's knows: so a few retries that failed by chance do not shut a scope, and an outage is known before the
+first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Costs
+and floors are fear of a storm, and trust takes it back: the floor grows up to tenfold (an outage leaves many re-sends
+and few first attempts), and a retry that all its scopes trust costs 1, unless it follows a timeout: who answers late
+may have too much to do. Until the next success there is no trust, and the least of all ratios, once a handful of
+attempts in a row were in vain: an outage is known by its first second, and chance seldom looks like it.
+
+Times are whole milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by
+line, in the same order of operations; one suite holds both against the same sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CallGroup
+from paywitness.core.record import record
+from paywitness.core.result import Classification, Effect, ResultClass
+
+RATIO_LEAST = 0.05  # retries that do not help are cut to this part of first attempts (or to the floor)
+INTENT_MS = 86_400_000  # an intent's retries are counted for a day, which is how long most providers know a key
+
+# So much of what was tried must have helped before the ratio rises above its least; at 35% it is the ceiling. A
+# provider that fails every second call at random is better called twice than given up, and of a few dozen attempts
+# fewer than 40% may well have helped by chance.
+_USELESS, _SPAN = 0.15, 0.2
+_PRIOR = 3.0  # attempts that a scope is taken to have seen before its first
+_LENT = 5.0  # attempts that a scope takes from its provider's, at most: its own retries soon outweigh them
+_HALF_LIFE_MS = 500  # of what is known, where much is; of the last few it is longer, for little would be left
+_KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut what fails every second time
+_RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
+_RISE_FROM = 0.01  # a ratio of nothing would stay nothing
+_SHAKEN_BY = 5  # in a row: where every second one fails, a retry in 16 meets it by chance; every fourth, one in 256
+_FLOOR_GROWS = 9.0  # so many floors more where retries are trusted: ten times, as inquiries have
+
+COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
+WEIGHT_OF_A_TIMEOUT = 4  # attempts in vain: who answers late has too much to do, and every retry is more of it
+SHARES = {Priority.HIGH: 1.0, Priority.MEDIUM: 0.8, Priority.LOW: 0.5}
+
+
+class BudgetScope(StrEnum):
+    PROVIDER = "provider"
+    OPERATION = "operation"
+    ACCOUNT = "account"
+    FAILURE_CLASS = "failure_class"
+    INTENT = "intent"
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRule:
+    """`floor`: cost that always fits into a window, fleet-wide. `ratio`: of first attempts, where nothing is known."""
+
+    floor: float
+    ratio: float = RATIO_LEAST
+    ceiling: float = 1.0
+
+    @property
+    def least(self) -> float:
+        return min(RATIO_LEAST, self.ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRules:
+    """A provider's budgets, as its policy gives them."""
+
+    window_s: float = 10.0
+    provider: ScopeRule = ScopeRule(10)
+    operation: ScopeRule = ScopeRule(5)
+    account: ScopeRule = ScopeRule(3)
+    failure_class: ScopeRule = ScopeRule(5)
+    per_intent: int = 3
+
+    @property
+    def window_ms(self) -> int:
+        return round(self.window_s * 1000)
+
+    @property
+    def for_inquiries(self) -> BudgetRules:
+        """Asking is safe and cheap, and what is in doubt waits for it: ten times the floors, twice the ceiling."""
+        provider, operation, account, failure_class = (
+            replace(rule, floor=rule.floor * 10, ceiling=rule.ceiling * 2)
+            for rule in (self.provider, self.operation, self.account, self.failure_class)
+        )
+        return BudgetRules(self.window_s, provider, operation, account, failure_class, self.per_intent)
+
+
+@record
+class AttemptOrigin:
+    """Where an attempt comes from, as budgets count it."""
+
+    provider: str
+    operation: str
+    account: str
+    rules: BudgetRules = BudgetRules()
+    group: CallGroup = (
+        CallGroup.WRITE
+    )  # inquiries have budgets of their own: doubt is resolved while writes may not be retried
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRequest:
+    """A retry that has been decided on, and asks for its allowance."""
+
+    origin: AttemptOrigin
+    failure_class: ResultClass  # of the attempt before it
+    cost: int = COST_UNAMBIGUOUS
+    priority: Priority = Priority.HIGH
+    intent: str | None = None  # its hash: the guard's value, never the intent in clear
+    repeatable: bool = True  # keyed at a provider that dedupes, or a safe read: twice is once
+
+    @property
+    def share(self) -> float:
+        return SHARES[self.priority]
+
+    @property
+    def cost_least(self) -> int:
+        """What it costs where it is trusted."""
+        return self.cost if self.failure_class in _TIMEOUTS else min(self.cost, COST_UNAMBIGUOUS)
+
+
+def cost_of(classification: Classification) -> int:
+    """What a retry after this costs: the less is known of the attempt before it, the more."""
+    result_class = classification.result_class
+    if result_class is ResultClass.RATE_LIMITED or classification.effect is Effect.NONE:
+        return COST_UNAMBIGUOUS
+    if classification.lost or result_class in _AMBIGUOUS:
+        return COST_AMBIGUOUS
+    return COST_EXPLICIT
+
+
+_TIMEOUTS = frozenset({ResultClass.NETWORK_READ_TIMEOUT, ResultClass.PROVIDER_TIMEOUT})
+_AMBIGUOUS = _TIMEOUTS | {ResultClass.UNKNOWN_OUTCOME}
+
+
+class BudgetLine(NamedTuple):
+    """One scope of a request: its name within the provider and group, and its rule. An intent's floor is its cap."""
+
+    scope: BudgetScope
+    name: str
+    rule: ScopeRule
+    window_ms: int
+
+
+class BudgetCounts(NamedTuple):
+    """What happened in one scope since it was last told. `spent` is negative where retries were refunded."""
+
+    firsts: int = 0
+    spent: int = 0
+    helped: int = 0  # attempts that succeeded: of the provider's scope all, of another its retries
+    vain: int = 0  # attempts that did not
+    doubted: int = 0  # what callers' own repeats cost beyond 1 each: spent as far as the scope is not trusted
+
+    def plus(self, other: BudgetCounts) -> BudgetCounts:
+        return BudgetCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    @property
+    def tightening(self) -> BudgetCounts:
+        """The part that makes a budget smaller: safe to tell twice, where it is not known whether it was heard."""
+        return BudgetCounts(spent=max(0, self.spent), vain=self.vain, doubted=self.doubted)
+
+
+NO_BUDGET_COUNTS = BudgetCounts()
+
+
+def caller_repeat_counts(cost: int) -> BudgetCounts:
+    """What a caller's own repeat of this cost adds."""
+    return BudgetCounts(spent=1, doubted=cost - 1)
+
+
+class BudgetTally(NamedTuple):
+    """What a scope remembers: two buckets, and its ratio. An intent has a count and an end instead of the buckets."""
+
+    bucket: int  # for an intent: when its count is over
+    firsts: int = 0
+    firsts_before: int = 0
+    spent: int = 0
+    spent_before: int = 0
+    helped: float = 0.0  # attempts that did, and that did not, fading
+    vain: float = 0.0
+    judged_ms: int = 0  # when they last faded
+    ratio: float = 0.0
+    ratio_ms: int = 0  # when the ratio last fell or rose
+    in_a_row: int = 0  # attempts in vain since it was last told of one that helped
+
+
+class BudgetDecision(NamedTuple):
+    granted: bool
+    limiting: int  # index of the line that will refuse the longest; -1 where none does
+    wait_ms: int
+    cost: int  # what was debited if it was granted: the cost asked, or less where its scopes are trusted
+    left: tuple[float, ...]  # of each line, for high priority, after what was granted
+    tallies: tuple[BudgetTally, ...]
+
+
+def lines_of(origin: AttemptOrigin) -> tuple[BudgetLine, ...]:
+    """The scopes that count first attempts. The first is always the provider's: a class is held against its firsts."""
+    rules, window_ms = origin.rules, origin.rules.window_ms
+    return (
+        BudgetLine(BudgetScope.PROVIDER, "", rules.provider, window_ms),
+        BudgetLine(BudgetScope.OPERATION, origin.operation, rules.operation, window_ms),
+        BudgetLine(BudgetScope.ACCOUNT, origin.account, rules.account, window_ms),
+    )
+
+
+def lines_of_retry(request: RetryRequest) -> tuple[BudgetLine, ...]:
+    """All the scopes that a retry is weighed in."""
+    rules = request.origin.rules
+    lines = (
+        *lines_of(request.origin),
+        BudgetLine(BudgetScope.FAILURE_CLASS, str(request.failure_class), rules.failure_class, rules.window_ms),
+    )
+    if request.intent is None:
+        return lines
+    return (*lines, BudgetLine(BudgetScope.INTENT, request.intent, ScopeRule(rules.per_intent), INTENT_MS))
+
+
+def evaluate_budget(
+    lines: Sequence[BudgetLine],
+    tallies: Sequence[BudgetTally | None],
+    counts: Sequence[BudgetCounts],
+    cost: int,
+    share: float,
+    now_ms: int,
+    *,
+    cost_least: int = COST_UNAMBIGUOUS,
+) -> BudgetDecision:
+    """Count what happened in each scope; then, where a cost is asked, grant it in all of them or in none."""
+    updated: list[BudgetTally] = []
+    for line, tally, count in zip(lines, tallies, counts, strict=True):
+        if line.scope is BudgetScope.INTENT:
+            updated.append(_counted_intent(tally, line, count, now_ms))
+        else:
+            counted = _counted(tally, line, count, now_ms)
+            updated.append(_with_adapted_ratio(counted, updated[0] if updated else None, line.rule, now_ms))
+    held = (
+        _without_trust(lines, updated) if updated[0].in_a_row >= _SHAKEN_BY else updated
+    )  # the first is the provider's
+    cost = _trusted_cost(cost, min(cost, cost_least), lines, held)
+    limiting, wait_ms, left = -1, 0, []
+    for index, (line, tally) in enumerate(zip(lines, held, strict=True)):
+        if line.scope is BudgetScope.INTENT:
+            left.append(line.rule.floor - tally.spent)
+            refused = tally.spent + 1 > line.rule.floor
+            until_ms = max(tally.bucket - now_ms, 1)
+        else:
+            # What failed has no class when it is first tried: a class is held against all of the provider's firsts.
+            firsts_of = updated[0] if line.scope is BudgetScope.FAILURE_CLASS else tally
+            late = 1 - _elapsed(tally, line.window_ms, now_ms)
+            late_of_firsts = 1 - _elapsed(firsts_of, line.window_ms, now_ms)
+            firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
+            spent = tally.spent + tally.spent_before * late
+            most = max(line.rule.floor * (1 + _FLOOR_GROWS * _trust(tally, line.rule)), tally.ratio * firsts)
+            limit = share * most
+            left.append(most - spent)
+            refused = spent + cost > limit and not (spent < 1 and limit >= 1)
+            until_ms = _wait_ms(tally, line.window_ms, limit, cost, late)
+        if cost > 0 and refused and until_ms > wait_ms:
+            limiting, wait_ms = index, until_ms
+    if cost == 0 or limiting >= 0:
+        return BudgetDecision(False, limiting, wait_ms, cost, tuple(left), tuple(updated))
+    debits = [1 if line.scope is BudgetScope.INTENT else cost for line in lines]
+    return BudgetDecision(
+        True,
+        -1,
+        0,
+        cost,
+        tuple(room - debit for room, debit in zip(left, debits, strict=True)),
+        tuple(tally._replace(spent=tally.spent + debit) for tally, debit in zip(updated, debits, strict=True)),
+    )
+
+
+def is_expired(tally: BudgetTally, line: BudgetLine, now_ms: int) -> bool:
+    """Whether forgetting it changes nothing."""
+    if line.scope is BudgetScope.INTENT:
+        return now_ms >= tally.bucket
+    return now_ms // line.window_ms > tally.bucket + 1
+
+
+def _counted_intent(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, now_ms: int) -> BudgetTally:
+    if tally is None or now_ms >= tally.bucket:
+        tally = BudgetTally(now_ms + line.window_ms)
+    return tally._replace(spent=max(0, tally.spent + counts.spent))
+
+
+def _counted(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, now_ms: int) -> BudgetTally:
+    """Turned to the bucket of now, with the counts added. A clock that went back stays in the bucket it had reached."""
+    bucket = now_ms // line.window_ms
+    if tally is None or bucket > tally.bucket + 1:
+        tally = BudgetTally(bucket, judged_ms=now_ms, ratio=line.rule.ratio, ratio_ms=now_ms)
+    elif bucket == tally.bucket + 1:
+        tally = tally._replace(bucket=bucket, firsts=0, firsts_before=tally.firsts, spent=0, spent_before=tally.spent)
+    doubted = math.floor(counts.doubted * (1 - _trust(tally, line.rule)) + 0.5)
+    spent, before = tally.spent + counts.spent + doubted, tally.spent_before
+    if spent < 0:  # a refund of what was granted in the bucket before
+        spent, before = 0, max(0, before + spent)
+    fade = _fade(tally, now_ms)
+    return BudgetTally(
+        tally.bucket,
+        tally.firsts + counts.firsts,
+        tally.firsts_before,
+        spent,
+        before,
+        tally.helped * fade + counts.helped,
+        tally.vain * fade + counts.vain,
+        now_ms,
+        tally.ratio,
+        tally.ratio_ms,
+        0 if counts.helped else tally.in_a_row + counts.vain,
+    )
+
+
+def _fade(tally: BudgetTally, now_ms: int) -> float:
+    """What is left of the knowledge of then. The last few stay longer; but an outage that is over must not count for
+    ever against a scope that may hardly retry."""
+    later_ms = max(0, now_ms - tally.judged_ms)
+    kept = min(1.0, _KNOWN_LEAST / max(tally.helped + tally.vain, 1.0))
+    faded: float = max(0.5 ** (later_ms / _HALF_LIFE_MS), kept * 0.5 ** (later_ms / _LAST_HALF_LIFE_MS))
+    return faded
+
+
+def _elapsed(tally: BudgetTally, window_ms: int, now_ms: int) -> float:
+    return min(max((now_ms - tally.bucket * window_ms) / window_ms, 0.0), 1.0)
+
+
+def _with_adapted_ratio(tally: BudgetTally, provider: BudgetTally | None, rule: ScopeRule, now_ms: int) -> BudgetTally:
+    """The ratio after what is known of how attempts fared: down at once, doubled every half second."""
+    target = _target(tally, provider, rule)
+    ratio, since_ms = tally.ratio, tally.ratio_ms
+    if target <= ratio or now_ms < since_ms:
+        return tally._replace(ratio=min(ratio, target), ratio_ms=now_ms)
+    rises = (now_ms - since_ms) // _RISE_MS
+    for _ in range(min(rises, _RISES_MAX)):
+        ratio = max(ratio, _RISE_FROM) * _RISE
+    return tally._replace(ratio=min(ratio, target), ratio_ms=since_ms + rises * _RISE_MS)
+
+
+def _target(tally: BudgetTally, provider: BudgetTally | None, rule: ScopeRule) -> float:
+    """`provider`: the tally of its scope, for the others to borrow from; None for itself."""
+    if rule.ceiling <= 0:
+        return 0.0
+    prior = _USELESS + _SPAN * rule.ratio / rule.ceiling  # with nothing judged the target is the policy's ratio
+    helped, known = tally.helped + _PRIOR * prior, tally.helped + tally.vain + _PRIOR
+    if provider is not None:
+        lent = _LENT / max(provider.helped + provider.vain, _LENT)
+        helped, known = helped + lent * provider.helped, known + lent * (provider.helped + provider.vain)
+    return min(max(rule.ceiling * (helped / known - _USELESS) / _SPAN, rule.least), rule.ceiling)
+
+
+def _trust(tally: BudgetTally, rule: ScopeRule) -> float:
+    """How far the ratio has risen from where it began, of all that it can."""
+    if rule.ceiling <= rule.ratio:
+        return 0.0
+    return min(max((tally.ratio - rule.ratio) / (rule.ceiling - rule.ratio), 0.0), 1.0)
+
+
+def _without_trust(lines: Sequence[BudgetLine], updated: Sequence[BudgetTally]) -> list[BudgetTally]:
+    """As they are weighed while nothing at the provider helps. What they learnt is kept for when something does."""
+    return [tally._replace(ratio=min(tally.ratio, line.rule.least)) for line, tally in zip(lines, updated, strict=True)]
+
+
+def _trusted_cost(cost: int, least: int, lines: Sequence[BudgetLine], updated: Sequence[BudgetTally]) -> int:
+    """By the scope that trusts it least. Whole, so that what is debited can be given back without a rest."""
+    trust = min(
+        (
+            _trust(tally, line.rule)
+            for line, tally in zip(lines, updated, strict=True)
+            if line.scope is not BudgetScope.INTENT
+        ),
+        default=0.0,
+    )
+    return math.floor(cost - (cost - least) * trust + 0.5)
+
+
+def _wait_ms(tally: BudgetTally, window_ms: int, limit: float, cost: int, late: float) -> int:
+    """When it would fit if nothing else happened; two windows where it never would. At least a millisecond."""
+    if limit < 1:
+        return 2 * window_ms
+    room = limit - cost if limit > cost else 0.999  # what is spent must come down to this
+    if tally.spent <= room and tally.spent_before > 0:
+        wait = (late - (room - tally.spent) / tally.spent_before) * window_ms
+    elif tally.spent <= room:
+        wait = 0.0
+    else:
+        wait = (late + 1 - room / tally.spent) * window_ms
+    return max(1, math.ceil(wait))

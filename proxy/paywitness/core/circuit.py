@@ -1,0 +1,452 @@
+"""The circuit breaker: when to stop calling a provider, how to find out that it is back, and which calls may try.
+
+Pure: a SharedCircuit goes in with the time and a random draw, a SharedCircuit comes out. `limits/lua/circuit.lua` is
+the same machine in Lua, for a fleet that shares one store; a test runs both through the same sequences and compares
+every field, and every constant by name.
+
+    CLOSED     everything passes
+    DEGRADED   everything passes, less is retried, low priority is shed
+    OPEN       nothing passes until `until_ms`: the provider is down or ambiguous, never merely slower
+    HALF_OPEN  a few leased probes pass, fleet-wide; a probe's result counts only while its lease is held
+    RAMP       a share of all calls passes, rising by the second; too many failures open the circuit again
+
+Each sidecar reports its own counts as one SidecarReport. OPEN needs a quorum of reports that are bad by themselves:
+one sidecar with a broken network must not stop the others. Times are milliseconds of one clock, the store's if it is
+shared. An `epoch` starts with each OPEN, HALF_OPEN and RAMP: reports that were counted before it do not count in it.
+
+`view_of` tells one call whether it may go: permit, probe or refuse. A refusal has a name, for the reply and the
+metric, and a time to come back. HALF_OPEN permits nothing by itself: a call needs a leased probe, and only a call
+that the provider dedupes (or a safe read) may be one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from paywitness.core.health import NO_HEALTH_COUNTS, HealthCounts
+
+STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
+JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a look at all rows
+QUORUM_SHARE = 0.3  # of the sidecars that have something to say
+OPEN_BASE_MS = 1_000
+# Leased probes cost the provider three calls of the whole fleet, so short intervals are cheap. Long ones are dear: one
+# that is back gets all calls after the rest of an interval, the probes and the ramp, which is to be within 5 s also
+# where sidecars, their store or their machines are busy: nominally it takes 3.7.
+OPEN_MAX_MS = 1_500
+OPEN_GROWTH = 1.5
+_GROWTHS_MAX = 20  # 1.5**20 is beyond every maximum; more would only overflow
+PROBES_MAX = 3
+PROBES_OK = 5
+LEASE_SPARE_MS = 1_000  # a probe's lease outlives its try by this
+# Of probes, and of calls in the ramp. OPEN means hard down: a provider that answers half of its calls is better called
+# than not, or random failures after an outage would keep it open for ever.
+BAD_AFTER_OPEN_MAX = 0.5
+BAD_PROBES_LEAST = 2  # one bad probe of three is no verdict
+RAMP_MINIMUM = 5  # calls in the ramp before they are judged
+RAMP_SHARES = (0.25, 0.5, 1.0)
+RAMP_STAGE_MS = 750  # one report of every sidecar, at least
+CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
+PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
+GATE_MAX_MS = 300_000  # a longer Retry-After is asked about again after this
+GATE_LEAST = 3  # calls that met it: where fewer are made, one more is no storm, and each waits for its own anyway
+
+
+class CallGroup(StrEnum):
+    """Inquiries have a circuit of their own: an open write circuit never stops resolution."""
+
+    WRITE = "write"
+    INQUIRY = "inquiry"
+
+
+class CircuitState(StrEnum):
+    CLOSED = "closed"
+    DEGRADED = "degraded"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    RAMP = "ramp"
+
+
+FORCIBLE = frozenset({CircuitState.CLOSED, CircuitState.DEGRADED, CircuitState.OPEN})
+PASSING = frozenset({CircuitState.CLOSED, CircuitState.DEGRADED})
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitThresholds:
+    """Parts of all calls, from 0 to 1. More than 1 is never reached."""
+
+    bad: float
+    unknown: float
+    slow: float
+    throttled: float = 2.0
+
+    def reached(self, counts: HealthCounts) -> bool:
+        total = counts.total
+        return total > 0 and (
+            counts.bad / total >= self.bad
+            or counts.unknown / total >= self.unknown
+            or counts.slow / total >= self.slow
+            or counts.throttled / total >= self.throttled
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitRules:
+    """The policy's numbers."""
+
+    window_s: float = 10.0
+    minimum: int = 20
+    slow_after_s: float = 8.0
+    open_at: CircuitThresholds = CircuitThresholds(bad=0.85, unknown=0.5, slow=0.9)
+    degrade_at: CircuitThresholds = CircuitThresholds(bad=0.2, unknown=0.05, slow=0.5, throttled=0.1)
+    opens_from: int = 0  # calls, where fewer than `minimum` are enough to open it
+
+    @property
+    def minimum_to_open(self) -> int:
+        return self.opens_from or self.minimum
+
+    def for_group(self, group: CallGroup) -> CircuitRules:
+        """An inquiry that waits loses nothing, and every payment in doubt makes one: in an outage they would double all
+        calls, so a quarter as many are enough to judge them. A read whose answer is lost leaves no doubt behind:
+        stopping for ambiguity alone has no purpose, and of so few chance would do it."""
+        if group is not CallGroup.INQUIRY:
+            return self
+        opens = replace(self.open_at, unknown=max(self.open_at.unknown, self.open_at.bad))
+        return replace(self, opens_from=math.ceil(self.minimum / 4), open_at=opens)
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarReport:
+    """What one sidecar reports."""
+
+    at_ms: int
+    epoch: int
+    recent: HealthCounts = NO_HEALTH_COUNTS
+    whole: HealthCounts = NO_HEALTH_COUNTS
+    gate_ms: int = 0  # until when the provider asked this sidecar to wait
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedState:
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    state: CircuitState = CircuitState.CLOSED
+    version: int = 0
+    epoch: int = 0
+    since_ms: int = 0
+    until_ms: int = 0  # of OPEN, and of whatever is forced
+    opened: int = 0  # times in a row, without a clean while between them
+    ok: int = 0  # votes of probes
+    bad: int = 0
+    patience_ms: int = 0  # HALF_OPEN: without a probe until then, ordinary calls try it
+    troubled_ms: int = 0  # DEGRADED: when there was last a reason for it
+    gate_ms: int = 0  # Retry-After, for the whole fleet
+    judged_ms: int = 0
+    forced: ForcedState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCircuit:
+    """All that is shared about one provider and group. A lease is a probe's name and until when it is held."""
+
+    circuit: Circuit = Circuit()
+    reports: Mapping[str, SidecarReport] = field(default_factory=dict)
+    leases: Mapping[str, int] = field(default_factory=dict)
+
+
+# --- what may happen
+
+
+def report(
+    fleet: SharedCircuit, member: str, sidecar_report: SidecarReport, now_ms: int, draw: float, rules: CircuitRules
+) -> SharedCircuit:
+    """A sidecar's row replaces its last one; then time and all rows together may change the state."""
+    fleet = advance(replace(fleet, reports={**fleet.reports, member: sidecar_report}), now_ms)
+    circuit = fleet.circuit
+    # A clock that went back (a failover) must not put judging off until it has caught up.
+    if circuit.forced is not None or 0 <= now_ms - circuit.judged_ms < JUDGE_EVERY_MS:
+        return fleet
+    fresh = {name: one for name, one in fleet.reports.items() if now_ms - one.at_ms <= STALE_MS}
+    return _judge(replace(fleet, circuit=replace(circuit, judged_ms=now_ms), reports=fresh), now_ms, draw, rules)
+
+
+def take_probe(fleet: SharedCircuit, lease: str, now_ms: int, lease_ms: int) -> tuple[SharedCircuit, bool]:
+    """Lease a probe, if one is free. Whoever asks again with the same lease gets the same answer."""
+    fleet = advance(fleet, now_ms)
+    circuit = fleet.circuit
+    if circuit.state is not CircuitState.HALF_OPEN or circuit.gate_ms > now_ms:
+        return fleet, False
+    held = {name: until_ms for name, until_ms in fleet.leases.items() if until_ms > now_ms}
+    if lease not in held and len(held) >= PROBES_MAX:
+        return replace(fleet, leases=held), False
+    held.setdefault(lease, now_ms + lease_ms)
+    patient = replace(circuit, patience_ms=max(circuit.patience_ms, now_ms + lease_ms + PATIENCE_MS))
+    return replace(fleet, circuit=patient, leases=held), True
+
+
+def end_probe(fleet: SharedCircuit, lease: str, ok: bool | None, now_ms: int, draw: float) -> SharedCircuit:
+    """End a probe. Only a lease that is still held has a vote; None only gives it back."""
+    held = dict(fleet.leases)
+    in_time = held.pop(lease, 0) > now_ms
+    circuit = fleet.circuit
+    fleet = replace(fleet, leases=held)
+    if ok is None or not in_time or circuit.state is not CircuitState.HALF_OPEN:
+        return fleet
+    oks, bads = circuit.ok + ok, circuit.bad + (not ok)
+    fleet = replace(fleet, circuit=replace(circuit, ok=oks, bad=bads, patience_ms=now_ms + PATIENCE_MS))
+    if bads >= BAD_PROBES_LEAST and bads > BAD_AFTER_OPEN_MAX * (oks + bads):
+        return _open(fleet, now_ms, draw)
+    return _enter(fleet, CircuitState.RAMP, now_ms) if oks >= PROBES_OK else fleet
+
+
+def force(fleet: SharedCircuit, state: CircuitState, by: ForcedState, now_ms: int, for_ms: int) -> SharedCircuit:
+    """An operator's word, for a while. The machine rests meanwhile."""
+    if state not in FORCIBLE:
+        raise ValueError(f"{state} cannot be forced")
+    return _enter(fleet, state, now_ms, until_ms=now_ms + for_ms, forced=by)
+
+
+def release(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
+    """Take an operator's word back before its time."""
+    if fleet.circuit.forced is None:
+        return fleet
+    return _end_of_force(fleet, now_ms)
+
+
+def advance(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
+    """What time alone changes."""
+    circuit = fleet.circuit
+    if circuit.forced is not None:
+        return _end_of_force(fleet, now_ms) if now_ms >= circuit.until_ms else fleet
+    match circuit.state:
+        case CircuitState.OPEN if now_ms >= circuit.until_ms:
+            return _enter(fleet, CircuitState.HALF_OPEN, now_ms, patience_ms=now_ms + PATIENCE_MS)
+        case CircuitState.HALF_OPEN if now_ms >= circuit.patience_ms:
+            return _enter(fleet, CircuitState.RAMP, now_ms)
+        case CircuitState.RAMP if now_ms - circuit.since_ms >= RAMP_STAGE_MS * len(RAMP_SHARES):
+            return _enter(fleet, CircuitState.CLOSED, now_ms)
+        case _:
+            return fleet
+
+
+def ramp_share(circuit: Circuit, now_ms: int) -> float:
+    stage = max(0, now_ms - circuit.since_ms) // RAMP_STAGE_MS
+    return RAMP_SHARES[min(stage, len(RAMP_SHARES) - 1)]
+
+
+# --- how it is judged
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    """All rows of one span: their counts, how many say something, and how many are bad by themselves."""
+
+    counts: HealthCounts
+    reports_with_calls: int
+    bad_reports: int
+
+
+def sum_reports(spans: Iterable[HealthCounts], rules: CircuitRules) -> FleetCounts:
+    total, speaking, bad_rows = NO_HEALTH_COUNTS, 0, 0
+    for counts in spans:
+        total = total.plus(counts)
+        speaking += counts.total > 0
+        bad_rows += rules.open_at.reached(counts)
+    return FleetCounts(total, speaking, bad_rows)
+
+
+def quorum(reporting: int, speaking: int) -> int:
+    """How many sidecars must be bad by themselves. One alone speaks for itself; among others it needs a second."""
+    return 1 if reporting <= 1 else max(2, math.ceil(QUORUM_SHARE * speaking))
+
+
+def _judge(fleet: SharedCircuit, now_ms: int, draw: float, rules: CircuitRules) -> SharedCircuit:
+    circuit = fleet.circuit
+    reports = [
+        sidecar_report
+        for sidecar_report in fleet.reports.values()
+        if sidecar_report.epoch == circuit.epoch and sidecar_report.whole.total > 0
+    ]
+    sums = (
+        sum_reports((sidecar_report.recent for sidecar_report in reports), rules),
+        sum_reports((sidecar_report.whole for sidecar_report in reports), rules),
+    )
+    fleet = _with_fleet_retry_after(fleet, reports, sums, now_ms, rules)
+    circuit = fleet.circuit
+    if circuit.state is CircuitState.RAMP:
+        counts = sums[1].counts
+        failing = counts.total >= RAMP_MINIMUM and counts.bad > BAD_AFTER_OPEN_MAX * counts.total
+        return _open(fleet, now_ms, draw) if failing else fleet
+    if circuit.state not in PASSING:
+        return fleet
+    if any(_is_down(one, len(fleet.reports), rules) for one in sums):
+        return _open(fleet, now_ms, draw)
+    if any(one.counts.total >= rules.minimum and rules.degrade_at.reached(one.counts) for one in sums):
+        if circuit.state is CircuitState.CLOSED:
+            fleet = _enter(fleet, CircuitState.DEGRADED, now_ms)
+        return replace(fleet, circuit=replace(fleet.circuit, troubled_ms=now_ms))
+    return _recovered(fleet, now_ms)
+
+
+def _is_down(span: FleetCounts, reporting: int, rules: CircuitRules) -> bool:
+    enough = span.counts.total >= rules.minimum_to_open
+    return (
+        enough and rules.open_at.reached(span.counts) and span.bad_reports >= quorum(reporting, span.reports_with_calls)
+    )
+
+
+def _with_fleet_retry_after(
+    fleet: SharedCircuit,
+    reports: list[SidecarReport],
+    sums: tuple[FleetCounts, FleetCounts],
+    now_ms: int,
+    rules: CircuitRules,
+) -> SharedCircuit:
+    """Retry-After closes the gate for all where a share of all calls met it: one alone may be a caller's own limit."""
+    asked_ms = max((sidecar_report.gate_ms for sidecar_report in reports), default=0)
+    met = any(
+        _retry_after_signals(one.counts) >= max(GATE_LEAST, rules.degrade_at.throttled * one.counts.total)
+        for one in sums
+    )
+    gate_ms = min(asked_ms, now_ms + GATE_MAX_MS)
+    if not met or gate_ms <= max(now_ms, fleet.circuit.gate_ms):
+        return fleet
+    circuit = replace(fleet.circuit, gate_ms=gate_ms)
+    if circuit.state is CircuitState.OPEN:
+        circuit = replace(circuit, until_ms=max(circuit.until_ms, gate_ms))
+    return replace(fleet, circuit=circuit)
+
+
+def _retry_after_signals(counts: HealthCounts) -> int:
+    return counts.throttled + counts.bad  # a 503 may carry Retry-After as well as a 429
+
+
+def _recovered(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
+    circuit = fleet.circuit
+    if circuit.state is CircuitState.DEGRADED and now_ms - circuit.troubled_ms >= CLEAN_MS:
+        fleet = _enter(fleet, CircuitState.CLOSED, now_ms)
+        return replace(fleet, circuit=replace(fleet.circuit, opened=0))
+    if circuit.state is CircuitState.CLOSED and circuit.opened and now_ms - circuit.since_ms >= CLEAN_MS:
+        return replace(fleet, circuit=replace(circuit, opened=0))
+    return fleet
+
+
+# --- how a state is entered
+
+
+def _enter(
+    fleet: SharedCircuit,
+    state: CircuitState,
+    now_ms: int,
+    *,
+    until_ms: int = 0,
+    patience_ms: int = 0,
+    forced: ForcedState | None = None,
+) -> SharedCircuit:
+    """Leases and votes end with their state; a new epoch begins unless calls go on as they went."""
+    version = fleet.circuit.version + 1
+    goes_on = state in PASSING and forced is None
+    circuit = replace(
+        fleet.circuit,
+        state=state,
+        version=version,
+        epoch=fleet.circuit.epoch if goes_on else version,
+        since_ms=now_ms,
+        until_ms=until_ms,
+        ok=0,
+        bad=0,
+        patience_ms=patience_ms,
+        forced=forced,
+    )
+    return SharedCircuit(circuit, fleet.reports, {})
+
+
+def _open(fleet: SharedCircuit, now_ms: int, draw: float) -> SharedCircuit:
+    opened = fleet.circuit.opened
+    lasts_ms = math.floor(open_for_ms(opened) * (0.8 + 0.4 * draw))
+    fleet = _enter(fleet, CircuitState.OPEN, now_ms, until_ms=max(now_ms + lasts_ms, fleet.circuit.gate_ms))
+    return replace(fleet, circuit=replace(fleet.circuit, opened=min(opened + 1, _GROWTHS_MAX)))
+
+
+def open_for_ms(opened: int) -> float:
+    """Before jitter: a second at first, then a second and a half."""
+    return min(float(OPEN_MAX_MS), OPEN_BASE_MS * OPEN_GROWTH ** min(opened, _GROWTHS_MAX))
+
+
+def _end_of_force(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
+    """After a forced stop one looks before one pours; after anything else calls simply go on."""
+    if fleet.circuit.state is CircuitState.OPEN:
+        return _enter(fleet, CircuitState.HALF_OPEN, now_ms, patience_ms=now_ms + PATIENCE_MS)
+    return _enter(fleet, CircuitState.CLOSED, now_ms)
+
+
+# --- passage
+
+HALF_OPEN_RETRY_S = 1.0  # probes are being made: soon, and not at once
+_RAMP_RETRY_S = 1.0  # a stage of the ramp
+
+
+class CircuitDecision(StrEnum):
+    PERMIT = "permit"
+    PROBE = "probe"  # take a probe, or refuse
+    REFUSE = "refuse"
+
+
+class CircuitRefusal(StrEnum):
+    """Names of refusals."""
+
+    OPEN = "circuit_open"
+    FORCED = "circuit_forced_open"
+    PROBING = "circuit_half_open"
+    RAMP = "circuit_ramp"
+    THROTTLED = "throttled"
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitView:
+    """What a circuit says to one call."""
+
+    decision: CircuitDecision
+    state: CircuitState
+    reason: CircuitRefusal | None = None
+    retry_after_s: float = 0.0
+
+    @property
+    def degraded(self) -> bool:
+        """Whether to hold back: retries only as far as they help, no hedges, low priority shed."""
+        return self.state is not CircuitState.CLOSED
+
+
+_PERMITS = {state: CircuitView(CircuitDecision.PERMIT, state) for state in CircuitState}
+PERMITTED = _PERMITS[CircuitState.CLOSED]
+REFUSED_WHILE_PROBING = CircuitView(
+    CircuitDecision.REFUSE, CircuitState.HALF_OPEN, CircuitRefusal.PROBING, HALF_OPEN_RETRY_S
+)
+
+
+def permitting_view(state: CircuitState) -> CircuitView:
+    return _PERMITS[state]
+
+
+def view_of(circuit: Circuit, now_ms: int, draw: float = 0.0) -> CircuitView:
+    """What the circuit says now. What time alone changes is seen at once, before anybody has written it down."""
+    circuit = advance(SharedCircuit(circuit), now_ms).circuit
+    state = circuit.state
+    if circuit.forced is not None and state is not CircuitState.OPEN:
+        return _PERMITS[state]  # an operator's word stands above the gate too
+    if state is CircuitState.OPEN:
+        reason = CircuitRefusal.FORCED if circuit.forced is not None else CircuitRefusal.OPEN
+        return CircuitView(CircuitDecision.REFUSE, state, reason, (circuit.until_ms - now_ms) / 1000)
+    if circuit.gate_ms > now_ms:
+        return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.THROTTLED, (circuit.gate_ms - now_ms) / 1000)
+    if state is CircuitState.HALF_OPEN:
+        return CircuitView(CircuitDecision.PROBE, state, CircuitRefusal.PROBING, HALF_OPEN_RETRY_S)
+    if state is CircuitState.RAMP and draw >= ramp_share(circuit, now_ms):
+        return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.RAMP, _RAMP_RETRY_S)
+    return _PERMITS[state]

@@ -1,0 +1,221 @@
+"""Claims: who may carry an operation, and what a call under a known key or a held guard is answered with.
+
+`judge` is the rule for a key, `judge_guard` that for a guard; both pure, so that every journal gives the same verdict
+from the same records. The journal runs them and writes the result in one step; nothing else may come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import StrEnum
+
+from paywitness.core.guard import GuardHold, hold_of, is_reply_under_way
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import GuardKind, Operation, Outcome, State
+from paywitness.core.record import record
+
+REPLAY_BEFORE_NEXT_GENERATION_S = 60.0  # a purchase key that just ended without effect: a double click, not a new try
+
+
+class ClaimVerdict(StrEnum):
+    OWNED = "owned"  # written as SENDING; the claimer may send
+    REPLAY = "replay"  # it has ended or stands: answer what is kept
+    IN_FLIGHT = "in_flight"  # somebody holds it
+    IN_DOUBT = "in_doubt"  # unknown or in review, nobody holds it
+    MISMATCH = "mismatch"  # the key belongs to another payload
+    GUARDED = "guarded"  # another open operation guards the same money
+    EXPIRED = "expired"  # only a tombstone is left
+    ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
+
+
+class AliasKind(StrEnum):
+    """How a key came to stand for another key's operation."""
+
+    JOINED = "joined"  # equal call under a held intent: it gets what the first gets
+    TAKEN = "taken"  # it took an answer that had reached nobody
+    REFUSED = "refused"  # another call under a held guard: told 409; the key is free when the guard is
+
+
+@record
+class Alias:
+    """A key that was given another key's operation, or was refused because of it."""
+
+    key: str
+    client_key: str
+    operation_id: str
+    kind: AliasKind
+    at: float
+
+
+@record
+class Tombstone:
+    """What is left of an operation after its retention: enough never to execute its key again silently."""
+
+    key: str
+    operation_id: str
+    provider: str
+    operation: str
+    client_key: str
+    outcome: Outcome
+    reference: str | None
+    ended_at: float
+
+
+@record
+class ClaimRequest:
+    """What a claimer asks for. `fresh` is the operation as it would stand in its first generation, PREPARED."""
+
+    fresh: Operation
+    token: str  # asked again with the same token, a claim gives the same answer
+    permitted: bool  # False: a look-up that records nothing new
+    lease_s: float
+    sealed_request: bytes | None  # kept for a background re-send; None under never_store
+    key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
+    compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
+
+
+@record
+class Claim:
+    """The journal's answer. `operation` is the holder of the key; absent only for Verdict.ABSENT and EXPIRED."""
+
+    verdict: ClaimVerdict
+    operation: Operation | None
+    now: float  # the journal's clock when it answered
+    sealed_request: bytes | None = None  # IN_DOUBT: what a re-send must repeat
+    sealed_response: bytes | None = None  # REPLAY: the kept answer; None where it was closed without one
+    credential_accepted: bool = True  # REPLAY, IN_DOUBT: it made the call, or the provider has since accepted it
+    alias: AliasKind | None = None  # the key is not the operation's own
+    took_undelivered: bool = (
+        False  # what had reached nobody was given to this claim: given back, if it tells nobody either
+    )
+    tombstone: Tombstone | None = None  # EXPIRED
+
+
+@record
+class ClaimJudgement:
+    """What to write and to answer. `start_generation` is set when a new operation starts under the key."""
+
+    verdict: ClaimVerdict
+    existing: Operation | None = None  # the holder as it now stands: an expired lease has been acted upon
+    start_generation: int | None = None
+    provider_key: str | None = None  # of the generation that starts
+    stamp: str = ""  # of the generation that starts
+
+
+def after_expired_lease(operation: Operation, now: float) -> Operation:
+    """The operation after its lease ran out, if it did: SENDING is doubt, PREPARED and BACKOFF were never sent."""
+    if operation.lease is None or operation.lease.until_at > now:
+        return operation
+    return drop_lease(operation)
+
+
+def drop_lease(operation: Operation) -> Operation:
+    """The operation without its holder. What the holder may have been doing decides what is now true."""
+    held = operation
+    never_sent = operation.state in {State.PREPARED, State.BACKOFF}
+    if never_sent or operation.attempt_under_way:
+        operation = advance(operation, Event.LEASE_EXPIRED)
+    # Only this end is released by it: a decline whose lease was still out is stored under its key. What was paid while
+    # its holder was still at it, by what an event said, was told to nobody.
+    unheard = operation.undelivered or is_reply_under_way(held)
+    return replace(operation, lease=None, key_released=operation.key_released or never_sent, undelivered=unheard)
+
+
+@record
+class GuardJudgement:
+    """What a guard says to an operation that would start. `holder` is None where it may."""
+
+    holder: Operation | None = None
+    alias: AliasKind | None = None  # what the key becomes to the holder
+
+
+def judge_guard(holders: Iterable[Operation], fresh: Operation, now: float) -> GuardJudgement:
+    """Whether another operation under the same guard keeps this one from starting, and what becomes of its key.
+    `holders` are as they now stand, oldest first: expired leases have been acted upon."""
+    refused: Operation | None = None
+    for holder in holders:
+        hold = hold_of(holder, now)
+        guard = holder.guard
+        if hold is None or guard is None or holder.key == fresh.key:
+            continue
+        intent = guard.kind is GuardKind.INTENT
+        if fresh.distinct and not (intent and hold is GuardHold.OPEN):
+            continue  # meant twice, says the caller; but an open intent may still be paid
+        equal = _same_call(holder, fresh)
+        if hold is GuardHold.UNDELIVERED:
+            if equal:
+                return GuardJudgement(holder, AliasKind.TAKEN)
+            continue
+        if equal and intent:
+            return GuardJudgement(holder, AliasKind.JOINED)
+        refused = refused or holder
+    return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def _same_call(first: Operation, second: Operation) -> bool:
+    """Whether both ask the same of the same account: an intent may span accounts and providers, an answer does not."""
+    mine = (first.fingerprint, first.provider, first.operation, first.account)
+    return mine == (second.fingerprint, second.provider, second.operation, second.account)
+
+
+def lookup_verdict(operation: Operation) -> ClaimVerdict:
+    """What a call that only may look is told of an operation."""
+    if operation.lease is not None or operation.state in {State.PREPARED, State.SENDING, State.BACKOFF}:
+        return ClaimVerdict.IN_FLIGHT
+    return ClaimVerdict.IN_DOUBT if operation.state.in_doubt else ClaimVerdict.REPLAY
+
+
+def judge(existing: Operation | None, request: ClaimRequest, now: float) -> ClaimJudgement:
+    """What becomes of a claim, given the newest operation under its key."""
+    if existing is None:
+        if not request.permitted:
+            return ClaimJudgement(ClaimVerdict.ABSENT)
+        return ClaimJudgement(ClaimVerdict.OWNED, None, 1, request.fresh.provider_key, request.fresh.stamp)
+    if existing.version == 1 and existing.lease is not None and existing.lease.token == request.token:
+        return ClaimJudgement(ClaimVerdict.OWNED, existing)  # the same claim, asked again: its reply was lost
+    existing = after_expired_lease(existing, now)
+    equal = (request.compare_fingerprint or request.fresh.fingerprint) == existing.fingerprint
+    if may_start_again(existing, now, equal=equal):
+        if not request.permitted:
+            return ClaimJudgement(ClaimVerdict.ABSENT, existing)
+        generation = existing.generation + 1
+        # Under a kept key an equal payload must also be equal in bytes, or the provider takes it for another one.
+        stamp = existing.stamp if equal and existing.key_released else request.fresh.stamp
+        return ClaimJudgement(
+            ClaimVerdict.OWNED, existing, generation, _provider_key(existing, request, generation), stamp
+        )
+    if not equal:
+        return ClaimJudgement(ClaimVerdict.MISMATCH, existing)
+    return ClaimJudgement(lookup_verdict(existing), existing)
+
+
+def _provider_key(existing: Operation, request: ClaimRequest, generation: int) -> str | None:
+    """A released end keeps its key: if we were wrong about it, the provider still sees the same key, and dedupes or
+    refuses. Only an end that the provider stores, a decline, needs another one."""
+    if existing.key_released or request.key_stem is None:
+        return existing.provider_key
+    return generation_key(request.key_stem, generation)
+
+
+def generation_key(stem: str, generation: int) -> str:
+    """The provider key of a generation: a lower-case UUID of 26 derived digits and four that count generations.
+
+    Its version and variant are those of a random UUID: some providers take no other."""
+    variant = "89ab"[int(stem[16], 16) % 4]
+    return f"{stem[:8]}-{stem[8:12]}-4{stem[13:16]}-{variant}{stem[17:20]}-{stem[20:28]}{generation % 0x10000:04x}"
+
+
+def may_start_again(existing: Operation, now: float, *, equal: bool) -> bool:
+    """Whether the key may start its next generation: it ended provably without effect, and nothing contradicts that."""
+    if existing.state is not State.FAILED or existing.incident is not None or existing.cancel_sent:
+        return False
+    if existing.fallback_to is not None:
+        return False  # its key answers with the fallback's outcome for ever
+    if existing.lease is not None and existing.attempt_under_way:
+        return False  # somebody may be sending under this key right now
+    if existing.key_released:
+        return True
+    if not existing.key_names_purchase:
+        return False  # a key from a header is spent by a definite end
+    return not equal or now - (existing.ended_at or now) >= REPLAY_BEFORE_NEXT_GENERATION_S

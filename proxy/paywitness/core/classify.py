@@ -1,0 +1,249 @@
+"""Classification: from the evidence of one attempt to a reading and an effect. Pure; the fall-through is doubt.
+
+Order: what the wire says (not sent, lost), then the policy's `classify` rows, then the `answers` rows of the
+operation's object, then the built-in rules for HTTP status codes. Rows that test the body come first in their table
+because the policy's author put them there: a 200 may be a decline, a 409 a success. An expression that raises does not
+match. A success that does not fit what was asked for is doubt. A row marked `observe` is asked like the others, and
+passed over: the classification tells that it would have matched, and is the one it would be without that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from paywitness.core.bodies.tree import Encoding, Tree, decode_response
+from paywitness.core.errors import BodyError, MoneyError
+from paywitness.core.evidence import Evidence, Response, WireFault
+from paywitness.core.money import Money, Unit, read_money
+from paywitness.core.record import record
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass, ShadowMatch
+
+_REFERENCE_LENGTH_MAX = 255
+Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
+
+
+@record
+class ResponseRule:
+    """One row of `classify` or `answers`. Every condition given must hold."""
+
+    name: str  # classify[2], answers.charge[0]: what the log, the metric and `explain` call it
+    result_class: ResultClass | None = None  # `as`
+    effect: Effect | None = None
+    status_codes: frozenset[int] | None = None
+    headers: tuple[tuple[str, str], ...] = ()  # lower-case name, value
+    when: Expression | None = None
+    code: Expression | None = None
+    table: Mapping[str, ResultClass] | None = None
+    otherwise: ResultClass | None = None  # for a code that the table does not list; without it the row does not match
+    stored: bool = True  # False: the provider does not keep such an answer under the key
+    observe: bool = False  # only watched: passed over where it matches
+
+    @property
+    def result_classes(self) -> frozenset[ResultClass]:
+        """Everything that it can say."""
+        result_classes = {self.result_class, self.otherwise, *(self.table or {}).values()}
+        return frozenset(result_class for result_class in result_classes if result_class is not None)
+
+    def read(self, response: Response, tree: Tree) -> ResultClass | None:
+        """What the row says of this response, or None where it does not match."""
+        if self.status_codes is not None and response.status_code not in self.status_codes:
+            return None
+        if self.headers and any(not _same_text(response.header(name), value) for name, value in self.headers):
+            return None
+        if self.when is not None and not truthy(self.when, tree):
+            return None
+        if self.code is None:
+            return self.result_class
+        found = evaluate(self.code, tree)
+        listed = (self.table or {}).get(str(found)) if isinstance(found, (str, int)) else None
+        return listed or self.otherwise
+
+
+@record
+class ResponseMatcher:
+    """Where an answer shows what was asked for, so that somebody else's answer is not taken for ours."""
+
+    amount: Expression | None = None
+    unit: Unit = Unit.MINOR
+    currency: Expression | None = None
+    stamp: Expression | None = None
+
+
+@record
+class ExpectedPayment:
+    """What the request asked for, as far as the answer can be held against it."""
+
+    money: Money | None = None
+    stamp: str | None = None
+
+
+def classify(evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()) -> Classification:
+    """What this evidence means. Anything unforeseen is an unknown outcome whose effect is possible."""
+    if not evidence.sent:
+        return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent")
+    if evidence.response is None:
+        return _lost(evidence)
+    response = evidence.response
+    tree, readable = tree_of(response, rules.encoding)
+    if response.close_delimited and not readable:
+        # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
+    by_row, observed = _by_rules(rules, response, tree)
+    found = by_row or _by_status(response.status_code, readable=readable, kind_moves_money=rules.moves_money)
+    if observed is not None:
+        found = replace(found, shadow_match=observed)
+    if not (found.effect is not Effect.NONE or found.result_class in _SHOWS_A_PAYMENT):
+        return found  # it was turned away: there is no payment that it could show
+    if not matches_expected(rules.fit, tree, expected):
+        return replace(Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT), shadow_match=observed)
+    # An error that no row knows may name itself where a payment would stand: asking for that would find nothing.
+    names_payment = by_row is not None or 200 <= response.status_code < 300
+    if not names_payment or found.result_class in DENIALS:
+        return found
+    return found.with_reference(reference_in(rules, tree))
+
+
+def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
+    """The provider's own name for the thing that an answer or an object shows."""
+    return _text(evaluate(rules.reference, tree)) if rules.reference is not None else None
+
+
+# Readings without an effect that show a payment all the same: it must be the one that was asked for.
+_SHOWS_A_PAYMENT = DENIALS | {ResultClass.REQUIRES_ACTION}
+
+
+@record
+class ClassifyRules:
+    """Everything classification asks of a policy, for one operation."""
+
+    rows: tuple[ResponseRule, ...] = ()
+    answers: tuple[ResponseRule, ...] = ()
+    reference: Expression | None = None
+    fit: ResponseMatcher = ResponseMatcher()
+    moves_money: bool = True
+    encoding: Encoding = Encoding.JSON  # of requests, and so of answers
+
+
+def _lost(evidence: Evidence) -> Classification:
+    timeouts = {WireFault.FIRST_BYTE_TIMEOUT, WireFault.BODY_TIMEOUT, WireFault.WRITE_TIMEOUT}
+    if evidence.fault in timeouts:
+        return Classification.of(ResultClass.NETWORK_READ_TIMEOUT, "answer_timed_out", lost=True)
+    return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_lost", lost=True)
+
+
+def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
+    """The response's tree, and whether it could be read."""
+    try:
+        return decode_response(response.body, response.header("Content-Encoding"), encoding), True
+    except BodyError:
+        return None, False
+
+
+def _by_rules(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Classification | None, ShadowMatch | None]:
+    """What the first row that matches says, and the first of those only watched that would have come before it."""
+    observed: ShadowMatch | None = None
+    status_code = response.status_code
+    for row in (*rules.rows, *rules.answers):
+        if row.status_codes is not None and status_code not in row.status_codes:
+            continue  # most rows, for most answers: they need not be asked
+        result_class = row.read(response, tree)
+        if result_class is None:
+            continue
+        if row.observe:
+            observed = observed or ShadowMatch(row.name, result_class)
+            continue
+        return Classification.of(result_class, row.name, effect=row.effect, stored=row.stored), observed
+    return None, observed
+
+
+# Not 406: frameworks find out that they cannot write the answer after they have done the work.
+_VALIDATION_CODES = frozenset({400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431})
+_AUTHENTICATION_CODES = frozenset({401, 403, 407})
+
+
+def _by_status(status_code: int, *, readable: bool, kind_moves_money: bool) -> Classification:
+    """The built-in rules. Only what HTTP itself says was turned away counts as without effect."""
+    name = f"http_{status_code}"
+    if 200 <= status_code < 300:
+        if not readable:
+            # Truncated, garbled, or no answer at all behind a success: as good as lost.
+            return Classification.of(ResultClass.UNKNOWN_OUTCOME, "unreadable_2xx", lost=True)
+        if not kind_moves_money:
+            return Classification.of(ResultClass.SUCCEEDED, name)
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, "unrecognised_2xx")
+    if status_code == 402:
+        return Classification.of(
+            ResultClass.ISSUER_HARD_DECLINE, name
+        )  # a decline nobody listed: the one never retried
+    if status_code == 429:
+        return Classification.of(ResultClass.RATE_LIMITED, name)
+    if status_code in _AUTHENTICATION_CODES:
+        return Classification.of(ResultClass.AUTHENTICATION_ERROR, name)
+    if status_code in _VALIDATION_CODES:
+        return Classification.of(ResultClass.VALIDATION_ERROR, name)
+    # A gateway's page in place of the provider's own error: the provider's answer, if there was one, is lost.
+    lost = status_code >= 500 and not readable
+    if status_code in {408, 504}:
+        return Classification.of(ResultClass.PROVIDER_TIMEOUT, name, lost=lost)
+    if status_code >= 500:
+        return Classification.of(ResultClass.TEMPORARY_PROVIDER_ERROR, name, lost=lost)
+    return Classification.of(ResultClass.UNKNOWN_OUTCOME, name)
+
+
+def matches_expected(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment) -> bool:
+    """Whether what an answer shows is what was asked for. What it does not show cannot contradict."""
+    stamp = evaluate(fit.stamp, tree) if fit.stamp is not None else None
+    if stamp is not None and expected.stamp is not None and stamp != expected.stamp:
+        return False
+    money = expected.money
+    if money is None:
+        return True
+    currency = evaluate(fit.currency, tree) if fit.currency is not None else None
+    if currency is not None and not _is_all_of_currency(currency, money.currency):
+        return False
+    amount = evaluate(fit.amount, tree) if fit.amount is not None else None
+    if amount is None or amount == []:
+        return True
+    if type(amount) is int and fit.unit is Unit.MINOR:
+        return amount == money.minor_units
+    try:
+        return read_money(amount, money.currency, fit.unit) == money
+    except MoneyError:
+        return False
+
+
+def _is_all_of_currency(shown: Tree, currency: str) -> bool:
+    """Whether the parts of what an answer shows, several or one, are of this currency."""
+    if isinstance(shown, list):
+        return all(str(part).upper() == currency for part in shown)
+    return str(shown).upper() == currency
+
+
+def evaluate(expression: Expression, tree: Tree) -> Tree:
+    """The expression's value, or None where it raises: a rule that cannot be read does not match."""
+    try:
+        return expression(tree)
+    except Exception:  # noqa: BLE001  # expressions are the policy's; whatever they raise means "no match"
+        return None
+
+
+def truthy(expression: Expression, tree: Tree) -> bool:
+    """JMESPath's truth: false, null, "", [] and {} are false; 0 is true."""
+    try:
+        value = expression(tree)
+    except Exception:  # noqa: BLE001  # as in `evaluate`
+        return False
+    return value is True or not (value is None or value is False or value in ("", [], {}))
+
+
+def _text(value: Tree) -> str | None:
+    """A name that can be kept, shown and asked for. JSON may carry halves of characters, which no journal takes."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value)
+    return text if text.isprintable() and 0 < len(text) <= _REFERENCE_LENGTH_MAX else None
+
+
+def _same_text(found: str | None, wanted: str) -> bool:
+    return found is not None and found.strip().lower() == wanted.lower()

@@ -1,0 +1,95 @@
+"""What a provider promises about one operation. A Policy is our choice within it; this is what the choice rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+# A re-send later than this part of the window could meet a provider that has just forgotten the key.
+WINDOW_SHARE_FOR_RESEND = 0.8
+
+
+class OperationKind(StrEnum):
+    """What an operation does to money. `none` creates an object and moves nothing."""
+
+    AUTHORIZATION = "authorization"
+    SALE = "sale"
+    CAPTURE = "capture"
+    REFUND = "refund"
+    VOID = "void"
+    PAYOUT = "payout"
+    NONE = "none"
+
+    @property
+    def moves_money(self) -> bool:
+        return self is not OperationKind.NONE
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is a payment of an intent, of which at most one may succeed."""
+        return self is OperationKind.SALE or self is OperationKind.AUTHORIZATION
+
+
+class ErrorsUnderKey(StrEnum):
+    """What the provider keeps under a key beside a success, and so what a re-send may do."""
+
+    REPLAYED = "replayed"  # every executed answer, 5xx too: a re-send is safe, and useless after a seen 5xx
+    REEXECUTED = "reexecuted"  # failed work is done again: a re-send is safe after either
+    NOT_STORED = "not_stored"  # only successes: a lost answer may have been an unstored 5xx after the effect
+    UNKNOWN = "unknown"
+
+
+class FieldKind(StrEnum):
+    HEADER = "header"
+    BODY = "body"
+    PATH = "path"
+    CONST = "const"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRef:
+    """Where a value stands: `header:Idempotency-Key`, `body:metadata.order_id`, `path:charge`, `const:main`."""
+
+    kind: FieldKind
+    name: str  # header name, dotted body path, path parameter, or the constant itself
+    _written: str = field(init=False, repr=False, compare=False)  # as policies write it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_written", f"{self.kind}:{self.name}")
+
+    def __str__(self) -> str:
+        return self._written
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderContract:
+    """What the provider promises for one operation: its key, how long it remembers it, how it can be asked."""
+
+    send_as: FieldRef | None  # where the provider takes its idempotency key; None where it has none
+    window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
+    errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
+    max_length: int = 255
+    min_length: int = 1
+    characters: frozenset[str] | None = None  # of a key; None: every visible ASCII character
+    key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out
+    supports_inquiry: bool = False
+    webhook_expected: bool = False
+    webhook_hints: bool = False  # an event proves nothing: it is a reason to ask at once
+    assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes, the provider not documenting them
+
+    @property
+    def dedupes(self) -> bool:
+        """Whether the same key twice is one effect, at least for a while."""
+        return self.send_as is not None and bool(self.window_s)
+
+    def accepts_key(self, key: str) -> bool:
+        """Whether the provider would take this text as a key."""
+        fits = self.min_length <= len(key) <= self.max_length and key.isascii()
+        return fits and (self.characters is None or self.characters.issuperset(key))
+
+    @property
+    def resend_until_s(self) -> float:
+        """Age of the first send from which on a re-send is no longer safe."""
+        if not self.dedupes or self.window_s is None:
+            return 0.0
+        return self.window_s * WINDOW_SHARE_FOR_RESEND

@@ -1,0 +1,249 @@
+"""The decision: what to do next, from everything that matters, never from the error alone.
+
+`RULES` is an ordered list of named rows; the first that applies wins, and the last is the safe one: a person. A rule's
+name is the log field, the metric label, the console's "why" and the test's id. Nothing here performs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
+from paywitness.core.operation import State
+from paywitness.core.record import record
+from paywitness.core.result import DENIALS, Effect, ResultClass
+
+ATTEMPT_TIME_MIN_S = 0.25  # a try that starts with less time left only manufactures doubt
+
+
+class Action(StrEnum):
+    RETRY_SAME_OPERATION = "retry_same_operation"
+    SCHEDULE_RETRY = "schedule_retry"
+    WAIT_FOR_WEBHOOK = "wait_for_webhook"
+    STATUS_INQUIRY = "status_inquiry"
+    CANCEL = "cancel"
+    MARK_TERMINAL_FAILURE = "mark_terminal_failure"
+    ASK_CUSTOMER_ACTION = "ask_customer_action"
+    FALLBACK_NEW_ATTEMPT = "fallback_new_attempt"
+    SEND_TO_REVIEW = "send_to_review"
+    STOP = "stop"
+
+
+@record
+class DecisionContext:
+    """Everything a decision may ask. Ages and times are seconds; `tries` counts those of this call."""
+
+    kind: OperationKind
+    state: State
+    contract: ProviderContract
+    result_class: ResultClass  # of the last attempt; of the doubt itself, when a repeat asks
+    effect: Effect
+    tries: int
+    tries_max: int
+    first_send_age_s: float
+    delay_s: float  # what the backoff asks for, Retry-After included
+    time_left_s: float  # until the caller's deadline; zero or less in the background
+    background: bool  # the caller's deadline has passed, or the resolver asks
+    resend_for_s: float  # how long after the first send a background re-send is allowed
+    caller_waiting: bool = True
+    response_seen_in_doubt: bool = False  # an attempt in doubt got a whole answer (a 5xx): the provider may replay it
+    cancel_sent: bool = False
+    same_upstream: bool = True  # a key store may be regional
+    request_available: bool = True  # the first attempt's very bytes can be sent again
+    guarded: bool = False  # an intent's guard keeps a second payment out
+    fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
+    enough_tries_here: bool = False  # the policy takes that route after as many tries as there were
+    cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
+    inquired: bool = False  # the provider has just been asked, and knows nothing of it
+    refused_by_limits: bool = (
+        False  # our limits kept this try from the wire (the circuit, admission): another would be too
+    )
+    budget_allows: bool = True  # the fleet's retries are not used up
+
+
+@record
+class Decision:
+    action: Action
+    because: str  # the name of the rule
+    delay_s: float
+    effect_may_exist: bool
+
+
+@record
+class DecisionRule:
+    name: str
+    applies: Callable[[DecisionContext], bool]
+    action: Action
+
+
+def decide(context: DecisionContext) -> Decision:
+    """The first rule that applies."""
+    for rule in RULES:
+        if rule.applies(context):
+            break
+    else:
+        rule = DEFAULT_RULE
+    waits = rule.action in _WAITS
+    may_exist = context.state in _EFFECT_MAY_EXIST
+    return Decision(rule.action, rule.name, context.delay_s if waits else 0.0, may_exist)
+
+
+_WAITS = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+_EFFECT_MAY_EXIST = frozenset({State.SENDING, State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.SUCCEEDED})
+
+
+def may_resend(context: DecisionContext) -> bool:
+    """Whether sending the same bytes under the same key again is safe now: one effect, whichever world we are in."""
+    contract = context.contract
+    return (
+        contract.dedupes
+        and context.first_send_age_s + context.delay_s < contract.resend_until_s  # as old as it is when the bytes leave
+        and _permitted_by_stored_errors(context)
+        and not context.cancel_sent
+        and context.same_upstream
+        and context.request_available
+        and context.result_class not in _DECIDED_BY_PROVIDER
+    )
+
+
+# The provider executed a re-send and said no: sending it once more would be a new charge after a decline.
+_DECIDED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
+# The provider turned the re-send away for what it is: the same bytes would be turned away again.
+_REJECTED_FOR_GOOD = frozenset(
+    {
+        ResultClass.VALIDATION_ERROR,
+        ResultClass.AUTHENTICATION_ERROR,
+        ResultClass.IDEMPOTENCY_CONFLICT,
+        ResultClass.ALREADY_DONE,
+    },
+)
+
+
+def _permitted_by_stored_errors(context: DecisionContext) -> bool:
+    match context.contract.errors_under_key:
+        case ErrorsUnderKey.REEXECUTED:
+            return True
+        case ErrorsUnderKey.REPLAYED:
+            # After a seen error a re-send only replays that error: it hammers, and it learns nothing.
+            return not context.response_seen_in_doubt
+        case ErrorsUnderKey.NOT_STORED | ErrorsUnderKey.UNKNOWN:
+            return False  # the lost answer may have been an error that was not stored, after the effect
+
+
+def _tries_left(context: DecisionContext) -> bool:
+    return context.tries < context.tries_max
+
+
+def _limits_allow(context: DecisionContext) -> bool:
+    return context.budget_allows and not context.refused_by_limits
+
+
+def _fits_deadline(context: DecisionContext) -> bool:
+    return context.delay_s + ATTEMPT_TIME_MIN_S <= context.time_left_s
+
+
+def _in_doubt(context: DecisionContext) -> bool:
+    return context.state is State.UNKNOWN
+
+
+def _resend_now(context: DecisionContext) -> bool:
+    wanted = not context.background and context.result_class not in _REJECTED_FOR_GOOD
+    possible = may_resend(context) and _tries_left(context) and _fits_deadline(context)
+    return _in_doubt(context) and wanted and possible and _limits_allow(context)
+
+
+def _resend_later(context: DecisionContext) -> bool:
+    """In the background ask before re-sending, and re-send only while somebody still wants the order."""
+    young = context.first_send_age_s + context.delay_s < context.resend_for_s
+    return _in_doubt(context) and may_resend(context) and not _may_inquire(context) and young
+
+
+def _may_inquire(context: DecisionContext) -> bool:
+    return context.contract.supports_inquiry and not context.inquired
+
+
+def _should_cancel(context: DecisionContext) -> bool:
+    return context.state.in_doubt and context.cancel_wanted and not context.cancel_sent
+
+
+def _in_backoff(context: DecisionContext) -> bool:
+    return context.state is State.BACKOFF
+
+
+# What trying again cannot mend: the same bytes would be refused again, or the provider has decided.
+_FINAL_WITHOUT_EFFECT = _DECIDED_BY_PROVIDER | _REJECTED_FOR_GOOD
+
+
+def _can_fall_back(context: DecisionContext) -> bool:
+    return _in_backoff(context) and context.fallback_to is not None and context.guarded
+
+
+RULES: tuple[DecisionRule, ...] = (
+    # what has ended, or stands
+    DecisionRule("succeeded", lambda c: c.state is State.SUCCEEDED, Action.STOP),
+    DecisionRule("provider_said_no", lambda c: c.state is State.FAILED, Action.MARK_TERMINAL_FAILURE),
+    DecisionRule("customer_must_act", lambda c: c.state is State.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION),
+    # Asking comes first: a webhook that was lost would otherwise never be missed.
+    DecisionRule(
+        "accepted_ask_later", lambda c: c.state is State.PENDING and c.contract.supports_inquiry, Action.STATUS_INQUIRY
+    ),
+    DecisionRule(
+        "accepted_expect_webhook",
+        lambda c: c.state is State.PENDING and c.contract.webhook_expected,
+        Action.WAIT_FOR_WEBHOOK,
+    ),
+    DecisionRule("accepted_nobody_to_ask", lambda c: c.state is State.PENDING, Action.SEND_TO_REVIEW),
+    DecisionRule("in_doubt_cancel_wanted", _should_cancel, Action.CANCEL),
+    DecisionRule("only_a_person_can_go_on", lambda c: c.state is State.REQUIRES_REVIEW, Action.STOP),
+    DecisionRule("attempt_still_under_way", lambda c: c.state in {State.PREPARED, State.SENDING}, Action.STOP),
+    # in doubt
+    DecisionRule("in_doubt_same_key_is_safe", _resend_now, Action.RETRY_SAME_OPERATION),
+    DecisionRule("in_doubt_ask", lambda c: _in_doubt(c) and _may_inquire(c), Action.STATUS_INQUIRY),
+    DecisionRule("in_doubt_same_key_later", _resend_later, Action.SCHEDULE_RETRY),
+    DecisionRule("in_doubt_ask_again", lambda c: _in_doubt(c) and c.contract.supports_inquiry, Action.STATUS_INQUIRY),
+    DecisionRule(
+        "in_doubt_expect_webhook",
+        lambda c: _in_doubt(c) and c.contract.webhook_expected,
+        Action.WAIT_FOR_WEBHOOK,
+    ),
+    DecisionRule("in_doubt_nobody_to_ask", _in_doubt, Action.SEND_TO_REVIEW),
+    # without effect
+    DecisionRule(
+        "trying_again_cannot_help",
+        lambda c: _in_backoff(c) and c.result_class in _FINAL_WITHOUT_EFFECT,
+        Action.MARK_TERMINAL_FAILURE,
+    ),
+    DecisionRule(
+        "no_effect_caller_left",
+        lambda c: _in_backoff(c) and (c.background or not c.caller_waiting),
+        Action.MARK_TERMINAL_FAILURE,
+    ),
+    DecisionRule(
+        "no_effect_enough_tries_here",
+        lambda c: _can_fall_back(c) and c.enough_tries_here,
+        Action.FALLBACK_NEW_ATTEMPT,
+    ),
+    DecisionRule(
+        "no_effect_try_again",
+        lambda c: _in_backoff(c) and _tries_left(c) and _fits_deadline(c) and _limits_allow(c),
+        Action.RETRY_SAME_OPERATION,
+    ),
+    DecisionRule("no_effect_pay_elsewhere", _can_fall_back, Action.FALLBACK_NEW_ATTEMPT),
+    DecisionRule("no_effect_held_back", lambda c: _in_backoff(c) and c.refused_by_limits, Action.MARK_TERMINAL_FAILURE),
+    DecisionRule(
+        "no_effect_tries_used_up", lambda c: _in_backoff(c) and not _tries_left(c), Action.MARK_TERMINAL_FAILURE
+    ),
+    DecisionRule(
+        "no_effect_budget_exhausted", lambda c: _in_backoff(c) and not c.budget_allows, Action.MARK_TERMINAL_FAILURE
+    ),
+    DecisionRule("no_effect_wait_beyond_deadline", _in_backoff, Action.MARK_TERMINAL_FAILURE),
+)
+
+DEFAULT_RULE = DecisionRule("unforeseen", lambda c: True, Action.SEND_TO_REVIEW)
+
+# What the first two rules say of an end, whatever else is true: whoever has an end need not ask for the rest.
+END_DECISIONS = {
+    State.SUCCEEDED: Decision(Action.STOP, "succeeded", 0.0, effect_may_exist=True),
+    State.FAILED: Decision(Action.MARK_TERMINAL_FAILURE, "provider_said_no", 0.0, effect_may_exist=False),
+}

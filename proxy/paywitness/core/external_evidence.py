@@ -1,0 +1,176 @@
+"""Evidence from outside our own attempts: what an inquiry, an event, a cancel or a person makes of an operation.
+
+The counterpart of `lifecycle.conclude`. It never raises for what it is told: evidence that cannot be applied now, while
+an attempt is under way or may still arrive, is **postponed**, and applied again when that is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from paywitness.core.contract import ErrorsUnderKey, ProviderContract
+from paywitness.core.lifecycle import (
+    ACTIONS,
+    EXTERNAL_DENIALS,
+    REVERSALS,
+    SUCCESSES,
+    TABLE,
+    Event,
+    advance,
+    contradiction,
+)
+from paywitness.core.operation import Operation, State
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass
+
+_PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
+
+
+class EvidenceSource(StrEnum):
+    INQUIRY = "inquiry"
+    WEBHOOK = "webhook"
+    CANCEL = "cancel"
+    OPERATOR = "operator"
+
+
+_EVENTS: dict[EvidenceSource, dict[str, Event]] = {
+    EvidenceSource.INQUIRY: {
+        "success": Event.INQUIRY_FOUND_SUCCESS,
+        "pending": Event.INQUIRY_FOUND_PENDING,
+        "action": Event.INQUIRY_FOUND_ACTION,
+        "denial": Event.INQUIRY_FOUND_DENIAL,
+        "reversal": Event.INQUIRY_FOUND_REVERSAL,
+        "absent": Event.INQUIRY_CONFIRMED_ABSENT,
+    },
+    EvidenceSource.WEBHOOK: {
+        "success": Event.WEBHOOK_TOLD_SUCCESS,
+        "pending": Event.WEBHOOK_TOLD_PENDING,
+        "action": Event.WEBHOOK_TOLD_ACTION,
+        "denial": Event.WEBHOOK_TOLD_DENIAL,
+        "reversal": Event.WEBHOOK_TOLD_REVERSAL,
+    },
+    EvidenceSource.CANCEL: {
+        "denial": Event.CANCEL_SHOWN,
+        "success": Event.INQUIRY_FOUND_SUCCESS,
+        "reversal": Event.INQUIRY_FOUND_REVERSAL,
+    },
+    EvidenceSource.OPERATOR: {"success": Event.OPERATOR_FOUND_SUCCESS, "denial": Event.OPERATOR_FOUND_FAILURE},
+}
+
+
+def event_of(source: EvidenceSource, result_class: ResultClass) -> Event | None:
+    """Which event of the lifecycle a reading from this source is; None where it says nothing."""
+    kinds = {
+        ResultClass.SUCCEEDED: "success",
+        ResultClass.PENDING: "pending",
+        ResultClass.REQUIRES_ACTION: "action",
+        ResultClass.REVERSED: "reversal",
+        ResultClass.ABSENT: "absent",
+    }
+    kind = kinds.get(result_class, "denial" if result_class in DENIALS else "")
+    return _EVENTS[source].get(kind)
+
+
+def conclude_external(
+    operation: Operation,
+    source: EvidenceSource,
+    classification: Classification,
+    contract: ProviderContract,
+    *,
+    settled: bool,
+) -> tuple[Operation, Event | None]:
+    """The operation after this evidence, and the event that it was; None: it changes nothing now. `settled`: nothing
+    of the operation can still arrive."""
+    paid = operation.state in {State.SUCCEEDED, State.PENDING}
+    if classification.rule == DOES_NOT_FIT:
+        incident = contradiction(operation, classification) if paid else None
+        return operation.changed(incident=operation.incident or incident), None
+    if _of_another_execution(operation, event_of(source, classification.result_class), classification, contract):
+        return operation, None  # what is still open is asked about on its schedule
+    if operation.state is State.SUCCEEDED and classification.result_class is ResultClass.CANCELLED:
+        # What was paid and then voided was given back: it is not that it never was.
+        classification = replace(classification, result_class=ResultClass.REVERSED, effect=Effect.DONE)
+    event = event_of(source, classification.result_class)
+    if event is None or _must_wait(operation, event, contract, settled=settled):
+        return operation, None
+    if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.result_class in DENIALS:
+        return operation, None  # events out of order: it was accepted before it was declined, and that says less
+    after = advance(operation, event)
+    shown = classification.reference
+    reversal = event in REVERSALS
+    is_authoritative = not operation.state.ended or (reversal and operation.state is State.SUCCEEDED)
+    if (
+        event is Event.INQUIRY_CONFIRMED_ABSENT
+        and operation.effect is Effect.NONE
+        and operation.result_class in DENIALS
+    ):
+        is_authoritative = False  # one attempt was executed and told no; that the others never arrived does not undo it
+    newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
+    return (
+        after.changed(
+            result_class=classification.result_class if is_authoritative else after.result_class,
+            effect=classification.effect if is_authoritative else after.effect,
+            reference=(shown or after.reference) if newer else (after.reference or shown),
+            incident=after.incident or (contradiction(operation, classification) if paid else None),
+        ),
+        event,
+    )
+
+
+def _must_wait(operation: Operation, event: Event, contract: ProviderContract, *, settled: bool) -> bool:
+    """Whether the event must wait: for the attempt that is under way, or for those that may still arrive."""
+    if event not in TABLE[operation.state]:
+        return True
+    if (
+        event is Event.INQUIRY_CONFIRMED_ABSENT
+        and not operation.state.ended
+        and not (settled and _may_be_absent(operation))
+    ):
+        return True
+    ending = event not in SUCCESSES
+    if ending and operation.attempt_under_way and not operation.state.ended:
+        return True
+    # One execution was denied. Where answers are not stored, another attempt may be executed after it: one of several
+    # in doubt, or the last of them, where the denial is that of an attempt which was told no already.
+    was_denied = (
+        bool(operation.doubt) and operation.effect is Effect.NONE and operation.result_class in _PROVIDER_SAID_NO
+    )
+    several = (was_denied or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    denies = event in {*EXTERNAL_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
+    # An event tells of one execution, and not of which. That nothing can still arrive does not say that nothing did.
+    covers_all = settled and event not in _SPEAKS_OF_ONE_EXECUTION
+    return denies and several and not covers_all and not operation.state.ended
+
+
+_SPEAKS_OF_ONE_EXECUTION = frozenset({Event.WEBHOOK_TOLD_DENIAL, Event.WEBHOOK_TOLD_ACTION})
+
+
+def _of_another_execution(
+    operation: Operation, event: Event | None, classification: Classification, contract: ProviderContract
+) -> bool:
+    """Whether an event that denies may speak of an execution other than the one that paid, was accepted, or that the
+    customer is to confirm: where it was sent more than once, and failed work is done again. Over what was paid only
+    names that differ say so; without them a person has to look."""
+    again = contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    if event not in _SPEAKS_OF_ONE_EXECUTION or not again or operation.attempts < 2:
+        return False
+    shown, known = classification.reference, operation.reference
+    if operation.state is State.SUCCEEDED:
+        return shown is not None and known is not None and shown != known
+    same = known is not None and shown == known
+    return operation.state in {State.PENDING, State.REQUIRES_ACTION} and not same
+
+
+def _may_be_absent(operation: Operation) -> bool:
+    """Only what is in doubt can turn out never to have arrived: not what the provider accepted before it was parked,
+    nor what it asked the customer to confirm."""
+    action_required = operation.effect is Effect.NONE and operation.result_class is ResultClass.REQUIRES_ACTION
+    return bool(operation.doubt) and not action_required
+
+
+def is_postponed(
+    operation: Operation, source: EvidenceSource, result_class: ResultClass, contract: ProviderContract
+) -> bool:
+    """Whether this evidence should be kept and applied again later, as opposed to saying nothing at all."""
+    event = event_of(source, result_class)
+    return event is not None and _must_wait(operation, event, contract, settled=False)

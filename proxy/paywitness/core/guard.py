@@ -1,0 +1,111 @@
+"""Guards: what keeps two operations off the same money, whatever keys they came under.
+
+SDKs and job runners mint a fresh key for every try, so a key alone does not recognise a retry. The guard does: an
+operation holds it while it is open, doubt included and for ever; a paid intent as its policy said; and what was paid
+or accepted and whose answer reached nobody, for a day, until the next equal call takes that answer. An end that is
+contradicted holds it until a person has looked: it is answered by 504, and a failure may have been paid.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.result import ResultClass
+
+TAKEOVER_WITHIN_S = 86_400.0  # a job that tries again after more than a day is a new order
+
+_OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
+
+
+class GuardHold(StrEnum):
+    """Why an operation holds its guard."""
+
+    OPEN = "open"
+    UNDELIVERED = "unheard"  # it was paid or accepted, and its answer reached nobody
+    PAID = "paid"  # the intent is paid, and its policy blocks another payment
+
+
+def indexed_guard(operation: Operation) -> str | None:
+    """The guard under which a journal must find the operation; None once it can hold nothing and contradict nothing."""
+    guard = operation.guard
+    if guard is None:
+        return None
+    if _is_open(operation) or _awaits_takeover(operation):
+        return guard.value
+    if guard.kind is not GuardKind.INTENT:
+        return None
+    if operation.state in {State.PENDING, State.REQUIRES_ACTION}:
+        return guard.value
+    paid = operation.state is State.SUCCEEDED and operation.result_class is not ResultClass.REVERSED
+    return guard.value if paid and guard.after_success is not RepeatPaymentRule.ALLOW else None
+
+
+def hold_of(operation: Operation, now: float) -> GuardHold | None:
+    """Whether the operation keeps another one off, and why."""
+    guard = operation.guard
+    if guard is None:
+        return None
+    if _is_open(operation):
+        return GuardHold.OPEN
+    if guard.kind is GuardKind.INTENT:
+        if operation.state is State.PENDING:
+            return GuardHold.OPEN
+        if operation.state is State.REQUIRES_ACTION and guard.during_action is RepeatPaymentRule.BLOCK:
+            return GuardHold.OPEN
+        if is_paid(operation) and guard.after_success is RepeatPaymentRule.BLOCK:
+            return GuardHold.PAID
+    ended_at = operation.ended_at if operation.ended_at is not None else operation.updated_at
+    if _awaits_takeover(operation) and now - ended_at < TAKEOVER_WITHIN_S:
+        return GuardHold.UNDELIVERED
+    return None
+
+
+def _is_open(operation: Operation) -> bool:
+    """Whether it may still pay, ended in a contradiction that callers are told as unknown, or is being answered."""
+    contradicted = operation.state.ended and operation.incident not in {None, IncidentKind.BOTH_KEYS_RETURNED}
+    return operation.state in _OPEN or contradicted or is_reply_under_way(operation)
+
+
+def _awaits_takeover(operation: Operation) -> bool:
+    """Whether its answer reached nobody, and still says the truth: what was given back since is no payment to take."""
+    return operation.undelivered and operation.result_class is not ResultClass.REVERSED
+
+
+def is_reply_under_way(operation: Operation) -> bool:
+    """Whether an event, or a late answer, overtook the attempt of a living holder: only that one knows who hears it."""
+    return operation.state in _WITH_EFFECT and operation.attempt_under_way and operation.lease is not None
+
+
+def is_undelivered(before: Operation, after: Operation, *, reached: bool) -> bool:
+    """Whether a change leaves something that was paid or accepted, and that nobody was told of. `reached`: somebody
+    waits for it. What was accepted, and told, is not new when it is paid."""
+    if after.state not in _WITH_EFFECT:
+        return False
+    if before.state in _WITH_EFFECT or before.state is State.REQUIRES_ACTION:
+        return after.undelivered
+    return not reached and not is_reply_under_way(after)
+
+
+_WITH_EFFECT = frozenset({State.SUCCEEDED, State.PENDING})
+
+
+def is_paid(operation: Operation) -> bool:
+    """Whether it stands as a payment that was made and not given back."""
+    return operation.state is State.SUCCEEDED and operation.result_class is not ResultClass.REVERSED
+
+
+def is_duplicate_success(first: Operation, second: Operation) -> bool:
+    """Whether a success of the second is a duplicate of the first's, of one intent."""
+    guard = second.guard
+    return (
+        guard is not None
+        and guard.kind is GuardKind.INTENT
+        and guard.after_success is not RepeatPaymentRule.ALLOW
+        and not second.distinct
+        and first.id != second.id
+        and first.kind.pays
+        and second.kind.pays
+        and is_paid(first)
+    )

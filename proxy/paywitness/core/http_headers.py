@@ -1,0 +1,56 @@
+"""The trace that a call belongs to, as its caller's `traceparent` says (W3C Trace Context). The header goes upstream as
+it came; here only the trace's id is read, for the log."""
+
+from __future__ import annotations
+
+import re
+
+from paywitness.core.call import Headers
+
+# version, trace id, parent id, flags; a later version may add more behind a dash, and ff is none.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """32 hexadecimal digits; None where there is no header, or not one as it should be."""
+    if traceparent is None:
+        return None
+    found = _TRACEPARENT.match(traceparent)
+    return found[1] if found is not None else None
+
+
+# Headers that belong to one connection (RFC 9110 7.6.1), and the framing that the next hop makes anew.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    },
+)
+
+
+FRAMING = frozenset({b"content-length"})
+
+
+_NOT_END_TO_END = HOP_BY_HOP | FRAMING
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """The headers less those of one connection, those that `Connection` names, and the framing."""
+    return tuple([pair for _, pair in end_to_end_pairs(headers)])
+
+
+def end_to_end_pairs(headers: Headers) -> list[tuple[bytes, tuple[bytes, bytes]]]:
+    """The headers that go on, each with its lower-case name."""
+    named = [(pair[0].lower(), pair) for pair in headers]
+    dropped = _NOT_END_TO_END
+    for name, pair in named:
+        if name == b"connection":
+            dropped |= {token.strip().lower() for token in pair[1].split(b",")}
+    return [both for both in named if both[0] not in dropped]

@@ -1,0 +1,256 @@
+"""Identity: which operation a call is. Keys, fingerprint, guard, provider key; all keyed by the identity secret.
+
+The same call gives the same identity on every sidecar, for as long as the journal lives: the secret never changes under
+a journal. Credentials are no part of it: they rotate. Values from callers only enter through HMAC with a label of their
+own and length-prefixed parts, so that no two different inputs can run into one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from urllib.parse import parse_qsl
+
+from paywitness.core.bodies.tree import Tree, value_at, without_paths
+from paywitness.core.call import Call
+from paywitness.core.claim import generation_key
+from paywitness.core.classify import evaluate
+from paywitness.core.compact_json import compact_encoder
+from paywitness.core.contract import FieldKind, FieldRef, ProviderContract
+from paywitness.core.operation import Guard, GuardKind
+from paywitness.core.policy import Policy
+from paywitness.core.record import record
+
+CLIENT_KEY_LENGTH_MAX = 255
+LABEL_LENGTH_MAX = 255
+_CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
+
+
+@record
+class Identity:
+    key: str
+    account: str
+    client_key: str
+    key_source: str
+    key_names_purchase: bool
+    provider_key: str | None
+    key_stem: str | None
+    fingerprint: str
+    ignore: tuple[str, ...]
+    credential: str
+    guard: Guard | None
+
+
+def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
+    """HMAC-SHA256 over length-prefixed parts, as hex."""
+    message = []
+    for part in parts:
+        # JSON may carry half of a surrogate pair; it must hash like any other text.
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        message.append(len(data).to_bytes(8, "big"))
+        message.append(data)
+    digest = _started_hmac(secret, label).copy()
+    digest.update(b"".join(message))
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _started_hmac(secret: bytes, label: str) -> hmac.HMAC:
+    """To be copied: all calls begin with the same few, and setting one up takes longer than the hashing."""
+    return hmac.new(secret, label.encode(), "sha256")
+
+
+@lru_cache(maxsize=1024)
+def _cached_hash(secret: bytes, label: str, *parts: str) -> str:
+    """Accounts: the same few, call after call."""
+    return keyed_hash(secret, label, *parts)[:32]
+
+
+def check_value(secret: bytes) -> str:
+    """What the journal keeps to recognise its identity secret by. Says nothing about the secret."""
+    return keyed_hash(secret, "check")[:32]
+
+
+def identify(
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated: Callable[[], str]
+) -> Identity:
+    """The identity of a call under its policy. `generated` makes a key where the caller gives none."""
+    account = account_of(call, policy, tree, parameters, secret)
+    client_key, source, field_ref = client_key_of(call, policy, tree, parameters)
+    if client_key is None:
+        client_key = generated()
+    provider_name, operation_name = (policy.names[0] or policy.provider, policy.names[1] or policy.operation)
+    key = keyed_hash(secret, "operation", provider_name, account, operation_name, client_key)
+    ignore = _ignored(policy)
+    fingerprint = fingerprint_of(call, tree, ignore, secret)
+    stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
+    names_purchase = field_ref is not None and field_ref.kind is FieldKind.BODY and field_ref != policy.contract.send_as
+    provider_key = _provider_key(client_key, field_ref, policy.contract, stem)
+    credential = credential_of(call, secret)
+    guard = _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret)
+    return Identity(
+        key,
+        account,
+        client_key,
+        source,
+        names_purchase,
+        provider_key,
+        stem,
+        fingerprint,
+        ignore,
+        credential,
+        guard,
+    )
+
+
+def _ignored(policy: Policy) -> tuple[str, ...]:
+    """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call, and
+    the one that goes out is ours to write: the same order under another key is still the same order."""
+    field_ref = policy.contract.send_as
+    return (
+        (*policy.ignore, field_ref.name)
+        if field_ref is not None and field_ref.kind is FieldKind.BODY
+        else policy.ignore
+    )
+
+
+def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, str]) -> str | None:
+    """The text at a place of the request, or None where there is none."""
+    kind = field_ref.kind
+    if kind is FieldKind.HEADER:
+        return call.header(field_ref.name)
+    if kind is FieldKind.CONST:
+        return field_ref.name
+    if kind is FieldKind.PATH:
+        return parameters.get(field_ref.name)
+    found = value_at(tree, field_ref.name)
+    if isinstance(found, bool) or not isinstance(found, (str, int)):
+        return None
+    return str(found) or None
+
+
+def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
+    """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
+    selected = [value_in(field_ref, call, tree, parameters) or "" for field_ref in policy.account]
+    return _cached_hash(secret, "account", call.options.account or "", *selected)
+
+
+def account_hashes_named(field_refs: tuple[FieldRef, ...], name: str, secret: bytes) -> frozenset[str]:
+    """Every account hash that this name can stand for: the caller named it to us alone, or in all of the policy's
+    places, or in one of them. "" is the account of calls that name none."""
+    named = [index for index, field_ref in enumerate(field_refs) if field_ref.kind is not FieldKind.CONST]
+
+    def hashed(option: str, filled: Iterable[int]) -> str:
+        held = set(filled)
+        selected = [
+            field_ref.name if field_ref.kind is FieldKind.CONST else name if index in held else ""
+            for index, field_ref in enumerate(field_refs)
+        ]
+        return _cached_hash(secret, "account", option, *selected)
+
+    return frozenset({hashed(name, ()), hashed("", named), *(hashed("", (index,)) for index in named)})
+
+
+def client_key_of(
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]
+) -> tuple[str | None, str, FieldRef | None]:
+    """The caller's key, where it came from, and the policy's place for it where it is one."""
+    if call.options.key is not None:
+        return call.options.key, "paywitness-key", None
+    for field_ref in policy.take_from:
+        found = value_in(field_ref, call, tree, parameters)
+        if found:
+            return found, str(field_ref), field_ref
+    return None, "generated", None
+
+
+def _provider_key(
+    client_key: str, field_ref: FieldRef | None, contract: ProviderContract, stem: str | None
+) -> str | None:
+    """The client's own key where it came in the provider's own place and fits; else one derived from ours."""
+    if contract.send_as is None or stem is None:
+        return None
+    own_place = field_ref == contract.send_as and contract.key_space_is_account
+    if own_place and contract.accepts_key(client_key):
+        return client_key
+    return generation_key(stem, 1)
+
+
+def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
+    """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
+    query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
+    return keyed_hash(secret, "fingerprint", call.method, call.path, query, canonical(without_paths(tree, ignore)))
+
+
+def canonical(tree: Tree) -> bytes:
+    """One text for one meaning: key order and white space do not count."""
+    return _canonical_text(tree).encode()
+
+
+_canonical_text = compact_encoder(sort_keys=True)
+
+
+def credential_of(call: Call, secret: bytes) -> str:
+    """Keyed hash of the credential headers: who may be shown a replay."""
+    return _credential_hash(secret, *map(call.headers_by_name.get, _CREDENTIAL_HEADERS))
+
+
+@lru_cache(maxsize=1024)
+def _credential_hash(secret: bytes, *found: bytes | None) -> str:
+    return keyed_hash(secret, "credential", *((value or b"").decode("latin-1") for value in found))[:32]
+
+
+def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:
+    """Keyed hash of the exact bytes that an attempt sends."""
+    return keyed_hash(secret, "request", method, target, body)
+
+
+def is_usable_key(client_key: str) -> bool:
+    """Whether a caller's key can be kept, shown and sent: printable, not blank, not endless."""
+    return 0 < len(client_key) <= CLIENT_KEY_LENGTH_MAX and client_key.isprintable() and bool(client_key.strip())
+
+
+def _guard_of(
+    call: Call,
+    policy: Policy,
+    tree: Tree,
+    parameters: dict[str, str],
+    scope: tuple[str, str, str],
+    fingerprint: str,
+    secret: bytes,
+) -> Guard | None:
+    """A paying operation is guarded by its intent, one that acts on a thing by that thing, any other by its content.
+    `scope` is provider, account and operation under the names that keys know (`formerly:`): a rename lifts no guard."""
+    if not policy.kind.moves_money:
+        return None
+    if policy.kind.pays:
+        intent = call.options.intent or _intent_in(policy, tree)
+        if intent:
+            value = intent_guard(policy, scope[1], intent, secret)
+            return Guard(GuardKind.INTENT, value, _label_of(intent), policy.after_success, policy.during_action)
+    target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
+    if target:
+        return Guard(GuardKind.TARGET, keyed_hash(secret, "target", *scope, target)[:32], _label_of(target))
+    if call.options.key is not None:
+        return None  # whoever names each payment for us tells by it which of them are the same
+    return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])
+
+
+def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> str:
+    """The value of the guard that a payment of this intent holds: across a merchant's providers where it has a name."""
+    provider_name = policy.names[0] or policy.provider
+    payers = ("merchant", policy.merchant) if policy.merchant else ("account", provider_name, account)
+    return keyed_hash(secret, "intent", *payers, intent)[:32]
+
+
+def _label_of(text: str) -> str:
+    """A caller's text as a journal can hold it and a person find it: JSON may carry halves of characters."""
+    whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return whole[:LABEL_LENGTH_MAX]
+
+
+def _intent_in(policy: Policy, tree: Tree) -> str | None:
+    found = evaluate(policy.intent, tree) if policy.intent is not None else None
+    return str(found) if isinstance(found, (str, int)) and not isinstance(found, bool) and found != "" else None

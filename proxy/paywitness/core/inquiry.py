@@ -1,0 +1,297 @@
+"""Inquiries: asking the provider what became of an operation, and what its answer is worth. Pure.
+
+- A hit counts only if it fits: the amount, the currency and the stamp that were asked for.
+- "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
+  and nothing on page one of many is not absent.
+- **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
+  last byte could have left. Elapsed time alone proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import (
+    ClassifyRules,
+    ExpectedPayment,
+    Expression,
+    ResponseRule,
+    evaluate,
+    matches_expected,
+    reference_in,
+    tree_of,
+    truthy,
+)
+from paywitness.core.evidence import Evidence, Response
+from paywitness.core.operation import Finding, FindingKind, Operation
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass
+from paywitness.core.template import Template, TemplateValues, in_path, in_query
+
+BodyTemplate = tuple[tuple[tuple[str, ...], Template], ...]  # where in a body of our own, what
+
+
+def filled_body(places: BodyTemplate, values: TemplateValues) -> dict[str, Any] | None:
+    """The body, or None where a value is missing."""
+    body: dict[str, Any] = {}
+    for path, template in places:
+        value = template.filled(values)
+        if value is None:
+            return None
+        place = body
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """One way to ask. `at` finds the object in what comes back; it may be filled from the operation."""
+
+    name: str  # ask[0]
+    path: Template
+    answers: tuple[ResponseRule, ...]
+    method: str = "GET"
+    needs_reference: bool = False
+    query: tuple[tuple[str, Template], ...] = ()
+    body: BodyTemplate = ()  # of a look-up that is a POST
+    headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
+    at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
+    more: Expression | None = None  # true of an answer that is one page of several
+    lag_s: float = 5.0  # how far the look-up may be behind
+    misses: int = 3
+
+    def target(self, values: TemplateValues) -> str | None:
+        """The request's path and query, or None where this operation cannot be asked about in this way."""
+        if self.needs_reference and values.operation.reference is None:
+            return None
+        path = self.path.filled(values, in_path)
+        if path is None or (self.at is not None and self.at(values) is None):
+            return None
+        if filled_body(self.body, values) is None:
+            return None
+        pairs = []
+        for name, template in self.query:
+            value = template.filled(values)
+            if value is None:
+                return None
+            pairs.append(f"{in_query(name)}={in_query(value)}")
+        return f"{path}?{'&'.join(pairs)}" if pairs else path
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """How an operation in doubt is given up at the provider, and what shows that it was."""
+
+    method: str
+    path: Template
+    read: tuple[ResponseRule, ...]
+    needs_reference: bool = False
+    body: BodyTemplate = ()
+    when_schedule_ran_out: bool = False  # else only an operator's
+
+    def target(self, values: TemplateValues) -> str | None:
+        if self.needs_reference and values.operation.reference is None:
+            return None
+        return self.path.filled(values, in_path)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """What an inquiry came to: what is kept of it, and the object itself where it was a hit."""
+
+    finding: Finding
+    provider_object: Tree = None
+
+
+def read_inquiry(
+    inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment, values: TemplateValues
+) -> FoundObject:
+    """What this answer to an inquiry says of the operation."""
+    response = evidence.response
+    if response is None:
+        fault = str(evidence.fault) if evidence.fault is not None else "no answer"
+        return _without_object(inquiry, FindingKind.FAILED, None, fault)
+    tree, readable = tree_of(response, rules.encoding)
+    status = response.status_code
+    if status == 404 and (readable or not response.body):
+        return _without_object(inquiry, FindingKind.MISSED, status, "not found")
+    if not 200 <= status < 300 or not readable:
+        return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
+    more = inquiry.more is not None and truthy(inquiry.more, tree)
+    provider_object = tree
+    if inquiry.at is not None:
+        place = inquiry.at(values)
+        if place is None:  # nobody looked, so nothing was missed
+            return _without_object(inquiry, FindingKind.FAILED, status, "what to look for is not known any more")
+        provider_object = evaluate(place, tree)
+    if isinstance(provider_object, list):
+        if len(provider_object) > 1:
+            each = [
+                read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in provider_object
+            ]
+            return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
+        provider_object = provider_object[0] if provider_object else None
+    if provider_object is None or provider_object in ({}, ""):
+        return _nothing_found(inquiry, rules, response, tree, more=more)
+    found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, provider_object)
+    return _on_page(inquiry, status, found_object, more=more)
+
+
+def _nothing_found(
+    inquiry: Inquiry, rules: ClassifyRules, response: Response, tree: Tree, *, more: bool
+) -> FoundObject:
+    """A miss, where the answer is one to such a search. One that is itself the object of a payment was mixed up with
+    another's, and says nothing of ours."""
+    status = response.status_code
+    if more:
+        return _without_object(inquiry, FindingKind.FAILED, status, "not on this page, and there are more")
+    names_one = inquiry.at is not None and reference_in(rules, tree) is not None
+    if names_one and any(row.read(response, tree) for row in inquiry.answers):
+        return _without_object(inquiry, FindingKind.FAILED, status, "an answer to something else")
+    return _without_object(inquiry, FindingKind.MISSED, status, "nothing found")
+
+
+def _on_page(inquiry: Inquiry, status_code: int, found_object: FoundObject, *, more: bool) -> FoundObject:
+    """What a page says, where there are more: that it was paid, but not that it was not."""
+    if more and (found_object.finding.kind is FindingKind.MISSED or _result_class_of(found_object) in DENIALS):
+        return _without_object(inquiry, FindingKind.FAILED, status_code, "denied on this page, and there are more")
+    return found_object
+
+
+def _one_of_several(inquiry: Inquiry, status_code: int, each: list[FoundObject]) -> FoundObject:
+    """What several objects say together. A provider that executes a failed try again keeps each of them: one that was
+    paid is the truth, and where all of ours were denied, that is. Two that were paid, or one that cannot be read, are a
+    person's; objects that are not ours do not count."""
+    hits = [
+        found_object
+        for found_object in each
+        if found_object.finding.kind is FindingKind.HIT and found_object.finding.classification is not None
+    ]
+    others = [
+        found_object
+        for found_object in each
+        if found_object.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}
+    ]
+    if others or not hits:
+        found = FindingKind.NOT_OURS if not others and not hits else FindingKind.FAILED
+        return _without_object(inquiry, found, status_code, "several were found")
+    denied = [found_object for found_object in hits if _result_class_of(found_object) in DENIALS]
+    moved = [found_object for found_object in hits if found_object not in denied]
+    if len(moved) > 1:
+        return _without_object(
+            inquiry, FindingKind.FAILED, status_code, "several were found that were paid or still may be"
+        )
+    return moved[0] if moved else denied[0]
+
+
+def _result_class_of(found_object: FoundObject) -> ResultClass | None:
+    return found_object.finding.classification.result_class if found_object.finding.classification is not None else None
+
+
+def read_object(
+    source: str,
+    rows: tuple[ResponseRule, ...],
+    rules: ClassifyRules,
+    expected: ExpectedPayment,
+    response: Response,
+    provider_object: Tree,
+    *,
+    event: Tree = None,
+    event_rows: tuple[ResponseRule, ...] = (),
+) -> FoundObject:
+    """What the provider's own object, found by an inquiry or told by an event, says of the operation. `event_rows` come
+    first, and test the event that the object came in; what must fit, and its name, is told by the object alone."""
+    status = response.status_code
+    for row, tested in (*((row, event) for row in event_rows), *((row, provider_object) for row in rows)):
+        result_class = row.read(response, tested)
+        if result_class is None or row.observe:
+            continue
+        found = Classification.of(result_class, row.name, effect=row.effect)
+        if result_class is ResultClass.ABSENT:
+            return FoundObject(Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent"))
+        if result_class not in _CONCLUSIVE or found.effect is Effect.POSSIBLE:
+            return FoundObject(
+                Finding(source, FindingKind.FAILED, status, found, f"{row.name} reads it as {result_class}")
+            )
+        if not matches_expected(rules.fit, provider_object, expected):
+            found = Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+            return FoundObject(
+                Finding(source, FindingKind.NOT_OURS, status, found, "another amount, currency or stamp")
+            )
+        found = replace(found, reference=reference_in(rules, provider_object))
+        return FoundObject(Finding(source, FindingKind.HIT, status, found), provider_object)
+    return FoundObject(Finding(source, FindingKind.FAILED, status, None, "no row reads it"))
+
+
+# What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
+_CONCLUSIVE = DENIALS | {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REQUIRES_ACTION, ResultClass.REVERSED}
+
+
+def _without_object(inquiry: Inquiry, found: FindingKind, status_code: int | None, detail: str) -> FoundObject:
+    return FoundObject(Finding(inquiry.name, found, status_code, None, detail))
+
+
+@dataclass(frozen=True, slots=True)
+class AbsenceProof:
+    """What it takes to believe that an operation is absent: the strictest of the ways that were asked."""
+
+    misses: int
+    lag_s: float
+    settle_s: float
+
+    @classmethod
+    def of(cls, expected: tuple[Inquiry, ...], settle_s: float) -> AbsenceProof:
+        return cls(max(one.misses for one in expected), max(one.lag_s for one in expected), settle_s)
+
+
+def settled_at(operation: Operation, settle_s: float) -> float:
+    """From when on nothing of the operation can still arrive."""
+    quiet_at = operation.no_bytes_after_at if operation.no_bytes_after_at is not None else operation.updated_at
+    return quiet_at + settle_s
+
+
+def is_settled(operation: Operation, settle_s: float, now: float) -> bool:
+    return not operation.attempt_under_way and now >= settled_at(operation, settle_s)
+
+
+def after_miss(operation: Operation, proof: AbsenceProof, now: float) -> tuple[Operation, bool]:
+    """The operation after a miss, and whether it is now known to be absent. A miss before all has settled counts
+    nothing."""
+    if not is_settled(operation, proof.settle_s, now):
+        return operation, False
+    first_at = operation.first_miss_at if operation.first_miss_at is not None else now
+    after = operation.changed(misses=operation.misses + 1, first_miss_at=first_at)
+    return after, after.misses >= proof.misses and now - first_at >= proof.lag_s
+
+
+def next_inquiry_at(
+    operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float, *, proof: AbsenceProof | None = None
+) -> float | None:
+    """When to look again after a look; None where the schedule has run out. `jitter` is a factor around 1. `proof` is
+    given after a miss: once all has settled, the misses that prove absence follow each other by the lag, whatever the
+    schedule says, and use none of it up."""
+    by_schedule = _by_schedule(operation, schedule_s, now, jitter)
+    if proof is None:
+        return by_schedule
+    ready_at = settled_at(operation, proof.settle_s)
+    if now < ready_at:
+        soonest = ready_at + proof.lag_s * abs(jitter - 1.0)
+    else:
+        soonest = now + max(proof.lag_s, 0.05) * max(1.0, jitter) / max(1, proof.misses - 1)
+    return soonest if by_schedule is None else min(by_schedule, soonest)
+
+
+def _by_schedule(operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float) -> float | None:
+    """A look that was pulled forward uses up a look, not time: the schedule ends no sooner than it would have."""
+    if operation.checks_done < len(schedule_s):
+        return now + schedule_s[operation.checks_done] * jitter
+    began_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    ends_at = began_at + _SCHEDULE_SHARE_MIN * sum(schedule_s)
+    return ends_at if now < ends_at else None
+
+
+_SCHEDULE_SHARE_MIN = 0.8  # of the whole schedule: its waits are jittered

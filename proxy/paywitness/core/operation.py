@@ -1,0 +1,260 @@
+"""An Operation: one intended effect at the provider, under one key, however many attempts. And what is kept of it.
+
+Frozen: every change makes a new value, and only `lifecycle` makes one with another state or doubt. `version` is the one
+that was read from the journal; the journal writes the next one only over that (compare and set).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from paywitness.core.contract import OperationKind
+from paywitness.core.money import Money
+from paywitness.core.record import record
+from paywitness.core.result import DECLINES, Classification, Effect, ResultClass
+
+
+class State(StrEnum):
+    ended: bool
+    in_doubt: bool
+
+    PREPARED = "prepared"  # journalled, nothing sent
+    SENDING = "sending"  # an attempt may be on the wire; nothing earlier is in doubt
+    BACKOFF = "backoff"  # waiting between tries; no effect is possible
+    UNKNOWN = "unknown"  # doubt: at least one attempt may have had its effect
+    PENDING = "pending"  # accepted by the provider, not final
+    REQUIRES_ACTION = "requires_action"  # the customer must act (3DS)
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REQUIRES_REVIEW = "requires_review"  # only a person or new evidence can go on
+
+    def __init__(self, stored_value: str) -> None:
+        self.ended = stored_value in {"succeeded", "failed"}
+        self.in_doubt = stored_value in {"unknown", "requires_review"}
+
+
+class Outcome(StrEnum):
+    """What became of the money, in the words that callers, metrics and the console use."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DECLINED = "declined"
+    PENDING = "pending"
+    REQUIRES_ACTION = "requires_action"
+    NOT_SENT = "not_sent"
+    IN_FLIGHT = "in_flight"
+    UNKNOWN = "unknown"
+    NONE = "none"  # no operation
+
+
+class GuardKind(StrEnum):
+    INTENT = "intent"
+    TARGET = "target"
+    FINGERPRINT = "fingerprint"
+
+
+class RepeatPaymentRule(StrEnum):
+    """What becomes of another payment of an intent that was paid, or whose customer is still asked to act."""
+
+    BLOCK = "block"  # the guard holds
+    FLAG = "flag"  # it may start; a second success is an incident
+    ALLOW = "allow"  # several payments are meant (instalments)
+
+
+@record
+class Guard:
+    """What keeps two open operations off the same money. What it does later is kept with it, as its policy said."""
+
+    kind: GuardKind
+    value: str  # keyed hash of scope and value
+    label: str = ""  # the intent or target in clear, for people; empty for a fingerprint
+    after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG  # of intents
+    during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG  # of intents: while the customer must act
+
+
+@record
+class Lease:
+    """The right to send, not the right to know. Times are the journal's."""
+
+    token: str
+    until_at: float
+
+
+_new = object.__new__
+
+
+@dataclass(frozen=True)  # at run time too; no slots: `changed` copies the dictionary
+class Operation:
+    id: str
+    key: str  # keyed hash of provider, account, operation and client_key
+    generation: int
+    provider: str
+    operation: str
+    kind: OperationKind
+    account: str  # keyed hash of the account's selectors
+    client_key: str
+    key_source: str  # header:Idempotency-Key, body:metadata.order_id, paywitness-key, generated
+    key_names_purchase: bool  # the key names a purchase, not a try: taken from fields of the body
+    provider_key: str | None
+    fingerprint: str
+    ignore: tuple[str, ...]  # the rule the fingerprint was made by; a repeat is compared under it
+    request_hash: str  # keyed hash of the exact bytes of the first send
+    credential: str  # keyed hash of the credential that made the call
+    revision: str  # of the policy that is pinned to it
+    upstream: str  # where the first send went: a key store may be regional
+    created_at: float
+    updated_at: float
+    stamp: str = ""  # written into the request where the policy asks for it; a kept provider key keeps its stamp
+    unstamped: bool = False  # the request had no room for it, so the provider never saw it
+    state: State = State.PREPARED
+    version: int = 0
+    doubt: frozenset[int] = frozenset()
+    answered_attempts: frozenset[int] = frozenset()  # of the attempts in doubt, those that a whole answer came back for
+    attempts: int = 0
+    attempt_under_way: bool = False
+    money: Money | None = None
+    guard: Guard | None = None
+    reference: str | None = None
+    result_class: ResultClass | None = None
+    effect: Effect | None = None
+    key_released: bool = False
+    first_sent_at: float | None = None
+    ended_at: float | None = None
+    due_at: float | None = None  # when somebody should look at it again
+    because: str = ""  # the rule of the last decision
+    incident: str | None = None  # an open contradiction; nothing is replayed over it
+    cancel_sent: bool = False
+    cancel_wanted: bool = False  # an operator or the policy gave it up: cancel it, if that can be shown
+    no_bytes_after_at: float | None = None  # from then on no byte of an attempt that has ended can leave any more
+    checks_done: int = 0  # how much of the schedule is used up
+    misses: int = 0  # inquiries that found nothing and count: see `inquiry`
+    first_miss_at: float | None = None
+    undelivered: bool = False  # it was paid or accepted, and its answer reached nobody
+    takeover: str = ""  # another key took its answer: taken, first_returned, taker_returned
+    distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
+    fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
+    fallback_to: str | None = None
+    lease: Lease | None = None
+
+    def changed(self, **values: Any) -> Operation:
+        """The operation with other values: `dataclasses.replace` in a tenth of the time. A call makes half a dozen, and
+        each has some fifty fields."""
+        after: Operation = _new(Operation)
+        fields = after.__dict__
+        fields.update(self.__dict__)
+        fields.update(values)
+        if len(fields) != len(self.__dict__):
+            raise TypeError(f"an operation has no {', '.join(values.keys() - self.__dict__.keys())}")
+        return after
+
+    @property
+    def sent_stamp(self) -> str | None:
+        """What the provider was given to show: nothing, where the request had no room for it."""
+        return None if self.unstamped else self.stamp
+
+    @property
+    def outcome(self) -> Outcome:
+        return _OUTCOMES.get(self.state) or self._failed_outcome()
+
+    def _failed_outcome(self) -> Outcome:
+        if self.result_class in DECLINES:
+            return Outcome.DECLINED
+        if self.result_class is None:
+            # Nobody read an answer. That something was sent is known all the same.
+            return Outcome.NOT_SENT if self.attempts == 0 else Outcome.FAILED
+        if self.result_class in {ResultClass.NETWORK_CONNECT_FAILURE, ResultClass.ABSENT}:
+            return Outcome.NOT_SENT
+        return Outcome.FAILED
+
+
+# Of every state but FAILED, whose outcome is what its reading says.
+_OUTCOMES = {
+    State.SUCCEEDED: Outcome.SUCCEEDED,
+    State.PENDING: Outcome.PENDING,
+    State.REQUIRES_ACTION: Outcome.REQUIRES_ACTION,
+    State.UNKNOWN: Outcome.UNKNOWN,
+    State.REQUIRES_REVIEW: Outcome.UNKNOWN,
+    State.PREPARED: Outcome.IN_FLIGHT,
+    State.SENDING: Outcome.IN_FLIGHT,
+    State.BACKOFF: Outcome.IN_FLIGHT,
+}
+
+
+@record
+class AttemptSummary:
+    """What is kept of one attempt's evidence: facts and what they were read as. No payload."""
+
+    number: int
+    phase: str
+    bytes_written: int
+    fault: str | None
+    status_code: int | None
+    detail: str
+    duration_s: float
+    reset_by_us: bool
+    classification: Classification
+
+
+class FindingKind(StrEnum):
+    """What became of a look for evidence outside our own attempts."""
+
+    HIT = "hit"  # it shows the operation, and fits it
+    MISSED = "missed"  # the provider knows nothing of it
+    FAILED = "failed"  # no answer, or none that says anything: refused, an error, more pages than one
+    NOT_OURS = "not_ours"  # it shows something that does not fit what was asked for
+
+
+@record
+class Finding:
+    """What an inquiry, an event, a cancel or a person showed. Facts and what they were read as; no payload."""
+
+    source: str  # ask[0], webhook evt_1, cancel, operator
+    kind: FindingKind
+    status_code: int | None = None
+    classification: Classification | None = None  # of a hit
+    detail: str = ""
+
+
+class AnnouncementKind(StrEnum):
+    """What is told to the rest of the company: ends, doubts, resolutions, incidents."""
+
+    ENDED = "ended"
+    DOUBT_OPENED = "doubt_opened"
+    RESOLVED = "resolved"  # a doubt ended, by evidence
+    REVIEW_OPENED = "review_opened"
+    INCIDENT_OPENED = "incident_opened"
+    INCIDENT_CLOSED = "incident_closed"
+    REVERSED = "reversed"
+
+
+@record
+class Announcement:
+    """What a change tells, and how the operation stood then."""
+
+    kinds: tuple[AnnouncementKind, ...]
+    outcome: Outcome
+    result_class: ResultClass | None
+    reference: str | None
+    incident: str | None
+
+
+@record
+class HistoryEntry:
+    """One change of an operation, as its timeline tells it and as the outbox passes it on."""
+
+    at: float
+    version: int
+    source: str  # caller, recovery, resolver, webhook, operator, harvest, spool
+    events: tuple[str, ...]
+    state: State
+    doubt: frozenset[int]
+    attempt: AttemptSummary | None = None
+    action: str = ""
+    because: str = ""
+    delay_s: float | None = None
+    note: str = ""
+    finding: Finding | None = None
+    announcement: Announcement | None = None
+    actor: str = ""  # who did it, where a person did

@@ -1,0 +1,222 @@
+"""What a person may do with an operation, and what a person should do about an incident. Pure; it performs nothing.
+
+An action is offered where the lifecycle table allows it and the policy knows how. None of them makes another operation,
+changes an amount, or says that money moved without evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from paywitness.core.contract import OperationKind
+from paywitness.core.lifecycle import TABLE, Event, IncidentKind
+from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.core.policy import Policy
+
+
+class OperatorAction(StrEnum):
+    """What an operator can do. Each needs an actor and a reason, and is kept in the timeline."""
+
+    INQUIRE = "inquire"  # ask the provider now, not when it is due
+    PARK = "park"  # stop looking by ourselves: a person takes it up
+    RESUME = "resume"  # go on looking by ourselves
+    RESOLVE = "resolve"  # say how it ended, with the evidence
+    CANCEL = "cancel"  # give it up at the provider, if that can be shown
+    CLOSE_INCIDENT = "close-incident"  # the contradiction has been dealt with
+
+
+_INQUIRABLE = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION, State.REQUIRES_REVIEW})
+
+
+def actions_for(operation: Operation, policy: Policy | None) -> tuple[OperatorAction, ...]:
+    """What may be done with it as it stands. `policy` is what it is pinned to; None where that cannot be read."""
+    return tuple(action for action in OperatorAction if unavailable_reason(action, operation, policy) is None)
+
+
+def unavailable_reason(action: OperatorAction, operation: Operation, policy: Policy | None) -> str | None:
+    """Why an action is not offered, for the person who asked for it; None where it is."""
+    return _UNAVAILABLE_REASONS[action](operation, policy)
+
+
+def _inquire_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    if operation.state not in _INQUIRABLE:
+        return f"it is {_state_text(operation.state)}: there is nothing to ask about"
+    if operation.attempt_under_way:
+        return "an attempt is under way: wait for its answer"
+    if policy is None or not policy.inquiries:
+        return f"the policy of {operation.provider} knows no way to ask about {operation.operation}: look there by hand"
+    return None
+
+
+def _park_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    if operation.state is State.REQUIRES_REVIEW:
+        return "it is in review already"
+    if Event.OPERATOR_PARKED not in TABLE[operation.state]:
+        return f"it is {_state_text(operation.state)}: only what is unknown or pending can be parked"
+    return None
+
+
+def _resume_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    if resume_event(operation) not in TABLE[operation.state]:
+        return f"it is {_state_text(operation.state)}: only what is in review can be resumed"
+    return None
+
+
+def resume_event(operation: Operation) -> Event:
+    """What resuming is: back to doubt, or, where it was parked as accepted, back to waiting."""
+    return Event.OPERATOR_RESUMED if operation.doubt else Event.OPERATOR_RESUMED_WAITING
+
+
+def _resolve_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    if operation.state.ended:
+        return f"it has ended as {operation.state}; what is final is never overwritten"
+    if Event.OPERATOR_FOUND_SUCCESS not in TABLE[operation.state]:
+        return f"it is {_state_text(operation.state)}: it is still being carried, wait for its end"
+    if operation.attempt_under_way:
+        return "an attempt is under way and may still pay: wait for its end"
+    if policy is None:
+        return f"no policy of {operation.provider} can be read for it: put the policy back"
+    return None
+
+
+def _cancel_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    if not operation.state.in_doubt:
+        return f"it is {_state_text(operation.state)}: only what is in doubt is cancelled; what was paid is refunded"
+    if policy is None or policy.cancel is None:
+        return f"the policy of {operation.provider} knows no way to cancel {operation.operation}"
+    if policy.cancel.needs_reference and operation.reference is None:
+        return "it can only be cancelled by its reference at the provider, which is not known"
+    if operation.cancel_wanted or operation.cancel_sent:
+        return "a cancel is on its way or was sent already: inquire, to see what it came to"
+    if operation.attempt_under_way:
+        return "an attempt is under way: wait for its answer"
+    return None
+
+
+def _close_unavailable(operation: Operation, policy: Policy | None) -> str | None:
+    return None if operation.incident is not None else "it has no open incident"
+
+
+_UNAVAILABLE_REASONS: dict[OperatorAction, Callable[[Operation, Policy | None], str | None]] = {
+    OperatorAction.INQUIRE: _inquire_unavailable,
+    OperatorAction.PARK: _park_unavailable,
+    OperatorAction.RESUME: _resume_unavailable,
+    OperatorAction.RESOLVE: _resolve_unavailable,
+    OperatorAction.CANCEL: _cancel_unavailable,
+    OperatorAction.CLOSE_INCIDENT: _close_unavailable,
+}
+
+
+def _state_text(state: State) -> str:
+    return state.replace("_", " ")
+
+
+# --- incidents
+
+_UNDO = {
+    OperationKind.AUTHORIZATION: "void {it}, or refund it if it was captured",
+    OperationKind.SALE: "refund {it}",
+    OperationKind.CAPTURE: "refund {it}",
+    OperationKind.REFUND: "take the refund {it} back if it is still pending, else collect the amount anew",
+    OperationKind.VOID: "pay anew if the payment behind {it} is still wanted: a void cannot be undone",
+    OperationKind.PAYOUT: "recall the payout {it}",
+    OperationKind.NONE: "remove {it}",
+}
+
+
+def proposal_for(operation: Operation, twin: Operation | None = None) -> str | None:
+    """What a person should do about the open incident, in one sentence; None without one. `twin` is the other payment
+    of the intent, where there are two."""
+    if operation.incident is None:
+        return None
+    propose = _PROPOSALS.get(operation.incident, _compare)
+    return propose(operation, twin)
+
+
+def _payment_text(operation: Operation) -> str:
+    """The provider's thing, as its own pages name it: reference, amount, provider."""
+    name = operation.reference or f"what was made under key {operation.provider_key or operation.client_key}"
+    return f"{name} ({_amount(operation)}) at {operation.provider}"
+
+
+def _amount(operation: Operation) -> str:
+    return str(operation.money) if operation.money is not None else "amount not known"
+
+
+def _undo(operation: Operation) -> str:
+    return _UNDO[operation.kind].replace("{it}", _payment_text(operation))
+
+
+def _success_after_failure(operation: Operation, twin: Operation | None) -> str:
+    return f"It was told as failed and {operation.provider} shows it done: {_undo(operation)}."
+
+
+def _failure_after_success(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"It was told as succeeded and a later word denies it: check {_payment_text(operation)}, and if the money is "
+        "not there, hold the goods and let the customer pay again."
+    )
+
+
+def _doubt_after_failure(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"It was told as failed and an attempt may have gone through after all: look for {_payment_text(operation)}, "
+        f"and if it is there, {_undo(operation)}."
+    )
+
+
+def _two_references(operation: Operation, twin: Operation | None) -> str:
+    verb = {OperationKind.AUTHORIZATION: "void", OperationKind.SALE: "refund", OperationKind.CAPTURE: "refund"}.get(
+        operation.kind, "undo"
+    )
+    return (
+        f"{operation.provider} made two of one call: keep {_payment_text(operation)}, and {verb} the other, whose "
+        "reference the timeline shows."
+    )
+
+
+def _another_amount(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"Check amounts: {_amount(operation)} was asked for, and {_payment_text(operation)} shows another amount or "
+        "currency; refund or collect the difference."
+    )
+
+
+def _duplicate_success(operation: Operation, twin: Operation | None) -> str:
+    guard = operation.guard
+    intent = (
+        guard.label if guard is not None and guard.kind is GuardKind.INTENT and guard.label else "the same purchase"
+    )
+    first = f" by {_payment_text(twin)}" if twin is not None else ""
+    return f"Payment of {intent} was made twice, already{first}: {_undo(operation)}."
+
+
+def _both_keys_returned(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"Two calls were given the answer of {_payment_text(operation)}: ask their service whether two payments were "
+        "meant, and if so, make the second under Paywitness-Distinct."
+    )
+
+
+def _journal_rollback(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"The journal had forgotten {_payment_text(operation)}, and the same was started again: look for two payments "
+        f"at {operation.provider}, give one back if there are, and close the incident with what was found."
+    )
+
+
+def _compare(operation: Operation, twin: Operation | None) -> str:
+    return f"Compare {_payment_text(operation)} with the timeline, and close the incident with what was found."
+
+
+_PROPOSALS: dict[str, Callable[[Operation, Operation | None], str]] = {
+    IncidentKind.SUCCESS_AFTER_FAILURE: _success_after_failure,
+    IncidentKind.FAILURE_AFTER_SUCCESS: _failure_after_success,
+    IncidentKind.DOUBT_AFTER_FAILURE: _doubt_after_failure,
+    IncidentKind.TWO_REFERENCES: _two_references,
+    IncidentKind.ANOTHER_AMOUNT: _another_amount,
+    IncidentKind.DUPLICATE_SUCCESS: _duplicate_success,
+    IncidentKind.BOTH_KEYS_RETURNED: _both_keys_returned,
+    IncidentKind.JOURNAL_ROLLBACK: _journal_rollback,
+}

@@ -1,0 +1,271 @@
+"""Policies as plain values: parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
+
+A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged
+in. The priority rules stand here too: a priority says which call waits and whose retry is refused first, never
+whether a payment may be made. `policy diff` prints the field names of these classes: a renamed field is a changed
+output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from paywitness.core.bodies.tree import Encoding, Tree
+from paywitness.core.budget import BudgetRules
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CircuitRules
+from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
+from paywitness.core.contract import FieldRef, OperationKind, ProviderContract
+from paywitness.core.inquiry import Cancel, Inquiry
+from paywitness.core.money import Money, Unit, read_money
+from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.result import ResultClass
+from paywitness.core.retry import RetryRule
+from paywitness.core.template import Template
+from paywitness.core.webhook_event import WebhookRules
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRule:
+    """One row of `priority`. Every condition given must hold; a row without any takes every call."""
+
+    priority: Priority  # `as`
+    when: Expression | None = None  # over the request's body
+    above: Money | None = None
+    below: Money | None = None
+
+    def applies(self, tree: Tree, money: Money | None) -> bool:
+        return (
+            (self.above is None or _is_more(money, self.above))
+            and (self.below is None or _is_less(money, self.below))
+            and (self.when is None or truthy(self.when, tree))
+        )
+
+
+def priority_of(
+    caller_priority: Priority | None, rules: tuple[PriorityRule, ...], tree: Tree, money: Money | None
+) -> Priority:
+    """The caller's own word, else the first row that applies, else high.
+
+    A service that says nothing has one kind of payments, and nothing of it is worth less.
+    """
+    if caller_priority is not None:
+        return caller_priority
+    for rule in rules:
+        if rule.applies(tree, money):
+            return rule.priority
+    return Priority.HIGH
+
+
+# Amounts of two currencies do not compare, and an amount that is not known is neither more nor less.
+
+
+def _is_more(money: Money | None, bound: Money) -> bool:
+    return money is not None and money.currency == bound.currency and money.minor_units > bound.minor_units
+
+
+def _is_less(money: Money | None, bound: Money) -> bool:
+    return money is not None and money.currency == bound.currency and money.minor_units < bound.minor_units
+
+
+# --- policy
+
+
+class UnmatchedCalls(StrEnum):
+    FORWARD = "forward"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and a path template: `POST /v1/charges/{charge}/refunds`."""
+
+    method: str
+    segments: tuple[str, ...]  # "{name}" segments match any one non-empty segment
+    literal: bool = field(init=False, compare=False, repr=False)  # no segment is a name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "literal", not any(template.startswith("{") for template in self.segments))
+
+    def match(self, method: str, segments: tuple[str, ...]) -> dict[str, str] | None:
+        """The template's parameters, or None where the path is another one."""
+        if method != self.method or len(segments) != len(self.segments):
+            return None
+        if self.literal:
+            return {} if segments == self.segments else None
+        parameters: dict[str, str] = {}
+        for template, segment in zip(self.segments, segments, strict=True):
+            if template.startswith("{"):
+                if not segment:
+                    return None
+                parameters[template[1:-1]] = segment
+            elif template != segment:
+                return None
+        return parameters
+
+    def __str__(self) -> str:
+        return f"{self.method} /{'/'.join(self.segments)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AmountField:
+    """Where the request carries its amount. `absent_is_full`: no amount means all of it (captures, refunds)."""
+
+    at: Expression
+    unit: Unit = Unit.MINOR
+    absent_is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    connect_s: float = 2.0
+    tls_s: float = 3.0
+    write_s: float = 5.0
+    first_byte_s: float = 5.0
+    body_idle_s: float = 10.0
+    deadline_s: float = 20.0  # bounds the caller's wait, never an attempt
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionRules:
+    """How doubt is resolved after the caller has left."""
+
+    settle_s: float = 600.0
+    resend_for_s: float = 120.0
+    schedule_s: tuple[float, ...] = (2.0, 10.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+    action_expires_s: float = 86400.0  # a customer who has not acted by then is asked about once, and set aside
+
+
+class FallbackCause(StrEnum):
+    NOT_SENT = "not_sent"
+    RATE_LIMITED = "rate_limited"
+    CIRCUIT_OPEN = "circuit_open"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Another route that speaks the same API, and for which ends without effect it is taken."""
+
+    to: str  # a provider of the book
+    when: frozenset[FallbackCause]
+    after: int | None = None  # so many tries without effect in a row; None: when no try is left
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth2:
+    """Client credentials, exchanged for a token at the provider. Secrets are named here, never held."""
+
+    method: str
+    path: str
+    client_id: str  # name of an environment variable, as is the next
+    client_secret: str
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCredentials:
+    """What background calls use when the caller's own credentials no longer do. Names of environment variables."""
+
+    headers: tuple[tuple[str, str], ...] = ()  # header, variable
+    oauth2: OAuth2 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTrust:
+    """How a provider is reached and known, and we to it. Paths of PEM files, empty where there is none to name."""
+
+    roots: str = ""  # those that may vouch for it; empty: the system's
+    certificate: str = ""  # ours, where it wants to see one
+    key: str = ""  # of that; empty: in the same file
+    private: bool = False  # its name may lead to a private address
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Our choices for one operation of one provider, within what its contract allows."""
+
+    provider: str
+    operation: str
+    kind: OperationKind
+    routes: tuple[Route, ...]
+    contract: ProviderContract
+    classify: ClassifyRules
+    revision: str  # content hash of the provider's policy; the journal keeps the content under it
+    upstream: str
+    trust: UpstreamTrust = UpstreamTrust()
+    encoding: Encoding = Encoding.JSON
+    where: Expression | None = None
+    account: tuple[FieldRef, ...] = ()
+    take_from: tuple[FieldRef, ...] = ()
+    key_required: bool = False
+    names: tuple[str, str] = ("", "")  # provider and operation as keys know them (`formerly:`), else their own names
+    stamp: FieldRef | None = None
+    ignore: tuple[str, ...] = ()
+    never_store: tuple[str, ...] = ()
+    amount: AmountField | None = None
+    currency: Expression | None = None
+    intent: Expression | None = None
+    target: FieldRef | None = None
+    merchant: str = ""
+    after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG
+    during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG
+    timeouts: Timeouts = Timeouts()
+    retry: Mapping[ResultClass, RetryRule] = field(default_factory=dict)
+    retry_default: RetryRule = RetryRule()
+    resolve: ResolutionRules = ResolutionRules()
+    problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} in its texts
+    give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own answers where a repeat cannot help
+    headers: tuple[tuple[str, str], ...] = ()  # request headers that the policy forces
+    inquiries: tuple[Inquiry, ...] = ()  # ways to ask what became of it, in the order to try them
+    cancel: Cancel | None = None
+    as_response: Expression | None = None  # how what an inquiry or event showed answers a repeat
+    dashboard: Template | None = None  # a link to the provider's own page about it
+    fallbacks: tuple[Fallback, ...] = ()
+    credentials: BackgroundCredentials | None = None
+    observe: bool = False
+    budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
+    priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
+
+    def retry_rule(self, result_class: ResultClass) -> RetryRule:
+        return self.retry.get(result_class, self.retry_default)
+
+    def money_in(self, tree: Tree) -> Money | None:
+        """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
+        if self.amount is None or self.currency is None:
+            return None
+        amount, currency = evaluate(self.amount.at, tree), evaluate(self.currency, tree)
+        return None if amount is None or currency is None else read_money(amount, currency, self.amount.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One policy file: a provider's address and its operations."""
+
+    name: str
+    upstream: str
+    hosts: tuple[str, ...]
+    revision: str
+    content: str  # the file as it was read, kept in the journal under its revision
+    source: str  # the file's path, for messages
+    policies: tuple[Policy, ...]
+    unmatched: UnmatchedCalls = UnmatchedCalls.FORWARD
+    listen: str | None = None
+    timeouts: Timeouts = Timeouts()
+    problem: Mapping[str, Any] | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what must not change under a journal
+    identity_change_accepted: bool = False
+    webhook_rules: WebhookRules | None = None  # how the provider's webhooks are checked, read and matched
+    account: tuple[FieldRef, ...] = ()
+    key_name: str = ""  # the provider's name as keys know it
+    circuit: CircuitRules = CircuitRules()
+    trust: UpstreamTrust = UpstreamTrust()
+    observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether what was asked of it may have been made by another route."""
+        return any(policy.fallbacks for policy in self.policies)

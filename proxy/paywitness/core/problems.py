@@ -1,0 +1,107 @@
+"""The body of an answer of ours: RFC 9457's members, with the provider's error shape among them.
+
+A client that reads XML gets XML where the shape has a root: our members stand inside it, beside the provider's. For all
+others it is problem+json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from paywitness.core.bodies.xml import encode_xml
+from paywitness.core.errors import BodyError
+from paywitness.core.record import record
+
+_PROBLEM_JSON = b"application/problem+json"
+_PROBLEM_XML = b"application/xml"
+
+
+def problem_body(members: dict[str, Any], shape: Mapping[str, Any], detail: str, *, xml: bool) -> tuple[bytes, bytes]:
+    """The body and its media type. What is ours is never replaced by the shape's."""
+    filled = {name: _with_detail(value, detail) for name, value in shape.items()}
+    if xml and len(filled) == 1:
+        [(root, children)] = filled.items()
+        if isinstance(children, dict):
+            try:
+                return encode_xml({root: children | members}), _PROBLEM_XML
+            except BodyError:
+                pass  # a text that cannot stand in XML: it is still told
+    # Escaped: a text from outside may hold halves of characters.
+    return json.dumps(
+        members | {name: filled[name] for name in filled if name not in members}, default=str
+    ).encode(), _PROBLEM_JSON
+
+
+def _with_detail(value: Any, detail: str) -> Any:
+    """The provider's error shape with our detail in its texts."""
+    if isinstance(value, str):
+        return value.replace("{detail}", detail)
+    if isinstance(value, Mapping):
+        return {key: _with_detail(item, detail) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_detail(item, detail) for item in value]
+    return value
+
+
+PROBLEM_TYPE_PREFIX = "urn:paywitness:problem:"
+
+
+class Problem(StrEnum):
+    """Our own answers. The value is the last part of the problem's `type`; it, not the status code, is the meaning."""
+
+    UNKNOWN = "unknown"
+    NOT_SENT = "not-sent"
+    JOURNAL_UNAVAILABLE = "journal-unavailable"
+    IN_FLIGHT = "in-flight"
+    GUARDED = "guarded"
+    CLOSED_WITHOUT_RESPONSE = "closed-without-response"
+    KEY_EXPIRED = "key-expired"
+    KEY_REUSED = "key-reused"
+    KEY_REQUIRED = "key-required"
+    KEY_INVALID = "key-invalid"
+    CREDENTIAL_NOT_RECOGNISED = "credential-not-recognised"
+    BODY_UNREADABLE = "body-unreadable"
+    TOO_LARGE = "too-large"
+    TOO_SLOW = "too-slow"
+    MALFORMED = "malformed"
+    PROVIDER_NOT_ALLOWED = "provider-not-allowed"
+    PATH_NOT_ALLOWED = "path-not-allowed"
+    OPERATION_NOT_ALLOWED = "operation-not-allowed"
+    NOT_FOUND = "not-found"
+    DRAINING = "draining"
+    FORWARD_FAILED = "forward-failed"
+
+
+@record
+class ProblemDefinition:
+    status_code: int
+    title: str
+    repeat_helps: bool  # whether the same call again, under the same key, can come to another answer
+
+
+PROBLEMS: dict[Problem, ProblemDefinition] = {
+    Problem.UNKNOWN: ProblemDefinition(504, "The outcome of this payment is unknown", True),
+    Problem.NOT_SENT: ProblemDefinition(503, "Nothing was sent, and nothing will be", True),
+    Problem.JOURNAL_UNAVAILABLE: ProblemDefinition(504, "The journal did not answer", True),
+    Problem.IN_FLIGHT: ProblemDefinition(409, "The same call is still under way", True),
+    Problem.GUARDED: ProblemDefinition(409, "Another operation on the same money is open", True),
+    Problem.CLOSED_WITHOUT_RESPONSE: ProblemDefinition(409, "The operation ended without a response to replay", False),
+    Problem.KEY_EXPIRED: ProblemDefinition(410, "The key belongs to an operation that has expired", False),
+    Problem.KEY_REUSED: ProblemDefinition(422, "The key was used with another payload", False),
+    Problem.KEY_REQUIRED: ProblemDefinition(400, "A key is required", False),
+    Problem.KEY_INVALID: ProblemDefinition(400, "The key cannot be used", False),
+    Problem.CREDENTIAL_NOT_RECOGNISED: ProblemDefinition(403, "This credential may not see the answer", False),
+    Problem.BODY_UNREADABLE: ProblemDefinition(400, "The body cannot be read", False),
+    Problem.TOO_LARGE: ProblemDefinition(413, "The request is too large", False),
+    Problem.TOO_SLOW: ProblemDefinition(408, "The request did not arrive in time", True),
+    Problem.MALFORMED: ProblemDefinition(400, "The request is malformed", False),
+    Problem.PROVIDER_NOT_ALLOWED: ProblemDefinition(403, "No policy names this provider", False),
+    Problem.PATH_NOT_ALLOWED: ProblemDefinition(403, "This path is not allowed", False),
+    Problem.OPERATION_NOT_ALLOWED: ProblemDefinition(403, "No operation of the policy matches this call", False),
+    Problem.NOT_FOUND: ProblemDefinition(404, "There is no such thing here", False),
+    Problem.DRAINING: ProblemDefinition(503, "This sidecar is shutting down", True),
+    Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
+}

@@ -1,0 +1,337 @@
+"""Replies: what a caller is told. Either the provider's own response, untouched, or a problem of ours (RFC 9457).
+
+Two replies carry promises. 503: nothing was sent and nothing will be. 504: the outcome is unknown; the same key may
+be repeated, another payment must not be made. A provider's doubtful 502 or 503 therefore never passes for ours: it
+leaves as 504. `LimitInfo` tells a caller which limit refused its call or its retry. The problem types are in
+`problems`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paywitness.core.call import Headers
+from paywitness.core.claim import Tombstone
+from paywitness.core.evidence import Response
+from paywitness.core.http_headers import end_to_end_pairs
+from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.problems import PROBLEM_TYPE_PREFIX, PROBLEMS, Problem, problem_body
+from paywitness.core.record import record
+from paywitness.core.result import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
+
+
+@record
+class Reply:
+    status_code: int
+    headers: Headers
+    body: bytes
+    outcome: Outcome
+    problem: Problem | None = None  # set where the answer is ours
+    operation_id: str | None = None
+    replayed: bool = False
+
+
+@record
+class ErrorShape:
+    """How a provider's SDK expects errors: an extension of our problem, and headers that tell it not to try again."""
+
+    members: Mapping[str, Any] | None = None
+    give_up_headers: tuple[tuple[str, str], ...] = ()
+    xml: bool = False  # whether the client reads XML
+
+
+NO_SHAPE = ErrorShape()
+
+
+def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
+    """The provider's response, status and bytes untouched, with what we know beside it."""
+    theirs = [pair for name, pair in end_to_end_pairs(response.headers) if not name.startswith(b"paywitness-")]
+    outcome = operation.outcome
+    headers = (*theirs, *_operation_headers(operation, outcome, replayed=replayed))
+    return Reply(response.status_code, headers, response.body, outcome, None, operation.id, replayed)
+
+
+def reply_for(
+    operation: Operation, response: Response | None, classification: Classification, shape: ErrorShape = NO_SHAPE
+) -> Reply:
+    """The answer to the call whose last attempt brought this response, or none, and was read so."""
+    if operation.incident is not None:
+        return unknown_reply(
+            operation, shape, sent=operation.attempts > 0
+        )  # whatever came last, something contradicts it
+    if response is not None and _may_pass_on(operation, response, classification):
+        return pass_through(operation, response)
+    if operation.state is State.FAILED:
+        if operation.outcome is Outcome.NOT_SENT or operation.key_released:
+            return problem_reply(
+                Problem.NOT_SENT, _not_sent_detail(operation), operation=operation, shape=shape, sent=False
+            )
+        return closed_reply(operation, shape, sent=True)
+    if operation.state.ended or operation.state in {State.PENDING, State.REQUIRES_ACTION}:
+        return closed_reply(operation, shape, sent=True)
+    return unknown_reply(operation, shape, sent=True)
+
+
+def response_matches_state(operation: Operation, classification: Classification) -> bool:
+    """Whether an answer that was read so is the answer of the operation as it stands, to be passed on and kept for
+    replay. A refused or declined re-send is not, where an inquiry or event has shown that the payment was made."""
+    match operation.state:
+        case State.SUCCEEDED:
+            return classification.result_class is ResultClass.SUCCEEDED and classification.effect is Effect.DONE
+        case State.PENDING:
+            return classification.result_class is ResultClass.PENDING and classification.effect is not Effect.POSSIBLE
+        case State.REQUIRES_ACTION:
+            return classification.result_class is ResultClass.REQUIRES_ACTION and classification.effect is Effect.NONE
+        case State.FAILED:
+            return classification.effect is Effect.NONE and classification.result_class is operation.result_class
+        case _:
+            return False
+
+
+def _may_pass_on(operation: Operation, response: Response, classification: Classification) -> bool:
+    if not operation.state.in_doubt:
+        return response_matches_state(operation, classification)
+    if operation.attempts > 1:
+        return False  # a later attempt's answer does not speak for the first
+    if 200 <= response.status_code < 300:
+        # A success nobody recognised may be passed on if it could be read and fits what was asked for.
+        return not classification.lost and classification.rule != DOES_NOT_FIT
+    return response.status_code not in {502, 503, 504}
+
+
+def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
+    """504: what became of the money is not known."""
+    if not detail and operation.incident is not None:
+        detail = f"Evidence about this payment contradicts itself (incident: {operation.incident}). A person must look."
+    if not detail and operation.state is State.REQUIRES_REVIEW:
+        detail = (
+            "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+        )
+    detail = detail or (
+        "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
+        "Do not make another payment."
+    )
+    return problem_reply(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent)
+
+
+def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = False) -> Reply:
+    """409: it has ended, but there is no response to give."""
+    reference = f" The provider knows it as {operation.reference}." if operation.reference else ""
+    detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
+    if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED:
+        detail = f"The payment was made and given back since: it was voided or reversed.{reference}"
+    return problem_reply(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
+
+
+def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
+    """409: another operation holds the same money. It is named, so that the caller can ask about that one."""
+    what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
+    if holder.state is State.SUCCEEDED:
+        detail = (
+            f"The {what} was paid by operation {holder.id} at {holder.provider}. Nothing was sent by this call. If "
+            "another payment of it is meant, say why in Paywitness-Distinct."
+        )
+    else:
+        detail = (
+            f"Operation {holder.id} at {holder.provider} on the same {what} is {holder.outcome}. Nothing was sent by "
+            "this call. Wait for that one; it is not safe to pay again."
+        )
+    return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False)
+
+
+def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
+    """410: the key was used long ago; what is left of it says how that ended."""
+    detail = "This key belongs to an operation that ended long ago. It will not be executed again."
+    if tombstone is not None:
+        known = f", known to the provider as {tombstone.reference}" if tombstone.reference else ""
+        detail = f"{detail} It was {tombstone.operation_id}, which is {tombstone.outcome}{known}."
+    return problem_reply(Problem.KEY_EXPIRED, detail, shape=shape, provider=provider)
+
+
+def _not_sent_detail(operation: Operation) -> str:
+    cause = (operation.result_class or ResultClass.NETWORK_CONNECT_FAILURE).replace("_", " ")
+    tries = f"{operation.attempts} {'try' if operation.attempts == 1 else 'tries'}"
+    if operation.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}:
+        return f"The provider was not reached after {tries} ({cause}). It is safe to try again, or elsewhere."
+    return f"The provider did not execute it after {tries} ({cause}). It is safe to try again, or elsewhere."
+
+
+def problem_reply(
+    kind: Problem,
+    detail: str,
+    *,
+    operation: Operation | None = None,
+    shape: ErrorShape = NO_SHAPE,
+    sent: bool = False,
+    retry_after_s: int | None = None,
+    provider: str = "",
+) -> Reply:
+    """An answer of our own: what happened, what it means for the money, what to do next."""
+    facts = PROBLEMS[kind]
+    outcome = _outcome_of(kind, operation)
+    members: dict[str, Any] = {
+        "type": PROBLEM_TYPE_PREFIX + kind,
+        "title": facts.title,
+        "status": facts.status_code,
+        "detail": detail,
+        "outcome": outcome,
+        "sent": sent,
+        "side_effect_may_exist": _effect_may_exist(kind, operation),
+        "advice": _advice(kind, operation),
+    }
+    if operation is not None:
+        members["instance"] = f"/paywitness/operations/{operation.id}"
+        members["operation"] = operation.id
+        if operation.due_at is not None and not operation.state.ended:
+            members["next_check_at"] = operation.due_at
+    body, media_type = problem_body(members, shape.members or {}, detail, xml=shape.xml)
+    headers: list[tuple[bytes, bytes]] = [(b"Content-Type", media_type)]
+    if facts.status_code in {409, 503}:
+        headers.append((b"Retry-After", str(retry_after_s if retry_after_s is not None else 1).encode()))
+    in_review = operation is not None and operation.state is State.REQUIRES_REVIEW
+    if not facts.repeat_helps or in_review:
+        headers.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in shape.give_up_headers)
+    if operation is not None:
+        headers.extend(_operation_headers(operation, outcome, replayed=False))
+    else:
+        headers.append((b"Paywitness-Outcome", outcome.encode()))
+        if provider.isascii() and provider.isprintable() and provider:  # it may be a caller's text: no line breaks
+            headers.append((b"Paywitness-Provider", provider.encode()))
+    named = operation.id if operation is not None else None
+    return Reply(facts.status_code, tuple(headers), body, outcome, kind, named)
+
+
+def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
+    if kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE}:
+        return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
+    if operation is not None:
+        return operation.outcome
+    return Outcome.NOT_SENT if kind in {Problem.NOT_SENT, Problem.DRAINING} else Outcome.NONE
+
+
+def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
+    if operation is None:
+        return kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED}
+    return operation.state not in {State.PREPARED, State.BACKOFF, State.FAILED} or operation.incident is not None
+
+
+def _advice(kind: Problem, operation: Operation | None) -> Advice:
+    if kind is Problem.KEY_REUSED:
+        return Advice.CONTACT_SUPPORT
+    if operation is None:
+        waits = {Problem.NOT_SENT, Problem.DRAINING, Problem.TOO_SLOW}
+        doubts = {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED, Problem.FORWARD_FAILED}
+        if kind in waits:
+            return Advice.TRY_AGAIN_LATER
+        return Advice.DO_NOT_PAY_AGAIN if kind in doubts else Advice.CONTACT_SUPPORT
+    return advice_for(operation)
+
+
+def advice_for(operation: Operation) -> Advice:
+    """What the end customer may be told about the operation as it stands."""
+    if operation.incident is not None:
+        return Advice.DO_NOT_PAY_AGAIN
+    if operation.state is State.FAILED:
+        return ADVICE[operation.result_class] if operation.result_class is not None else Advice.TRY_AGAIN_LATER
+    if operation.state is State.REQUIRES_ACTION:
+        return Advice.AUTHENTICATE
+    if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED:
+        return ADVICE[ResultClass.REVERSED]
+    return Advice.DO_NOT_PAY_AGAIN
+
+
+def operation_summary(operation: Operation) -> dict[str, Any]:
+    """What a caller may know of an operation: what became of the money, and what to do next. No payload."""
+    return {
+        "operation": operation.id,
+        "provider": operation.provider,
+        "name": operation.operation,
+        "kind": operation.kind,
+        "outcome": operation.outcome,
+        "state": operation.state,
+        "attempts": operation.attempts,
+        "in_doubt": sorted(operation.doubt),
+        "side_effect_may_exist": _effect_may_exist(Problem.UNKNOWN, operation),
+        "advice": advice_for(operation),
+        "because": operation.because,
+        "reading": operation.result_class,
+        "reference": operation.reference,
+        "amount": str(operation.money.major) if operation.money is not None else None,
+        "currency": operation.money.currency if operation.money is not None else None,
+        "incident": operation.incident,
+        "created_at": operation.created_at,
+        "updated_at": operation.updated_at,
+        "next_check_at": operation.due_at if not operation.state.ended else None,
+    }
+
+
+def operation_reply(operation: Operation) -> Reply:
+    """An operation, told to whoever asks for it by its id."""
+    body = json.dumps(operation_summary(operation)).encode()
+    headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", operation.outcome.encode()))
+    return Reply(200, headers, body, operation.outcome)
+
+
+def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool) -> Headers:
+    pairs = [
+        (b"Paywitness-Operation", operation.id.encode("latin-1")),
+        (b"Paywitness-Outcome", outcome.encode()),
+        (b"Paywitness-Attempts", b"%d" % operation.attempts),
+        (b"Paywitness-Provider", operation.provider.encode("latin-1")),
+    ]
+    if operation.because:
+        pairs.append((b"Paywitness-Because", operation.because.encode("latin-1")))
+    pairs.append((b"Paywitness-Advice", advice_for(operation).encode()))
+    key = operation.client_key
+    if key and key.isascii() and key.isprintable():
+        pairs.append((b"Paywitness-Key", key.encode("ascii")))
+    if replayed:
+        pairs.append((b"Paywitness-Replayed", b"true"))
+    return tuple(pairs)
+
+
+# --- limited
+
+_LIMITED_BY_HEADER = b"Paywitness-Limited-By"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """What held this call, or another try of it, back: a name from our code, and of a retry budget the scope."""
+
+    by: str
+    retry_after_s: float
+    scope: str = ""
+    remaining: float | None = None
+
+    def __str__(self) -> str:
+        words = [self.by]
+        if self.scope:
+            words.append(f"scope={self.scope}")
+        if self.remaining is not None:
+            words.append(f"remaining={max(0.0, self.remaining):.1f}")
+        return "; ".join((*words, f"retry-after={self.retry_after_s:.1f}"))
+
+
+def with_limit_info(reply: Reply, limit_info: LimitInfo) -> Reply:
+    """The reply, with what held it back: in a header, and in the members of a problem of ours."""
+    other_headers = tuple(
+        pair for pair in reply.headers if pair[0] != _LIMITED_BY_HEADER
+    )  # a repeat may have been told the first's answer
+    headers = (*other_headers, (_LIMITED_BY_HEADER, str(limit_info).encode()))
+    if reply.problem is None:
+        return replace(reply, headers=headers)
+    if not limit_info.scope:  # a budget holds our own retries back; the caller's next call asks none
+        seconds = str(max(1, math.ceil(limit_info.retry_after_s))).encode()
+        headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
+    if (b"Content-Type", b"application/problem+json") not in headers:
+        return replace(reply, headers=headers)  # a client of XML has the header
+    members = {"by": limit_info.by, "retry_after_s": round(limit_info.retry_after_s, 1)}
+    if limit_info.scope:
+        members |= {"scope": limit_info.scope, "remaining": round(max(0.0, limit_info.remaining or 0.0), 1)}
+    body = json.dumps({**json.loads(reply.body), "limited_by": members}).encode()
+    return replace(reply, headers=headers, body=body)

@@ -1,0 +1,97 @@
+"""Retry timing: how long to wait before the next attempt. Pure: the random draw comes in as a number in [0, 1).
+
+Backoff with jitter, and the provider's own wish, which is never shortened: its Retry-After as delta-seconds or as a
+date relative to the response's Date; else, on a 429, its X-RateLimit-Reset as seconds since 1970 (as Square's
+clients read it). Anything else is not guessed at. Whether to retry at all is `decide`; how many retries the fleet
+may make is `budget`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+from paywitness.core.evidence import Response
+
+_DOUBLINGS_MAX = 30  # 2**30 times any base is beyond every cap; more would only overflow
+_RETRY_AFTER_SPREAD = 0.2  # a provider's Retry-After is stretched by up to a fifth, never shortened
+
+
+class Jitter(StrEnum):
+    FULL = "full"
+    EQUAL = "equal"
+    DECORRELATED = "decorrelated"
+    PROPORTIONAL = "proportional"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How often and how far apart. `attempts` counts tries, not retries."""
+
+    attempts: int = 3
+    jitter: Jitter = Jitter.FULL
+    base_s: float = 0.1
+    cap_s: float = 5.0
+
+
+def backoff_delay_s(rule: RetryRule, tries: int, draw: float, previous_s: float = 0.0) -> float:
+    """Wait after the given number of tries (1 after the first). Never above the cap, proportional's +20% aside."""
+    step = min(rule.cap_s, rule.base_s * 2.0 ** min(max(tries, 1) - 1, _DOUBLINGS_MAX))
+    match rule.jitter:
+        case Jitter.FULL:
+            return draw * step
+        case Jitter.EQUAL:
+            return step / 2 + draw * step / 2
+        case Jitter.DECORRELATED:
+            upper = max(rule.base_s, 3 * (previous_s or rule.base_s))
+            return min(rule.cap_s, rule.base_s + draw * (upper - rule.base_s))
+        case Jitter.PROPORTIONAL:
+            return step * (0.8 + 0.4 * draw)
+
+
+def at_least_retry_after_s(wait_s: float, retry_after_s: float | None, draw: float) -> float:
+    """A wait that honours the provider's Retry-After: spread a little past it, never before it."""
+    if retry_after_s is None:
+        return wait_s
+    return max(wait_s, retry_after_s * (1 + _RETRY_AFTER_SPREAD * draw))
+
+
+# --- retry after
+
+_A_DAY_S = 86400.0  # further ahead than that is no limit's reset
+
+
+def retry_after_of(response: Response | None, now: float) -> float | None:
+    """How long the provider asks us to wait, or None where it does not say or says nonsense."""
+    if response is None:
+        return None
+    text = response.header("Retry-After")
+    if text is None:
+        return _until_reset_s(response, now) if response.status_code == 429 else None
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)  # however many digits: too long to wait for is not the same as nothing said
+    until = _http_date(text)
+    if until is None:
+        return None
+    # Measured from the provider's own clock where it shows one: ours may be off.
+    since = _http_date(response.header("Date") or "") or now
+    return until - since if until > since else None
+
+
+def _until_reset_s(response: Response, now: float) -> float | None:
+    text = (response.header("X-RateLimit-Reset") or "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 11):
+        return None
+    left_s = float(text) - (_http_date(response.header("Date") or "") or now)
+    return left_s if 0.0 < left_s <= _A_DAY_S else None
+
+
+def _http_date(text: str) -> float | None:
+    try:
+        parsed: datetime = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):  # the last: a time zone of twenty digits
+        return None
+    return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()

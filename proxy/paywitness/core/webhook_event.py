@@ -1,0 +1,109 @@
+"""Notices: what a provider tells us unasked, by a webhook. How one is read, and which operation it can be about. Pure.
+
+Checking the signature belongs to `schemes`, keeping and applying to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.call import Headers
+from paywitness.core.classify import Expression, ResponseRule, evaluate
+
+EVENT_ID_LENGTH_MAX = 255
+EVENTS_MAX = 500  # of one delivery
+
+
+class MatchKey(StrEnum):
+    """By what a notice names its operation, where it does."""
+
+    OPERATION_ID = "operation_id"
+    PROVIDER_KEY = "provider_key"
+    CLIENT_KEY = "client_key"
+    REFERENCE = "reference"
+    INTENT = "intent"
+
+
+@dataclass(frozen=True, slots=True)
+class EventIdHeader:
+    """A part of an event's id that stands in a header of its delivery."""
+
+    name: str
+
+    def value_in(self, headers: Headers) -> str | None:
+        """None where it is absent, or came more than once."""
+        wanted = self.name.lower().encode("latin-1")
+        values = [value for key, value in headers if key.lower() == wanted]
+        return text_of(values[0].decode("latin-1").strip()) if len(values) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRules:
+    """One provider's `webhook` block."""
+
+    scheme: str
+    options: Mapping[str, str]
+    secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
+    event_id: tuple[Expression | EventIdHeader, ...]  # joined where there are several
+    find: tuple[tuple[MatchKey, Expression], ...]  # over the event, in the order to try them
+    tolerance_s: float = 300.0
+    events: Expression | None = None  # the events of a delivery; None: it is one
+    at: Expression | None = None  # the object in the event; None: the event itself
+    answers: Mapping[str, tuple[ResponseRule, ...]] = field(default_factory=dict)  # by object name
+    answer: str | None = None
+    answer_by: Expression | None = None
+    read: tuple[ResponseRule, ...] = ()  # over the event itself, before the object's rows
+    account: Expression | None = None  # where an event names the account it is about
+    reply: str = ""  # what the provider wants to hear
+    refuse_with: int = 401  # the status for a delivery that is not genuine
+    relay: str | None = None  # the service's own webhook address: told again, at least once
+    hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEvent:
+    """One event of a delivery, as far as it can be told without knowing its operation."""
+
+    event_id: str
+    payload: Tree
+    match_values: tuple[tuple[MatchKey, str], ...]
+    account: str | None  # what the event itself says
+
+
+def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) -> tuple[WebhookEvent, ...]:
+    """The events of a delivery that can be named. An event without an id cannot be told from its own repetition."""
+    found = evaluate(rules.events, tree) if rules.events is not None else [tree]
+    events = found if isinstance(found, list) else [found]
+    webhook_events = []
+    for event in events[:EVENTS_MAX]:
+        parts = [
+            part.value_in(headers) if isinstance(part, EventIdHeader) else text_of(evaluate(part, event))
+            for part in rules.event_id
+        ]
+        if not parts or any(part is None for part in parts):
+            continue
+        event_id = ":".join(part for part in parts if part is not None)
+        if len(event_id) > EVENT_ID_LENGTH_MAX:
+            continue
+        named = ((match_key, text_of(evaluate(expression, event))) for match_key, expression in rules.find)
+        names = tuple((match_key, value) for match_key, value in named if value is not None)
+        account = text_of(evaluate(rules.account, event)) if rules.account is not None else None
+        webhook_events.append(WebhookEvent(event_id, event, names, account))
+    return tuple(webhook_events)
+
+
+def object_and_rules(rules: WebhookRules, event: Tree) -> tuple[Tree, tuple[ResponseRule, ...]]:
+    """The provider's object in an event, and the rows that read it."""
+    provider_object = evaluate(rules.at, event) if rules.at is not None else event
+    name = text_of(evaluate(rules.answer_by, event)) if rules.answer_by is not None else rules.answer
+    return provider_object, rules.answers.get(name, ()) if name is not None else ()
+
+
+def text_of(value: Tree) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value)
+    return text if 0 < len(text) <= EVENT_ID_LENGTH_MAX and text.isprintable() else None

@@ -1,0 +1,301 @@
+"""Settling an attempt: what it showed is concluded, the next step decided, both written down. Durable when it returns.
+
+The journal not taking it, a spool of our own does. What our limits say is asked here, before the record: a retry that
+the budget refuses is decided against as one that has no tries left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paywitness.clock import Clock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
+from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
+from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
+from paywitness.core.operation import AttemptSummary, Lease, Operation, State
+from paywitness.core.policy import Policy
+from paywitness.core.record import record
+from paywitness.core.reply import response_matches_state
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
+from paywitness.engine.calls.context import (
+    CallContext,
+    attempt_summary,
+    decision_context_of,
+    releases_key,
+    result_releases_key,
+)
+from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.stored_messages import seal_response
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
+from paywitness.journal.base import OperationChange
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import AttemptFinished, EvidenceKind, transition_events
+
+
+class EvidenceSpool(Protocol):
+    """Takes evidence that the journal could not."""
+
+    async def put(
+        self,
+        operation: Operation,
+        attempt: AttemptSummary,
+        response: Response | None,
+        *,
+        no_bytes_after_at: float | None,
+        undelivered: bool,
+    ) -> bool:
+        """Whether it is durable."""
+        ...
+
+
+@record
+class _FinishedAttempt:
+    """An attempt that has ended."""
+
+    call_context: CallContext
+    policy: Policy
+    evidence: Evidence
+    attempt: AttemptSummary
+    wait_s: float  # before another one, should there be one
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecorder:
+    journal_writer: JournalWriter
+    leases: Leases
+    retry_budget: RetryBudget
+    vault: Vault
+    clock: Clock
+    randomness: Randomness
+    telemetry: Telemetry
+    waiters: OperationWaiters
+    late_evidence: LateEvidenceRecorder
+    spool: EvidenceSpool
+
+    async def conclude_attempt(
+        self,
+        call_context: CallContext,
+        operation: Operation,
+        policy: Policy,
+        evidence: Evidence,
+        classification: Classification,
+    ) -> tuple[Operation, Decision]:
+        """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
+        attempt = attempt_summary(operation.attempts, evidence, classification)
+        finished = _FinishedAttempt(
+            call_context,
+            policy,
+            evidence,
+            attempt,
+            self._backoff_s(call_context, policy, classification, evidence.response),
+        )
+        call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN
+        decided: Decision
+        before = operation
+
+        allowed = True
+        first = self._decide(operation, finished, budget_allows=True)
+        judged: tuple[Operation, tuple[Event, ...], Decision] | None = first
+        if first[2].action is Action.RETRY_SAME_OPERATION:
+            allowed = await self.retry_budget.acquire(call_context, operation, policy, classification)
+            judged = None  # time has passed
+
+        def change_from(current: Operation) -> OperationChange:
+            nonlocal decided, before, judged
+            before = current
+            following, events, decided = judged or self._decide(current, finished, budget_allows=allowed)
+            judged = None  # a second step is taken from where somebody else has left it
+            if not following.state.ended:
+                following, more = self._apply_decision(following, decided, policy, call_context)
+                events += more
+            executed = classification.executed
+            # A lease that somebody else has taken since is not ours to lengthen.
+            lease_s = self.leases.lease_s if _is_held_by(following, call_context) else None
+            return OperationChange(
+                following,
+                events,
+                call_context.source,
+                attempt,
+                decided.action,
+                decided.because,
+                decided.delay_s,
+                "",  # no note
+                lease_s,
+                self._sealed_response(following, classification, evidence.response),
+                following.state.ended,  # the request is erased
+                executed,
+                self.journal_writer.credential_to_store(call_context) if executed else None,
+                None,  # nothing was found outside
+                announcement_of(current, following),
+            )
+
+        try:
+            recorded = await self.journal_writer.write_with_retry(operation, change_from)
+        except JournalUnavailable:
+            await self.retry_budget.refund(call_context)
+            return await self._spool_evidence(call_context, operation, policy, attempt, evidence)
+        if call_context.grant is not None and decided.action is not Action.RETRY_SAME_OPERATION:
+            await self.retry_budget.refund(call_context)  # somebody was faster, and it stands otherwise
+        self._emit_events(before, recorded, attempt, decided)
+        if recorded.kind is OperationKind.VOID:
+            await self.late_evidence.external_evidence.release_voided_payment(before, recorded)
+        if recorded.due_at is not None and self.waiters.resolver_running:
+            self.waiters.due.set()
+        call_context.last_delay_s = decided.delay_s
+        return recorded, decided
+
+    def _decide(
+        self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool
+    ) -> tuple[Operation, tuple[Event, ...], Decision]:
+        """From where the operation stands: as the attempt leaves it, and what is then to be done."""
+        policy, evidence, attempt = finished.policy, finished.evidence, finished.attempt
+        changed, event = conclusion_changes(current, attempt.number, attempt.classification, policy.contract)
+        events = (event,)
+        if (end := END_DECISIONS.get(changed["state"])) is not None:
+            return self._ended_operation(current, changed, end, finished.call_context), events, end
+        after = current.changed(**changed)
+        if after.doubt:
+            no_bytes_after_at = (
+                self.journal_writer.journal_clock.now() + evidence.late_response_window_s
+            )  # an earlier attempt may be listened to for longer
+            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, no_bytes_after_at))
+        if after.attempt_under_way:
+            # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
+            return after, events, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
+        context = decision_context_of(
+            after,
+            policy,
+            finished.call_context,
+            self.clock,
+            delay_s=finished.wait_s,
+            last=attempt.classification,
+            held_back=evidence.fault in LIMIT_FAULTS,
+            budget_allows=budget_allows,
+        )
+        return after, events, decide(context)
+
+    def _ended_operation(
+        self, current: Operation, changed: dict[str, Any], end: Decision, call_context: CallContext
+    ) -> Operation:
+        """The operation at its end, which nothing follows: as the attempt leaves it, with what the end itself is."""
+        reading, effect = changed.get("result_class", current.result_class), changed.get("effect", current.effect)
+        changed["because"], changed["due_at"], changed["key_released"] = (
+            end.because,
+            None,
+            result_releases_key(reading, effect),
+        )
+        if current.lease is not None and current.lease.token == call_context.token:
+            changed["lease"] = None
+        if changed["state"] is State.SUCCEEDED and not current.state.ended:
+            changed["undelivered"] = call_context.caller_gone and not self.waiters.has_waiter(current.id)
+        return current.changed(**changed)
+
+    async def _spool_evidence(
+        self,
+        call_context: CallContext,
+        operation: Operation,
+        policy: Policy,
+        attempt: AttemptSummary,
+        evidence: Evidence,
+    ) -> tuple[Operation, Decision]:
+        """The journal did not take what we know. A spool of our own keeps it for when it does; then an answer that the
+        provider stands by passes, with that reason. "Nothing was sent, and nothing will be" is no such answer: until
+        the journal has it, somebody else may take the operation for a doubt and send it again. Nor is a decline that
+        the provider would not give again."""
+        no_bytes_after_at = self.journal_writer.journal_clock.now() + evidence.late_response_window_s
+        undelivered = call_context.caller_gone
+        if not await self.spool.put(
+            operation, attempt, evidence.response, no_bytes_after_at=no_bytes_after_at, undelivered=undelivered
+        ):
+            raise JournalUnavailable("neither the journal nor the spool took the record")
+        after, _ = conclude(operation, attempt.number, attempt.classification, policy.contract)
+        if after.state is State.BACKOFF or (after.state is State.FAILED and _resend_may_charge(policy.contract)):
+            raise JournalUnavailable("the operation is not ended in the journal")
+        after = after.changed(because="journal_unavailable_spooled")
+        return after, Decision(Action.STOP, after.because, 0.0, effect_may_exist=bool(after.doubt))
+
+    def _apply_decision(
+        self, after: Operation, decision: Decision, policy: Policy, call_context: CallContext
+    ) -> tuple[Operation, tuple[Event, ...]]:
+        """The operation as it stands after the decision, and the events that the decision itself is."""
+        events: tuple[Event, ...] = ()
+        match decision.action:
+            case Action.STOP:
+                pass
+            case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
+                after, events = advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
+            case Action.SEND_TO_REVIEW if not after.state.ended:
+                after, events = advance(after, Event.PARKED), (Event.PARKED,)
+            case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
+                after, events = advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
+                after = after.changed(misses=0, first_miss_at=None)
+            case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY | Action.ASK_CUSTOMER_ACTION:
+                after = after.changed(
+                    due_at=self.journal_writer.journal_clock.now()
+                    + self._first_check_delay_s(after, decision, policy, call_context)
+                )
+        changed: dict[str, Any] = {"because": decision.because}
+        if after.lease is None or after.lease.token == call_context.token:
+            changed["lease"] = Lease(call_context.token, 0.0) if decision.action in _SENDING_ACTIONS else None
+        if after.state.ended:  # given up
+            changed |= {"due_at": None, "key_released": releases_key(after)}
+        return after.changed(**changed), events
+
+    def _first_check_delay_s(
+        self, after: Operation, decision: Decision, policy: Policy, call_context: CallContext
+    ) -> float:
+        """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds. After a
+        try that our limits refused there is no hurry: who does not answer calls does not answer questions."""
+        if after.state is State.REQUIRES_ACTION:
+            return policy.resolve.action_expires_s
+        asks = decision.action is Action.STATUS_INQUIRY and self.waiters.resolver_running
+        if asks and not call_context.caller_gone and call_context.limit_info is None:
+            return 0.0
+        schedule_s = policy.resolve.schedule_s
+        return max(decision.delay_s, schedule_s[min(after.checks_done, len(schedule_s) - 1)])
+
+    def _backoff_s(
+        self, call_context: CallContext, policy: Policy, classification: Classification, response: Response | None
+    ) -> float:
+        """How long to wait before another try. After a success there is none."""
+        if classification.result_class is ResultClass.SUCCEEDED and classification.effect is Effect.DONE:
+            return 0.0
+        rule = policy.retry_rule(classification.result_class)
+        wait = backoff_delay_s(rule, call_context.tries, self.randomness.draw(), call_context.last_delay_s)
+        return at_least_retry_after_s(wait, retry_after_of(response, self.clock.now()), self.randomness.draw())
+
+    def _emit_events(self, before: Operation, after: Operation, attempt: AttemptSummary, decision: Decision) -> None:
+        self.telemetry.emit(AttemptFinished(after, attempt, decision))
+        kind = EvidenceKind.REPLAY if before.doubt else EvidenceKind.RESPONSE
+        for event in transition_events(before, after, kind, self.clock.now()):
+            self.telemetry.emit(event)
+
+    def _sealed_response(
+        self, operation: Operation, classification: Classification, response: Response | None
+    ) -> bytes | None:
+        """The answer to keep for replay, where it is the operation's own."""
+        if response is None or not response_matches_state(operation, classification):
+            return None
+        return seal_response(self.vault, response, operation.id)
+
+
+_SENDING_ACTIONS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
+
+
+def _resend_may_charge(contract: ProviderContract) -> bool:
+    """Whether a re-send by somebody who does not know of the decline might be a new charge."""
+    return contract.dedupes and contract.errors_under_key is ErrorsUnderKey.REEXECUTED
+
+
+def _is_held_by(operation: Operation, call_context: CallContext) -> bool:
+    return operation.lease is not None and operation.lease.token == call_context.token

@@ -1,0 +1,250 @@
+"""An Errand: one call on its way through the engine. What the engine knows of it beside the operation itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.call import Call, Priority
+from paywitness.core.circuit import CallGroup
+from paywitness.core.classify import ExpectedPayment
+from paywitness.core.decide import DecisionContext
+from paywitness.core.evidence import Evidence
+from paywitness.core.identity import Identity
+from paywitness.core.operation import AttemptSummary, GuardKind, Operation
+from paywitness.core.policy import Fallback, FallbackCause, Policy
+from paywitness.core.record import record
+from paywitness.core.reply import NO_SHAPE, ErrorShape, LimitInfo, Reply
+from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.limits.admission import Admitted
+from paywitness.limits.budgets import Grant
+from paywitness.limits.circuits import Probe
+
+RESOLVER = "resolver"  # as the timeline tells whose errand it is
+
+
+@record
+class AttemptPermit:
+    """The right to one attempt at a provider."""
+
+    policy: Policy
+    group: CallGroup
+    admitted: Admitted
+    probe: Probe | None
+
+
+@dataclass(slots=True, eq=False)
+class Leader:
+    """One that is ahead under its key."""
+
+    operation: Operation | None  # that it would start
+    claim_answered: bool = False  # its claim was answered, or is not made after all
+    _released: asyncio.Future[None] | None = None  # of those behind it; most have nobody behind them
+
+    def release_followers(self) -> None:
+        self.claim_answered = True
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
+
+    async def wait_for_claim(self, within_s: float) -> bool:
+        """Whether its claim was answered in time."""
+        if not self.claim_answered and within_s > 0:
+            if self._released is None:
+                self._released = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._released}, timeout=within_s)
+        return self.claim_answered
+
+
+@dataclass(slots=True)
+class CallContext:
+    call: Call
+    policy: Policy
+    tree: Tree
+    identity: Identity
+    expected: ExpectedPayment
+    shape: ErrorShape
+    token: str
+    deadline_mono: float
+    still_there: Callable[[], bool]
+    request: StoredRequest
+    reply: asyncio.Future[Reply]  # what the caller is told; at the deadline, whether or not the errand is over
+    finished: asyncio.Future[Reply]  # how the errand ended; what waits for it is told this
+    tries: int = 1
+    last_delay_s: float = 0.0
+    byte_started: bool = False  # of this attempt: from here on it belongs to the operation, not to the caller
+    has_sent: bool = False  # whether any attempt of this errand started a byte
+    journal_at: float = 0.0  # the journal's time when it answered the claim, and our own then: ages are counted so,
+    journal_boot: float = 0.0  #   because the journal's time never goes back and this clock counts suspension
+    holds_unstorable_data: bool = False  # the request holds what must not be kept
+    request_available: bool = True  # the first attempt's very bytes can be sent again
+    inquiry_found_nothing: bool = False  # the provider has just been asked, and knows nothing of it
+    source: str = "caller"  # whose errand it is, as the timeline tells it
+    priority: Priority = Priority.HIGH
+    refusal: str = ""  # why the gate did not permit anything new
+    permit: AttemptPermit | None = None  # for the attempt that comes next, or is under way
+    leader: Leader | None = None  # where it is the one ahead under its key
+    grant: Grant | None = None  # what the retry that comes next was allowed by
+    limit_info: LimitInfo | None = None  # what held it back, as its answer tells
+    circuit_refused: bool = False  # what ended the last attempt before it began
+    operation: Operation | None = None  # first the one it would start, then as it last stood
+
+    def send_reply(self, reply: Reply) -> None:
+        """Answer the caller, unless it has been answered."""
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    @property
+    def may_have_sent(self) -> bool:
+        """Whether a byte of the operation may have left, by this errand or by one before it."""
+        return self.byte_started or (self.operation is not None and bool(self.operation.doubt))
+
+    @property
+    def in_background(self) -> bool:
+        """Whether nobody asked for it now: the resolver's."""
+        return self.source == RESOLVER
+
+    @property
+    def caller_gone(self) -> bool:
+        """Whether the caller has gone, or was told already that nothing is known."""
+        return self.reply.done() or not self.still_there()
+
+
+def background_context(
+    operation: Operation, policy: Policy, request: StoredRequest | None, token: str, clock: Clock
+) -> CallContext:
+    """An errand that nobody waits for: the resolver's. Its deadline has passed, so nothing new starts by it."""
+    loop = asyncio.get_running_loop()
+    stored = request if request is not None else StoredRequest("POST", "/", (), b"")
+    path, _, query = stored.target.partition("?")
+    return CallContext(
+        call=Call(operation.provider, stored.method, path, query, stored.segments, stored.headers, stored.body),
+        policy=policy,
+        tree=None,
+        identity=Identity(
+            key=operation.key,
+            account=operation.account,
+            client_key=operation.client_key,
+            key_source=operation.key_source,
+            key_names_purchase=operation.key_names_purchase,
+            provider_key=operation.provider_key,
+            key_stem=None,
+            fingerprint=operation.fingerprint,
+            ignore=operation.ignore,
+            credential=operation.credential,
+            guard=operation.guard,
+        ),
+        expected=ExpectedPayment(operation.money),
+        shape=NO_SHAPE,
+        token=token,
+        deadline_mono=clock.mono(),
+        still_there=lambda: False,
+        request=stored,
+        reply=loop.create_future(),
+        finished=loop.create_future(),
+        tries=0,
+        journal_at=operation.updated_at,
+        journal_boot=clock.boot(),
+        request_available=request is not None and not operation.request_hash,
+        source=RESOLVER,
+        operation=operation,
+    )
+
+
+# --- From an operation and its errand to what the core asks: a decision's context, an attempt's summary, a release.
+
+_REFUSED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
+
+
+def decision_context_of(
+    operation: Operation,
+    policy: Policy,
+    call_context: CallContext,
+    clock: Clock,
+    *,
+    delay_s: float,
+    last: Classification | None = None,
+    held_back: bool = False,
+    budget_allows: bool = True,
+) -> DecisionContext:
+    """Everything a decision about this operation may ask, now. `last`: what the attempt that just ended was read as."""
+    time_left_s = call_context.deadline_mono - clock.mono()
+    reading = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
+    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
+    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _REFUSED_BY_PROVIDER:
+        # One attempt was executed and told no. Whatever became of another, a re-send would be a charge after that.
+        reading, effect = operation.result_class, operation.effect
+    fallback = fallback_for(policy, reading, call_context) if policy.fallbacks else None
+    return DecisionContext(
+        kind=policy.kind,
+        state=operation.state,
+        contract=policy.contract,
+        result_class=reading,
+        effect=effect,
+        tries=call_context.tries,
+        tries_max=policy.retry_rule(reading).attempts,
+        first_send_age_s=first_send_age_s(operation, call_context, clock),
+        delay_s=delay_s,
+        time_left_s=time_left_s,
+        background=time_left_s <= 0,
+        resend_for_s=policy.resolve.resend_for_s,
+        caller_waiting=call_context.still_there(),
+        response_seen_in_doubt=bool(operation.answered_attempts),
+        cancel_sent=operation.cancel_sent,
+        same_upstream=operation.upstream == policy.upstream,
+        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+        fallback_to=fallback.to if fallback is not None else None,
+        enough_tries_here=fallback is not None and fallback.after is not None and call_context.tries >= fallback.after,
+        request_available=call_context.request_available,
+        cancel_wanted=operation.cancel_wanted,
+        inquired=call_context.inquiry_found_nothing,
+        refused_by_limits=held_back,
+        budget_allows=budget_allows,
+    )
+
+
+def first_send_age_s(operation: Operation, call_context: CallContext, clock: Clock) -> float:
+    """How long ago its first byte may have left, by the journal's time, suspension counted."""
+    first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    return call_context.journal_at + (clock.boot() - call_context.journal_boot) - first_sent_at
+
+
+_FALLBACK_CAUSES = {
+    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
+    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
+}
+
+
+def fallback_for(policy: Policy, reading: ResultClass, call_context: CallContext) -> Fallback | None:
+    """The route that the policy takes when an operation ended so, without effect."""
+    cause = FallbackCause.CIRCUIT_OPEN if call_context.circuit_refused else _FALLBACK_CAUSES.get(reading)
+    return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
+
+
+def attempt_summary(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:
+    """What is kept of an attempt: facts and what they were read as."""
+    status_code = evidence.response.status_code if evidence.response is not None else None
+    return AttemptSummary(
+        number,
+        evidence.phase.label,
+        evidence.bytes_written,
+        evidence.fault,
+        status_code,
+        evidence.detail,
+        evidence.duration_s,
+        evidence.reset_by_us,
+        classification,
+    )
+
+
+def releases_key(operation: Operation) -> bool:
+    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    return result_releases_key(operation.result_class, operation.effect)
+
+
+def result_releases_key(reading: ResultClass | None, effect: Effect | None) -> bool:
+    """`released_end`, of an end with this reading and effect."""
+    return effect is Effect.NONE and reading not in _REFUSED_BY_PROVIDER

@@ -1,0 +1,279 @@
+"""Duplicate calls: what a call is replied with when its key is already known. Nothing here sends anything.
+
+`DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
+`SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
+a slot at the provider. The others wait until its claim is answered and are then replied to from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock
+from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
+from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
+from paywitness.core.identity import request_hash_of
+from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.policy import Policy
+from paywitness.core.problems import Problem
+from paywitness.core.reply import (
+    Reply,
+    closed_reply,
+    expired_reply,
+    guarded_reply,
+    pass_through,
+    problem_reply,
+    unknown_reply,
+)
+from paywitness.engine.calls.context import CallContext, Leader
+from paywitness.engine.calls.stored_messages import StoredRequest, open_request, open_response
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.secrets import Vault
+
+_FIRST_POLL_S = 0.05
+_LONGEST_POLL_S = 0.5
+_LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateCalls:
+    journal: Journal
+    vault: Vault
+    clock: Clock
+    pinned: PinnedPolicies
+    in_flight: dict[str, CallContext]  # by operation id: what this process carries itself
+    waiters: OperationWaiters
+
+    def holder(self, claim: Claim) -> Operation:
+        if claim.operation is None:
+            raise ValueError(f"a claim that is {claim.verdict} names its operation")
+        return claim.operation
+
+    async def reply_to(self, context: CallContext, claim: Claim) -> Reply:
+        """The answer to a claim that is not owned, and for whose sake nothing is sent."""
+        match claim.verdict:
+            case ClaimVerdict.IN_DOUBT:
+                return unknown_reply(self.holder(claim), context.shape, sent=False)
+            case ClaimVerdict.REPLAY:
+                operation = await self._keep_undelivered(context, claim)
+                return self.replay(
+                    context, operation, claim.sealed_response, credential_matches=claim.credential_accepted
+                )
+            case ClaimVerdict.IN_FLIGHT:
+                return await self.join(context, self.holder(claim))
+            case ClaimVerdict.MISMATCH:
+                return self._key_reused(context, self.holder(claim))
+            case ClaimVerdict.ABSENT:
+                return problem_reply(
+                    Problem.NOT_SENT, context.refusal, shape=context.shape, provider=context.policy.provider, sent=False
+                )
+            case ClaimVerdict.EXPIRED:
+                return expired_reply(claim.tombstone, context.shape, context.policy.provider)
+            case _:
+                return guarded_reply(self.holder(claim), context.shape)
+
+    async def _keep_undelivered(self, context: CallContext, claim: Claim) -> Operation:
+        """The claim was given an answer that had reached nobody. Where it may not be told it, or has gone as well, the
+        answer still waits for whoever comes next."""
+        operation = self.holder(claim)
+        if not claim.took_undelivered or (claim.credential_accepted and not context.caller_gone):
+            return operation
+        taken = "" if claim.alias is AliasKind.TAKEN else operation.takeover
+        return await self._record_delivery(operation.changed(undelivered=True, takeover=taken), "answer_given_back")
+
+    async def _record_delivery(self, operation: Operation, event: str) -> Operation:
+        """Who heard it, written down. Where somebody was faster, or the journal is silent, it stands as it was."""
+        with suppress(JournalUnavailable, StaleWrite):
+            return await self.journal.record(OperationChange(operation, (event,)))
+        return operation
+
+    def replay(
+        self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
+    ) -> Reply:
+        """What is kept of an operation that has ended or stands."""
+        if operation.incident is not None:
+            return unknown_reply(operation, context.shape, sent=False)
+        if not credential_matches:
+            detail = "The provider has not yet accepted this credential for the account that made the payment."
+            return problem_reply(
+                Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=context.shape, provider=operation.provider
+            )
+        if not sealed:
+            return closed_reply(operation, context.shape)
+        try:
+            response = open_response(self.vault, sealed, operation.id)
+        except UnreadableSecret:
+            return closed_reply(operation, context.shape)
+        return pass_through(operation, response, replayed=True)
+
+    def _key_reused(self, context: CallContext, operation: Operation) -> Reply:
+        detail = (
+            f"The key was used for another payload at {operation.provider} before. Nothing was sent. "
+            "Use a new key for a new payment, or repeat the first call unchanged."
+        )
+        return problem_reply(Problem.KEY_REUSED, detail, operation=operation, shape=context.shape)
+
+    async def join(self, context: CallContext, operation: Operation) -> Reply:
+        """Wait for whoever carries it, to our own deadline: then 504 if a byte may have left, else 409."""
+        owner = self.in_flight.get(operation.id)
+        time_left_s = context.deadline_mono - self.clock.mono()
+        if owner is not None and owner is not context:
+            with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+                done, _ = await asyncio.wait({owner.finished}, timeout=max(0.0, time_left_s))
+            operation = owner.operation or operation
+            if done and not owner.finished.cancelled():
+                context.operation = operation
+                return await self.wait_for_resolution(self._joined_reply(context, owner), context)
+            may_have_sent = owner.may_have_sent
+        else:
+            operation = await self._poll_until_finished(context, operation)
+            if operation.lease is None:
+                context.operation = operation
+                return await self.wait_for_resolution(await self._reply_as_recorded(context, operation), context)
+            may_have_sent = operation.state is not State.BACKOFF
+        if may_have_sent:
+            return unknown_reply(operation, context.shape, sent=False, detail=_STILL_IN_FLIGHT)
+        return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=operation, shape=context.shape)
+
+    def _joined_reply(self, context: CallContext, owner: CallContext) -> Reply:
+        """What the first call came to, told to one that waited for it."""
+        reply, operation = owner.finished.result(), owner.operation
+        if reply.problem is None and operation is not None and operation.credential != context.identity.credential:
+            detail = "The provider has not yet accepted this credential for the account that made the payment."
+            return problem_reply(
+                Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=context.shape, provider=operation.provider
+            )
+        if reply.problem is Problem.UNKNOWN and operation is not None:
+            reply = unknown_reply(operation, context.shape, sent=False)  # what this call did: it sent nothing itself
+        return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
+
+    async def wait_for_resolution(self, reply: Reply, context: CallContext) -> Reply:
+        """Where somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply."""
+        operation = context.operation = await self.mark_undelivered(context.operation, context)
+        if operation is None:
+            return reply
+        if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
+            return await self._reply_as_recorded(
+                context, operation
+            )  # an event or inquiry ended it, and showed an answer
+        if operation.state is not State.UNKNOWN or not self.waiters.resolver_running:
+            return reply
+        while operation.state.in_doubt and operation.incident is None and context.still_there():
+            time_left_s = context.deadline_mono - self.clock.mono()
+            if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
+                break  # nobody will look at it before the caller's time is up: it may know that now
+            await self.waiters.wait_for_change(
+                operation.id, min(time_left_s, _LONGEST_WAIT_S), lambda: not context.caller_gone
+            )
+            operation = await self.journal.read(operation.id) or operation
+            if operation.state is State.REQUIRES_REVIEW:
+                break
+        context.operation = operation
+        if operation.state.in_doubt or operation.incident is not None:
+            return reply
+        return await self._reply_as_recorded(context, operation)
+
+    def _idle_s(self, operation: Operation) -> float:
+        """How long nobody will look at it: it is neither held nor due before then."""
+        if operation.lease is not None or operation.due_at is None:
+            return 0.0
+        return operation.due_at - self.clock.now()
+
+    async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
+        """What this errand saw paid or accepted, noted as unheard where its caller has gone and nobody else waits. An
+        event that overtook the answer left this to whoever carries it."""
+        if operation is None or operation.guard is None or operation.undelivered or operation.takeover:
+            return operation
+        if operation.lease is not None or not (operation.state is State.SUCCEEDED or operation.state is State.PENDING):
+            return operation
+        if not context.caller_gone or self.waiters.has_waiter(operation.id):
+            return operation
+        return await self._record_delivery(operation.changed(undelivered=True), "answer_not_heard")
+
+    async def _poll_until_finished(self, context: CallContext, operation: Operation) -> Operation:
+        """Another process carries it: look from time to time."""
+        pause_s = _FIRST_POLL_S
+        while operation.lease is not None and self.clock.mono() + pause_s < context.deadline_mono:
+            await self.clock.sleep(pause_s)
+            pause_s = min(_LONGEST_POLL_S, pause_s * 2)
+            operation = await self.journal.read(operation.id) or operation
+        return operation
+
+    async def _reply_as_recorded(self, context: CallContext, operation: Operation) -> Reply:
+        if operation.state.in_doubt or operation.incident is not None:
+            return unknown_reply(operation, context.shape, sent=False)
+        if operation.outcome is Outcome.NOT_SENT:
+            detail = "The same call was under way, and the provider never executed it. It is safe to try again."
+            return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
+        _, sealed = await self.journal.sealed(operation.id)
+        credential_matches = operation.credential == context.identity.credential
+        if credential_matches and operation.undelivered and not context.caller_gone:
+            operation = await self._record_delivery(operation.changed(undelivered=False), "answer_heard")
+        return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    async def stored_policy_and_request(
+        self, context: CallContext, claim: Claim
+    ) -> tuple[Policy, StoredRequest] | None:
+        """What a re-send must go by: the policy pinned to the operation, and the bytes of its first send."""
+        operation = self.holder(claim)
+        policy = await self.pinned.policy_of(operation, context.policy)
+        if policy is None:
+            return None
+        if claim.sealed_request is not None and not operation.request_hash:
+            try:
+                stored = open_request(self.vault, claim.sealed_request, operation.id)
+            except UnreadableSecret:
+                return None
+            return policy, stored.with_credentials_of(context.call.headers)
+        request = context.request
+        repeated = request_hash_of(request.method, request.target, request.body, self.vault.identity_secret)
+        return (policy, request) if repeated == operation.request_hash else None
+
+
+_STILL_IN_FLIGHT = (
+    "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
+    "Do not make another payment."
+)
+NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
+
+
+# --- firsts
+
+ReplyFromJournal = Callable[
+    [CallContext], Awaitable[Reply | None]
+]  # None: nothing is known that answers it, and it may send
+
+
+@dataclass(frozen=True, slots=True)
+class SingleFlight:
+    _leaders: dict[str, Leader] = field(default_factory=dict)  # by key, until its call is answered
+
+    async def join_or_lead(
+        self, context: CallContext, reply_from_journal: ReplyFromJournal, clock: Clock
+    ) -> Reply | None:
+        """What whoever is ahead under the key comes to. None: nothing that answers this one, which goes by itself, and
+        is ahead of those who come from now on."""
+        key, finished_leader = context.identity.key, None
+        while (leader := self._leaders.get(key)) is not None and leader is not finished_leader:
+            in_time = await leader.wait_for_claim(context.deadline_mono - clock.mono())
+            if (reply := await reply_from_journal(context)) is not None:
+                return reply
+            if not in_time:  # nothing was found, not even a doubt; "not sent" may yet become a lie by the one ahead
+                return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=leader.operation, shape=context.shape)
+            finished_leader = leader  # that one was refused, or has ended without effect, or what it left is in doubt
+        self._leaders[key] = context.leader = Leader(context.operation)
+        return None
+
+    def leave(self, context: CallContext) -> None:
+        """Its call is answered."""
+        leader, context.leader = context.leader, None
+        if leader is None:
+            return
+        leader.release_followers()
+        if self._leaders.get(context.identity.key) is leader:
+            del self._leaders[context.identity.key]

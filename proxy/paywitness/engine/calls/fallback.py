@@ -1,0 +1,136 @@
+"""Fallback: from an operation that ended provably without effect to another route that speaks the same API.
+
+The first is ended and the second started in one step, under the same intent: no moment in which both could pay, or
+neither is known. From doubt there is no fallback. The first key answers with the second's outcome for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.claim import ClaimRequest, ClaimVerdict
+from paywitness.core.decide import Decision
+from paywitness.core.errors import StaleWrite
+from paywitness.core.identity import identify
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Operation
+from paywitness.core.policy import Policy
+from paywitness.core.result import ResultClass
+from paywitness.engine.calls.context import CallContext, fallback_for
+from paywitness.engine.calls.stored_messages import StoredRequest, seal_request, with_header
+from paywitness.engine.durability.journal_writer import fresh_operation
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.durability.rollback import RollbackMonitor
+from paywitness.journal.base import Journal, OperationChange, OperationQuery
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import FellBack
+
+FallbackRoute = tuple[Policy, dict[str, str]]  # and the parameters of its path
+_REFERENCES_MAX = 8  # segments of a path that could be a reference
+
+
+@dataclass(frozen=True, slots=True)
+class Fallbacks:
+    journal: Journal
+    book: Callable[[], PolicyBook]
+    leases: Leases
+    vault: Vault
+    clock: Clock
+    randomness: Randomness
+    environment: Mapping[str, str]
+    telemetry: Telemetry
+    rollback: RollbackMonitor | None = None
+
+    async def start(
+        self, context: CallContext, first: Operation, decision: Decision, route: FallbackRoute
+    ) -> Operation | None:
+        """End the first and start its fallback; the errand is then the second's. None where somebody was faster: then
+        nothing was written."""
+        policy, parameters = route
+        call = context.call
+        saved = (context.policy, context.identity, context.request, context.operation)
+        secret = self.vault.identity_secret
+        context.policy = policy
+        context.identity = identify(call, policy, context.tree, parameters, secret, lambda: first.client_key)
+        context.request = self._with_own_credentials(policy, context.request)
+        second = fresh_operation(context, self.randomness.operation_id(self.clock.now()), self.clock.now(), secret)
+        second = second.changed(fallback_of=first.id)
+        ended = advance(first, Event.GIVEN_UP).changed(lease=None, fallback_to=second.id, because=decision.because)
+        change = OperationChange(
+            ended,
+            (Event.GIVEN_UP,),
+            action=decision.action,
+            because=decision.because,
+            note=f"falls back to {policy.provider} as {second.id}",
+        )
+        storable = context.request.without_body() if context.holds_unstorable_data else context.request
+        request = ClaimRequest(
+            fresh=second,
+            token=context.token,
+            permitted=True,
+            lease_s=self.leases.lease_s,
+            sealed_request=seal_request(self.vault, storable, second.id),
+            key_stem=context.identity.key_stem,
+        )
+        requested_boot = self.leases.request_boot()
+        try:
+            ended, claim = await self.journal.fall_back(change, request)
+        except StaleWrite:
+            claim = None
+        if claim is None or claim.verdict is not ClaimVerdict.OWNED or claim.operation is None:
+            context.policy, context.identity, context.request, context.operation = saved
+            return None
+        self.leases.hold(claim.operation.id, context.token, requested_boot, claim.operation, request.sealed_request)
+        if self.rollback is not None:
+            self.rollback.remember(ended)
+            self.rollback.remember(claim.operation, sealed_request=request.sealed_request)
+        reason = (
+            str(first.result_class or ResultClass.NETWORK_CONNECT_FAILURE)
+            if not context.circuit_refused
+            else "circuit_open"
+        )
+        self.telemetry.emit(FellBack(first.provider, policy.provider, reason, second.id))
+        context.tries, context.byte_started, context.has_sent, context.last_delay_s = 1, False, False, 0.0
+        context.circuit_refused, context.limit_info = False, None
+        context.journal_at, context.journal_boot = claim.now, self.clock.boot()
+        context.operation = claim.operation
+        return claim.operation
+
+    def route(self, context: CallContext, first: Operation) -> FallbackRoute | None:
+        """The other route's policy for this call, where there is one."""
+        fallback = fallback_for(context.policy, first.result_class or ResultClass.NETWORK_CONNECT_FAILURE, context)
+        book = self.book()
+        if fallback is None or fallback.to not in book.providers or first.doubt:
+            return None
+        call = context.call
+        matched = book.match(fallback.to, call.method, call.segments, lambda: context.tree)
+        if matched is None or matched[0].operation != context.policy.operation:
+            return None
+        return matched
+
+    def _with_own_credentials(self, policy: Policy, request: StoredRequest) -> StoredRequest:
+        """Another account needs its own credentials; a mirror or region takes the caller's."""
+        headers = request.headers
+        for name, variable in policy.credentials.headers if policy.credentials is not None else ():
+            value = self.environment.get(variable)
+            if value is not None:
+                headers = with_header(headers, name.encode("latin-1"), value.encode("latin-1"))
+        return StoredRequest(request.method, request.target, headers, request.body)
+
+    async def provider_of_reference(self, provider: str, references: tuple[str, ...]) -> str | None:
+        """The route that made what a follow-up names: a refund of a payment that fell back goes where it was made."""
+        for name in references[-_REFERENCES_MAX:]:
+            found = await self.journal.find_operations(OperationQuery(reference=name, limit=2))
+            fallbacks = [
+                found_operation
+                for found_operation in found
+                if found_operation.fallback_of is not None and found_operation.provider != provider
+            ]
+            if len(found) == 1 and fallbacks and fallbacks[0].provider in self.book().providers:
+                return fallbacks[0].provider
+        return None

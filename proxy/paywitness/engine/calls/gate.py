@@ -1,0 +1,240 @@
+"""The gate: whether a call may go to its provider now. Asked locally and before the journal; a refusal has a name.
+
+Refused means that nothing new is written or sent; what is already known under the key is still answered. Whoever is let
+through has a Turn: a place among the provider's calls in flight and, where its circuit is half open, a probe. A turn is
+for one attempt and is ended once, with what the attempt showed of the provider.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.admission import AdmissionRefusal, TrafficClass
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitRules, CircuitView
+from paywitness.core.evidence import Evidence, WireFault
+from paywitness.core.health import UNHEALTHY_CLASSES, HealthSample, health_sample_of, health_sample_of_inquiry
+from paywitness.core.operation import GuardKind, Operation
+from paywitness.core.policy import FallbackCause, Policy
+from paywitness.core.record import record
+from paywitness.core.reply import LimitInfo
+from paywitness.core.result import Classification
+from paywitness.core.retry import retry_after_of
+from paywitness.engine.calls.context import AttemptPermit, CallContext
+from paywitness.limits.admission import Admission, NotAdmitted
+from paywitness.limits.circuits import Circuits, Probe
+from paywitness.policy.book import PolicyBook
+
+_log = logging.getLogger("paywitness.limits")
+_FAILURES_OF_AN_OUTAGE = (
+    3  # so many failures and then a success: it was down, even where too few called for a circuit to open
+)
+_NOTHING_SENT = "Nothing was sent."
+_TRAFFIC_CLASSES = {priority: TrafficClass(priority) for priority in Priority}
+
+
+@record
+class GateDecision:
+    granted: bool
+    refusal: str = ""  # the name of the refusal, for the answer and the metric
+    detail: str = ""
+    retry_after_s: float = 1.0
+    attempt_permit: AttemptPermit | None = (
+        None  # of what is granted; None: it is held back at once, and goes on by another route
+    )
+
+    @property
+    def limit_info(self) -> LimitInfo:
+        return LimitInfo(self.refusal, self.retry_after_s)
+
+    @property
+    def by_circuit(self) -> bool:
+        return self.refusal in _BY_CIRCUIT
+
+    @property
+    def queue_full(self) -> bool:
+        return self.refusal == AdmissionRefusal.QUEUE_FULL
+
+
+_BY_CIRCUIT = frozenset(CircuitRefusal)
+_DRAINING = GateDecision(
+    False, "draining", f"This sidecar is shutting down. {_NOTHING_SENT} Try again, another will answer."
+)
+_CALLER_LEFT = GateDecision(False, "caller_left", f"Its caller left while it waited for its turn. {_NOTHING_SENT}")
+_ROLLED_BACK = GateDecision(
+    False,
+    "journal_rolled_back",
+    f"The journal may have forgotten its last moments, and this provider would not notice a payment made twice. "
+    f"{_NOTHING_SENT} Try again in a minute.",
+    60.0,
+)
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Gate:
+    circuits: Circuits
+    admission: Admission
+    book: Callable[[], PolicyBook]
+    clock: Clock
+    calls_max: int
+    recently_rolled_back: Callable[[], bool] = _never  # whether the journal may have forgotten what it took
+    end_may_be_lost: Callable[[Operation], bool] = _never  # and whether an end that was told is part of that
+    draining: bool = False
+    recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
+    _failures_in_a_row: Counter[str] = field(default_factory=Counter)
+
+    async def admit(self, context: CallContext, calls_in_flight: int, *, waits: bool = True) -> GateDecision:
+        """Whether this call may start something new. Waits for a place, a little, unless told not to."""
+        policy = context.policy
+        if self.draining:
+            return _DRAINING
+        if calls_in_flight >= self.calls_max:
+            detail = f"{self.calls_max} calls are under way already. {_NOTHING_SENT}"
+            return GateDecision(False, "overloaded", detail)
+        if not policy.contract.dedupes and self.recently_rolled_back():
+            return _ROLLED_BACK
+        time_left_s = self._time_left_s(context) if waits else 0.0
+        decision = await self.acquire(policy, CallGroup.WRITE, _TRAFFIC_CLASSES[context.priority], time_left_s)
+        if not decision.granted and decision.by_circuit and _falls_back_when_open(context, policy):
+            return GateDecision(True)  # it starts, is held back at once, and goes on by another route
+        if (
+            decision.attempt_permit is not None
+            and decision.attempt_permit.admitted.waited_s > 0
+            and not context.still_there()
+        ):
+            await self.release_permit(decision.attempt_permit, None)
+            return _CALLER_LEFT
+        return decision
+
+    async def acquire(
+        self, policy: Policy, group: CallGroup, traffic_class: TrafficClass, time_left_s: float
+    ) -> GateDecision:
+        """A turn at the provider, or why not. Waits for a place, a little."""
+        provider = policy.provider
+        view = self.circuits.view(provider, group)
+        if view.decision is CircuitDecision.REFUSE:
+            return _refused_by_circuit(provider, view)
+        probe = None
+        if view.decision is CircuitDecision.PROBE:
+            probe = await self._probe(policy, group)
+            if probe is None:
+                return _refused_by_circuit(provider, view)
+        try:
+            admitted = await self.admission.admit(provider, traffic_class, time_left_s, degraded=view.degraded)
+        except BaseException:
+            if probe is not None:
+                await self.circuits.end_probe(probe, None)
+            raise
+        if isinstance(admitted, NotAdmitted):
+            if probe is not None:
+                await self.circuits.end_probe(probe, None)
+            detail = f"{provider} has as many calls as it can take. {_NOTHING_SENT}"
+            return GateDecision(False, admitted.reason, detail, admitted.retry_after_s)
+        attempt_permit = AttemptPermit(policy, group, admitted, probe)
+        if probe is None and admitted.waited_s > 0:  # it may have gone down meanwhile
+            view = self.circuits.view(provider, group)
+            if view.decision is not CircuitDecision.PERMIT:
+                await self.release_permit(attempt_permit, None)
+                return _refused_by_circuit(provider, view)
+        return GateDecision(True, "", "", 0.0, attempt_permit)
+
+    async def _probe(self, policy: Policy, group: CallGroup) -> Probe | None:
+        timeouts, repeatable = policy.timeouts, group is CallGroup.INQUIRY or policy.contract.dedupes
+        per_try_s = timeouts.connect_s + timeouts.tls_s + timeouts.first_byte_s
+        return await self.circuits.take_probe(policy.provider, group, per_try_s, repeatable=repeatable)
+
+    async def before_attempt(self, context: CallContext, operation: Operation, policy: Policy) -> Evidence | None:
+        """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
+        context.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
+        if context.in_background and self.end_may_be_lost(operation):
+            await self.release(context)
+            context.limit_info = _ROLLED_BACK.limit_info
+            return Evidence.refused_by_limits(WireFault.NOT_ADMITTED, _ROLLED_BACK.refusal)
+        if context.permit is not None:
+            return None
+        traffic_class = TrafficClass.RESOLUTION if context.caller_gone else _TRAFFIC_CLASSES[context.priority]
+        time_left_s = self._time_left_s(context) if not operation.doubt else policy.timeouts.deadline_s
+        decision = await self.acquire(policy, CallGroup.WRITE, traffic_class, time_left_s)
+        if decision.granted:
+            context.permit, context.limit_info = decision.attempt_permit, None
+            return None
+        context.limit_info = decision.limit_info
+        fault = WireFault.CIRCUIT_OPEN if decision.by_circuit else WireFault.NOT_ADMITTED
+        return Evidence.refused_by_limits(fault, decision.refusal)
+
+    async def release(
+        self, context: CallContext, evidence: Evidence | None = None, classification: Classification | None = None
+    ) -> HealthSample | None:
+        """The errand's turn is over, with what its attempt showed; or nothing is sent by it after all."""
+        attempt_permit, context.permit = context.permit, None
+        health_sample = None
+        if attempt_permit is not None and evidence is not None and classification is not None:
+            reading = classification.result_class
+            requested_s = retry_after_of(evidence.response, self.clock.now()) if reading in UNHEALTHY_CLASSES else None
+            health_sample = health_sample_of(reading, evidence, self._slow_after_s(attempt_permit), requested_s)
+        if attempt_permit is not None:
+            await self.release_permit(attempt_permit, health_sample)
+        return health_sample
+
+    async def release_inquiry_permit(
+        self, attempt_permit: AttemptPermit, evidence: Evidence | None
+    ) -> HealthSample | None:
+        """An inquiry's turn is over. None: nobody was asked."""
+        if evidence is None:
+            await self.release_permit(attempt_permit, None)
+            return None
+        requested_s = retry_after_of(evidence.response, self.clock.now())
+        health_sample = health_sample_of_inquiry(evidence, self._slow_after_s(attempt_permit), requested_s)
+        await self.release_permit(attempt_permit, health_sample)
+        return health_sample
+
+    async def release_permit(self, attempt_permit: AttemptPermit, health_sample: HealthSample | None) -> None:
+        """Never raises for the limits' own sake: what the attempt showed of the payment matters more."""
+        provider = attempt_permit.policy.provider
+        try:
+            self.admission.release(attempt_permit.admitted, health_sample)
+            self.circuits.add_sample(provider, attempt_permit.group, health_sample)
+            if health_sample is not None and not health_sample.healthy:
+                self._failures_in_a_row[provider] += 1
+            elif health_sample is not None and self._failures_in_a_row.pop(provider, 0) >= _FAILURES_OF_AN_OUTAGE:
+                self.recovered.add(provider)
+            if attempt_permit.probe is not None:
+                await self.circuits.end_probe(attempt_permit.probe, health_sample)
+        except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
+            _log.error("what %s showed was not counted: %s", provider, type(error).__name__)
+
+    def _slow_after_s(self, attempt_permit: AttemptPermit) -> float:
+        provider = self.book().providers.get(attempt_permit.policy.provider)
+        return (provider.circuit if provider is not None else CircuitRules()).slow_after_s
+
+    def _time_left_s(self, context: CallContext) -> float:
+        return max(0.0, context.deadline_mono - self.clock.mono())
+
+
+def _falls_back_when_open(context: CallContext, policy: Policy) -> bool:
+    guard = context.identity.guard
+    if guard is None or guard.kind is not GuardKind.INTENT:
+        return False
+    return any(FallbackCause.CIRCUIT_OPEN in fallback.when for fallback in policy.fallbacks)
+
+
+def _refused_by_circuit(provider: str, view: CircuitView) -> GateDecision:
+    reason = view.reason or CircuitRefusal.PROBING
+    return GateDecision(False, reason, f"{provider} {_CIRCUIT_REASONS[reason]}. {_NOTHING_SENT}", view.retry_after_s)
+
+
+_CIRCUIT_REASONS = {
+    CircuitRefusal.OPEN: "is down, as the last calls showed",
+    CircuitRefusal.FORCED: "was closed to new calls by an operator",
+    CircuitRefusal.PROBING: "was down, and is being tried with a few calls",
+    CircuitRefusal.RAMP: "was down, and is given a part of its calls until it has held",
+    CircuitRefusal.THROTTLED: "asked to be left alone for a while (Retry-After)",
+}

@@ -1,0 +1,86 @@
+"""What is no operation of a policy: forwarded once, as it came, never retried. Nothing is journalled.
+
+The words are careful all the same: nobody has told us that such a call moves no money.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from paywitness.core.call import Call, Headers
+from paywitness.core.evidence import Evidence
+from paywitness.core.http_headers import end_to_end
+from paywitness.core.operation import Outcome
+from paywitness.core.policy import Provider, Timeouts
+from paywitness.core.problems import Problem
+from paywitness.core.reply import ErrorShape, Reply, problem_reply
+from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import CallForwarded
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import StreamRequest, WireRequest
+from paywitness.upstream.request import UpstreamTimeouts as WireTimeouts
+
+_OUTCOME_HEADERS: Headers = ((b"Paywitness-Outcome", Outcome.NONE.encode()),)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedReply:
+    """A reply whose body is still coming."""
+
+    status_code: int
+    headers: Headers
+    body: AsyncIterator[bytes]
+    outcome: Outcome = Outcome.NONE
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passthrough:
+    upstream: UpstreamClient
+    telemetry: Telemetry
+
+    async def forward_whole(self, call: Call, provider: Provider) -> Reply:
+        """Forward a call whose body is already here."""
+        origin, path_prefix = address_of(provider)
+        request = WireRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, call.body)
+        self.telemetry.emit(CallForwarded(provider.name))
+        evidence = await self.upstream.send(origin, request, _wire_timeouts(provider.timeouts))
+        if evidence.response is None:
+            return failure_reply(evidence, provider)
+        headers = end_to_end(evidence.response.headers) + _OUTCOME_HEADERS
+        return Reply(evidence.response.status_code, headers, evidence.response.body, Outcome.NONE)
+
+    async def forward_stream(
+        self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
+    ) -> Reply | StreamedReply:
+        """Forward a call in pieces, both ways."""
+        origin, path_prefix = address_of(provider)
+        target = (path_prefix + call.target).encode("latin-1")
+        self.telemetry.emit(CallForwarded(provider.name))
+        request = StreamRequest(call.method, target, call.headers, length)
+        response = await self.upstream.stream(origin, request, body, _wire_timeouts(provider.timeouts))
+        if isinstance(response, Evidence):
+            return failure_reply(response, provider)
+        return StreamedReply(response.status_code, end_to_end(response.headers) + _OUTCOME_HEADERS, aiter(response))
+
+
+def _wire_timeouts(timeouts: Timeouts) -> WireTimeouts:
+    return WireTimeouts(
+        connect_s=timeouts.connect_s,
+        tls_s=timeouts.tls_s,
+        write_s=timeouts.write_s,
+        first_byte_s=timeouts.first_byte_s,
+        body_idle_s=timeouts.body_idle_s,
+    )
+
+
+def failure_reply(evidence: Evidence, provider: Provider) -> Reply:
+    """What the caller is told where no whole answer came."""
+    shape = ErrorShape(provider.problem)
+    if not evidence.sent:
+        detail = f"{provider.name} was not reached: {evidence.detail}. Nothing was sent."
+        return problem_reply(Problem.NOT_SENT, detail, shape=shape, provider=provider.name)
+    detail = f"{provider.name} has the request and gave no whole answer: {evidence.detail}. It was not sent again."
+    return problem_reply(Problem.FORWARD_FAILED, detail, shape=shape, sent=True, provider=provider.name)

@@ -1,0 +1,241 @@
+"""The life of a call, from the claim to an answer or a recorded doubt. The ifs of it stand here, none below.
+
+    claim -> [ turn -> send -> classify -> conclude -> decide -> record ] -> reply
+             [ again, if the decision says so and the budget grants it   ]
+
+SENDING is durable before the first byte may leave; an answer leaves after its record is durable. From the first byte on
+the attempt belongs to the operation: neither a caller that leaves nor its deadline stops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.claim import Claim, ClaimVerdict
+from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.decide import Action, Decision, decide
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.evidence import Evidence
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Lease, Operation, State
+from paywitness.core.policy import Policy
+from paywitness.core.reply import Reply, reply_for, unknown_reply
+from paywitness.core.result import Classification
+from paywitness.engine import failpoints
+from paywitness.engine.calls.attempt_recorder import AttemptRecorder
+from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of, releases_key
+from paywitness.engine.calls.duplicates import DuplicateCalls
+from paywitness.engine.calls.fallback import Fallbacks
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.failpoints import Failpoints
+from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
+from paywitness.journal.base import OperationChange
+from paywitness.secrets import Vault
+from paywitness.tasks import TaskRefused, Tasks
+
+_ATTEMPT_NOT_RECORDED = (
+    "The journal did not take the record of this attempt. What became of this payment will be found out. "
+    "Repeat with the same key, or wait. Do not make another payment."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPipeline:
+    """Carries one call to an answer, or to a recorded doubt."""
+
+    journal_writer: JournalWriter
+    duplicates: DuplicateCalls
+    gate: Gate
+    retry_budget: RetryBudget
+    sender: AttemptSender
+    attempt_recorder: AttemptRecorder
+    leases: Leases
+    vault: Vault
+    clock: Clock
+    failpoints: Failpoints
+    fallbacks: Fallbacks
+    late_evidence: LateEvidenceRecorder
+    tasks: Tasks
+
+    async def run(self, context: CallContext, *, permitted: bool) -> Reply:
+        await self.failpoints.hit(failpoints.CALL_RECEIVED)
+        claim = await self.journal_writer.claim(context, permitted=permitted)
+        if context.leader is not None:
+            context.leader.release_followers()
+        if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
+            await self.failpoints.hit(failpoints.SENDING_RECORDED)
+            reply = await self.run_attempts(context, claim.operation, context.policy)
+            return await self.duplicates.wait_for_resolution(reply, context)
+        if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
+            return await self.resume_unknown(context, claim)
+        await self.gate.release(context)
+        return await self.duplicates.reply_to(context, claim)
+
+    async def reply_from_journal(self, context: CallContext) -> Reply | None:
+        """What is known under the key answers one that has no place at the provider. None: it would have to send, which
+        is never so of a doubt when its time is up."""
+        claim = await self.journal_writer.claim(context, permitted=False)
+        if claim.verdict is ClaimVerdict.ABSENT:
+            return None
+        if claim.verdict is not ClaimVerdict.IN_DOUBT:
+            return await self.duplicates.reply_to(context, claim)
+        fresh, resend = context.operation, await self._plan_resend(context, claim)
+        if isinstance(resend, Reply):
+            return resend
+        context.operation, context.tries = fresh, 1  # it claims as it came
+        return None
+
+    async def resume_unknown(self, context: CallContext, claim: Claim) -> Reply:
+        """A repeat of something in doubt: the re-send that the decision allows, else 504. Nothing new is ever sent."""
+        resend = await self._plan_resend(context, claim)
+        if isinstance(resend, Reply):
+            return resend
+        operation, (policy, context.request, decision) = self.duplicates.holder(claim), resend
+        context.tries = 1
+        resent = advance(operation, Event.RESEND_RECORDED)
+        resent = resent.changed(lease=Lease(context.token, 0.0), misses=0, first_miss_at=None)
+        change = OperationChange(
+            resent,
+            (Event.RESEND_RECORDED,),
+            action=decision.action,
+            because=decision.because,
+            delay_s=decision.delay_s,
+            note="repeated by the caller",
+            lease_s=self.leases.lease_s,
+        )
+        recorded = await self.journal_writer.try_write(change)
+        if recorded is None:
+            await self.gate.release(context)
+            return await self.duplicates.join(context, operation)  # somebody else took it up first
+        await self.failpoints.hit(failpoints.RESEND_RECORDED)
+        return await self.duplicates.wait_for_resolution(await self.run_attempts(context, recorded, policy), context)
+
+    async def _plan_resend(self, context: CallContext, claim: Claim) -> tuple[Policy, StoredRequest, Decision] | Reply:
+        """How what is in doubt may be sent again; else what its repeat is told, which needs no place."""
+        context.operation = operation = self.duplicates.holder(claim)
+        stored = await self.duplicates.stored_policy_and_request(context, claim)
+        if stored is None or not claim.credential_accepted:
+            await self.gate.release(context)
+            # Under a credential that may belong to another account the same key would be another charge.
+            return unknown_reply(operation, context.shape, sent=False)
+        context.tries = 0
+        decision = decide(decision_context_of(operation, stored[0], context, self.clock, delay_s=0.0))
+        if decision.action is not Action.RETRY_SAME_OPERATION:
+            await self.gate.release(context)
+            return await self.duplicates.wait_for_resolution(
+                unknown_reply(operation, context.shape, sent=False), context
+            )
+        return *stored, decision
+
+    async def run_attempts(self, context: CallContext, operation: Operation, policy: Policy) -> Reply:
+        """Attempt until it is settled, in doubt with nothing to try, or given up."""
+        context.operation = operation
+        self.duplicates.in_flight[operation.id] = context
+        try:
+            while True:
+                evidence, classification = await self._attempt(context, operation, policy)
+                operation, decision = await self.attempt_recorder.conclude_attempt(
+                    context, operation, policy, evidence, classification
+                )
+                context.operation = operation
+                await self.failpoints.hit(failpoints.ANSWER_RECORDED)
+                if decision.action is Action.FALLBACK_NEW_ATTEMPT:
+                    return await self._fall_back(context, operation, decision, evidence, classification)
+                if decision.action is not Action.RETRY_SAME_OPERATION:
+                    return reply_for(operation, evidence.response, classification, context.shape)
+                await self.clock.sleep(decision.delay_s)
+                if operation.state is State.BACKOFF:
+                    operation = await self.resume_after_backoff(context, operation)
+                    if operation.state is not State.SENDING:
+                        return reply_for(operation, evidence.response, classification, context.shape)
+                context.tries += 1
+        except JournalUnavailable:
+            if not operation.attempt_under_way:
+                raise  # between two tries, with nothing in doubt: this call will send nothing more
+            return unknown_reply(operation, context.shape, sent=context.has_sent, detail=_ATTEMPT_NOT_RECORDED)
+        except BaseException:  # cancelled, or a fault of ours: the key must not stay held until the lease runs out
+            await self.journal_writer.record_abandoned(context, operation)
+            raise
+        finally:
+            await self.gate.release(context)
+            await self.retry_budget.refund(context)
+            if (
+                self.duplicates.in_flight.get(operation.id) is context
+            ):  # else our lease ran out, and a repeat took it up
+                del self.duplicates.in_flight[operation.id]
+                self.leases.release(operation.id)
+
+    async def _attempt(
+        self, context: CallContext, operation: Operation, policy: Policy
+    ) -> tuple[Evidence, Classification]:
+        """One try, if our limits let it go: what was seen of it, and what that means."""
+        evidence = await self.gate.before_attempt(context, operation, policy)
+        if evidence is None:
+            self.retry_budget.count_attempt(context, operation, policy)
+            evidence = await self.sender.send(context, operation, policy, self._on_late_response)
+        classification = classify(
+            evidence, policy.classify, ExpectedPayment(context.expected.money, operation.sent_stamp)
+        )
+        await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)
+        health_sample = await self.gate.release(context, evidence, classification)
+        if context.grant is not None:
+            await self.retry_budget.report_result(context, evidence, health_sample)
+        return evidence, classification
+
+    async def _fall_back(
+        self,
+        context: CallContext,
+        first: Operation,
+        decision: Decision,
+        evidence: Evidence,
+        classification: Classification,
+    ) -> Reply:
+        """Another route of the same API, for what provably had no effect here, if it has a turn for it; else this one
+        ends, and its key may be used again."""
+        route = self.fallbacks.route(context, first)
+        if route is not None and await self.gate.before_attempt(context, first, route[0]) is None:
+            second = await self.fallbacks.start(context, first, decision, route)
+            if second is not None:
+                return await self.run_attempts(context, second, context.policy)
+            await self.gate.release(context)
+        ended = await self.give_up(first, decision.because)
+        return reply_for(ended, evidence.response, classification, context.shape)
+
+    def _on_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
+        """An answer came after its attempt had timed out: the same evidence, later."""
+        with contextlib.suppress(TaskRefused):  # we are shutting down; whoever comes next asks
+            self.tasks.start(self._record_late_response(operation, policy, evidence), "harvest")
+
+    async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
+        expected = ExpectedPayment(operation.money, operation.sent_stamp)
+        attempt = attempt_summary(operation.attempts, evidence, classify(evidence, policy.classify, expected))
+        response = evidence.response
+        sealed_response = seal_response(self.vault, response, operation.id) if response is not None else None
+        late_evidence = LateEvidence(attempt, "harvest", "answer_came_late", sealed_response)
+        with contextlib.suppress(JournalUnavailable):
+            await self.late_evidence.apply(operation, policy, late_evidence)
+
+    async def give_up(self, operation: Operation, because: str) -> Operation:
+        """Nothing was done and nothing will be: ended before the answer leaves."""
+        ended = advance(operation, Event.GIVEN_UP).changed(lease=None, because=because)
+        ended = ended.changed(key_released=releases_key(ended))
+        change = OperationChange(
+            ended, (Event.GIVEN_UP,), because=because, announcement=announcement_of(operation, ended)
+        )
+        return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
+
+    async def resume_after_backoff(self, context: CallContext, operation: Operation) -> Operation:
+        """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
+        if context.still_there() and self.clock.mono() < context.deadline_mono:
+            again = advance(operation, Event.SEND_RECORDED)
+            change = OperationChange(again, (Event.SEND_RECORDED,), lease_s=self.leases.lease_s)
+            return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
+        return await self.give_up(operation, "no_effect_caller_left")

@@ -1,0 +1,337 @@
+"""Shadow mode (`mode: observe`): calls pass unchanged, and telemetry reports what would have been decided about each.
+
+Nothing is written into a request or a response, nothing is retried or refused, and nothing waits for the journal, a
+limit or another call. Recognition, classification and decision are the core's own, over `ShadowMemory`: a bounded
+memory of the operations that this sidecar has seen. A restart forgets it. Budgets and circuits count as allowing all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed
+from paywitness.core.call import Call
+from paywitness.core.claim import AliasKind, ClaimJudgement, ClaimRequest, ClaimVerdict, judge, judge_guard
+from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.decide import Action, Decision, decide
+from paywitness.core.errors import BodyError, MoneyError
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.guard import indexed_guard
+from paywitness.core.http_headers import end_to_end
+from paywitness.core.identity import Identity, identify, is_usable_key
+from paywitness.core.lifecycle import Event, advance, conclude
+from paywitness.core.operation import Guard, Lease, Operation, Outcome, State
+from paywitness.core.policy import Policy, Provider, UnmatchedCalls
+from paywitness.core.problems import Problem
+from paywitness.core.reply import NO_SHAPE, Reply
+from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
+from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.context import CallContext, decision_context_of, releases_key
+from paywitness.engine.calls.passthrough import StreamedReply, failure_reply
+from paywitness.engine.calls.stored_messages import StoredRequest, can_insert, with_readable_codings
+from paywitness.engine.durability.journal_writer import fresh_operation
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import CallForwarded, CallShadowed
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import StreamRequest, UpstreamTimeouts, WireRequest
+
+_OPERATIONS_MAX = (
+    10_000  # some 35 MB at most, since every text of an operation is bounded; a few minutes of a busy shop
+)
+_PER_GUARD_MAX = 32  # a customer tries a handful of cards
+
+
+class ShadowMemory:
+    def __init__(self, operations_max: int = _OPERATIONS_MAX) -> None:
+        self._operations_max = operations_max
+        self._by_key: OrderedDict[str, Operation] = OrderedDict()
+        self._keys_by_guard: dict[str, OrderedDict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def by_key(self, key: str) -> Operation | None:
+        """The newest operation under the key."""
+        return self._by_key.get(key)
+
+    def guarded_by(self, guard: Guard | None) -> tuple[Operation, ...]:
+        """Those that may still hold the guard, oldest first."""
+        keys = self._keys_by_guard.get(guard.value) if guard is not None else None
+        held = [self._by_key[key] for key in keys or ()]
+        return tuple(sorted(held, key=lambda operation: operation.created_at))
+
+    def remember(self, operation: Operation) -> None:
+        """Remember the operation as it now stands, in place of the one that its key had."""
+        self.forget(operation)
+        self._by_key[operation.key] = operation
+        held = indexed_guard(operation)
+        if held is not None:
+            keys = self._keys_by_guard.setdefault(held, OrderedDict())
+            keys[operation.key] = None
+            if len(keys) > _PER_GUARD_MAX:
+                keys.popitem(last=False)
+        if len(self._by_key) > self._operations_max:
+            self.forget(next(iter(self._by_key.values())))
+
+    def forget(self, operation: Operation) -> None:
+        """Forget what is remembered under its key."""
+        known = self._by_key.pop(operation.key, None)
+        held = known.guard.value if known is not None and known.guard is not None else None
+        keys = self._keys_by_guard.get(held) if held is not None else None
+        if held is not None and keys is not None:
+            keys.pop(operation.key, None)
+            if not keys:
+                del self._keys_by_guard[held]
+
+
+# --- observing
+
+_log = logging.getLogger("paywitness.observing")
+
+# The caller's own patience ends a call here, as it would without us. These only keep it finite.
+_LONG_TIMEOUTS = UpstreamTimeouts(
+    connect_s=60, tls_s=60, write_s=60, first_byte_s=600, body_idle_s=600, response_s=3600
+)
+_CALL_LEASE_S = 4800.0  # longer than all of them together
+_REMEMBERED_ATTEMPTS = 100  # in doubt, of one operation: no budget keeps a caller from repeating for hours
+
+# What would have become of a call beside the actions of a decision.
+REPLAYED, REFUSED, NOT_JUDGED = "replayed", "refused", "not_judged"
+
+_ALIASES = {
+    AliasKind.JOINED: (REPLAYED, "joined"),
+    AliasKind.TAKEN: (REPLAYED, "taken"),
+    AliasKind.REFUSED: (REFUSED, Problem.GUARDED),
+}
+
+
+@dataclass(slots=True)
+class _ShadowCall:
+    """A call that is an operation, while it is on its way."""
+
+    context: CallContext
+    operation: Operation | None  # what its answer will speak of; None: of nothing that we would have sent
+    known_decision: tuple[str, str] | None = None  # the action and its rule, where they are known before the answer
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowMode:
+    upstream: UpstreamClient
+    vault: Vault
+    clock: Clock
+    randomness: Randomness
+    telemetry: Telemetry
+    memory: ShadowMemory = field(default_factory=ShadowMemory)
+
+    async def forward_whole(
+        self, call: Call, book: PolicyBook, still_there: Callable[[], bool]
+    ) -> tuple[Reply, str | None]:
+        """Pass on a call that may be an operation; the provider's answer, untouched, and the operation's name."""
+        provider = book.providers[call.provider]
+        shadow_call = self._recognise_safely(call, book, still_there)
+        origin, path_prefix = address_of(provider)
+        request = WireRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, call.body)
+        # As in force: a kept connection that the provider closes just now makes a doubt, which a key could settle.
+        reuse = shadow_call is None or shadow_call.context.policy.contract.dedupes
+        evidence = await self.upstream.send(origin, request, _LONG_TIMEOUTS, reuse=reuse)
+        if shadow_call is not None:
+            self._report(shadow_call, evidence)
+        name = shadow_call.context.policy.operation if shadow_call is not None else None
+        response = evidence.response
+        if response is None:
+            return failure_reply(evidence, provider), name
+        return Reply(response.status_code, end_to_end(response.headers), response.body, Outcome.NONE), name
+
+    async def forward_stream(
+        self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
+    ) -> Reply | StreamedReply:
+        """Pass on what is no operation, in pieces."""
+        self._report_unmatched(provider)
+        origin, path_prefix = address_of(provider)
+        request = StreamRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, length)
+        response = await self.upstream.stream(origin, request, body, _LONG_TIMEOUTS)
+        if isinstance(response, Evidence):
+            return failure_reply(response, provider)
+        return StreamedReply(response.status_code, end_to_end(response.headers), aiter(response))
+
+    def _report_unmatched(self, provider: Provider) -> None:
+        self.telemetry.emit(CallForwarded(provider.name))
+        if provider.unmatched is UnmatchedCalls.REFUSE:
+            self.telemetry.emit(CallShadowed(provider.name, None, REFUSED, Problem.OPERATION_NOT_ALLOWED))
+
+    # --- before it leaves
+
+    def _recognise_safely(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
+        """What the call is. None: no operation, or one that would have been refused, which is told. Never raises."""
+        try:
+            return self._recognise(call, book, still_there)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not cost the call
+            _log.error("a call was not observed: %s", type(error).__name__)
+            return None
+
+    def _recognise(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
+        provider = book.providers[call.provider]
+        encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
+        try:
+            tree = decode(decompressed(call.body, call.header("Content-Encoding")), encoding)
+            matched = book.match(call.provider, call.method, call.segments, lambda: tree)
+        except BodyError:
+            self.telemetry.emit(CallShadowed(provider.name, None, REFUSED, Problem.BODY_UNREADABLE))
+            return None
+        if matched is None:
+            self._report_unmatched(provider)
+            return None
+        policy, parameters = matched
+        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.randomness.token)
+        refusal = refusal_before_claim(call, policy, tree, identity)
+        if refusal is not None:
+            self.telemetry.emit(CallShadowed(provider.name, policy.operation, REFUSED, refusal))
+            return None
+        return self._judge_claim(self._new_context(call, policy, tree, identity, still_there))
+
+    def _new_context(
+        self, call: Call, policy: Policy, tree: Tree, identity: Identity, still_there: Callable[[], bool]
+    ) -> CallContext:
+        try:
+            money = policy.money_in(tree)
+        except MoneyError:
+            money = None
+        loop = asyncio.get_running_loop()
+        now = self.clock.now()
+        context = CallContext(
+            call=call,
+            policy=policy,
+            tree=tree,
+            identity=identity,
+            expected=ExpectedPayment(money),
+            shape=NO_SHAPE,
+            token=self.randomness.token(),
+            deadline_mono=self.clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
+            still_there=still_there,
+            request=StoredRequest.of(call),
+            reply=loop.create_future(),
+            finished=loop.create_future(),
+            journal_at=now,
+            journal_boot=self.clock.boot(),
+        )
+        context.operation = fresh_operation(context, self.randomness.operation_id(now), now, self.vault.identity_secret)
+        return context
+
+    def _judge_claim(self, context: CallContext) -> _ShadowCall:
+        """As a journal would judge it that knows what this sidecar saw lately, and nothing else."""
+        fresh, now = context.operation, context.journal_at
+        assert fresh is not None
+        stem = context.identity.key_stem
+        request = ClaimRequest(fresh, context.token, permitted=True, lease_s=0.0, sealed_request=None, key_stem=stem)
+        judged = judge(self.memory.by_key(fresh.key), request, now)
+        lease = Lease(context.token, now + _CALL_LEASE_S)
+        if judged.verdict is not ClaimVerdict.OWNED:
+            return self._judge_duplicate(context, judged, lease)
+        guarded = judge_guard(self.memory.guarded_by(fresh.guard), fresh, now)
+        if guarded.holder is not None and guarded.alias is not None:
+            if guarded.alias is AliasKind.TAKEN:
+                self.memory.remember(guarded.holder.changed(undelivered=False))
+            return _ShadowCall(context, None, _ALIASES[guarded.alias])
+        started = fresh.changed(
+            generation=judged.start_generation or 1, provider_key=judged.provider_key, first_sent_at=now, lease=lease
+        )
+        sending = advance(started, Event.SEND_RECORDED)
+        self.memory.remember(sending)
+        return _ShadowCall(context, sending)
+
+    def _judge_duplicate(self, context: CallContext, judged: ClaimJudgement, lease: Lease) -> _ShadowCall:
+        """A call under a key that was seen: replayed, refused, or in doubt, where a decision says what may be done."""
+        if judged.verdict is ClaimVerdict.MISMATCH:
+            return _ShadowCall(context, None, (REFUSED, Problem.KEY_REUSED))
+        operation = judged.existing
+        if judged.verdict is not ClaimVerdict.IN_DOUBT or operation is None:
+            return _ShadowCall(context, None, (REPLAYED, judged.verdict))
+        context.tries = 0
+        decision = decide(decision_context_of(operation, context.policy, context, self.clock, delay_s=0.0))
+        if decision.action is not Action.RETRY_SAME_OPERATION:
+            return _ShadowCall(context, None, (REFUSED, decision.because))
+        if operation.attempts >= _REMEMBERED_ATTEMPTS:
+            return _ShadowCall(context, None, (decision.action, decision.because))
+        context.tries = 1
+        resent = advance(operation, Event.RESEND_RECORDED).changed(lease=lease)
+        self.memory.remember(resent)
+        return _ShadowCall(context, resent, (decision.action, decision.because))
+
+    # --- when it is over
+
+    def _report(self, shadow_call: _ShadowCall, evidence: Evidence) -> None:
+        """Tell what would have been decided. Never raises: the answer is here, and must go on."""
+        policy = shadow_call.context.policy
+        try:
+            event = self._decide(shadow_call, with_policy_timeouts(evidence, policy))
+        except Exception as error:  # noqa: BLE001  # as above
+            _log.error("a call of %s was not judged: %s", policy.provider, type(error).__name__)
+            return
+        status_code = evidence.response.status_code if evidence.response is not None else None
+        self.telemetry.emit(replace(event, status_code=status_code, duration_s=evidence.duration_s))
+
+    def _decide(self, shadow_call: _ShadowCall, evidence: Evidence) -> CallShadowed:
+        context, operation, policy = shadow_call.context, shadow_call.operation, shadow_call.context.policy
+        names = (policy.provider, policy.operation)
+        if not _has_readable_coding(evidence):
+            if operation is not None:
+                self.memory.forget(operation)
+            return CallShadowed(*names, *(shadow_call.known_decision or (NOT_JUDGED, "unreadable_coding")))
+        classification = classify(evidence, policy.classify, context.expected)
+        decision: Decision | None = None
+        if operation is not None:
+            after, _ = conclude(operation, operation.attempts, classification, policy.contract)
+            rule = policy.retry_rule(classification.result_class)
+            wait_s = backoff_delay_s(rule, context.tries, self.randomness.draw())
+            requested_s = retry_after_of(evidence.response, self.clock.now())
+            wait_s = 0.0 if after.state.ended else at_least_retry_after_s(wait_s, requested_s, self.randomness.draw())
+            decision = decide(
+                decision_context_of(after, policy, context, self.clock, delay_s=wait_s, last=classification)
+            )
+            self.memory.remember(_remembered_as(after, decision, undelivered=not context.still_there()))
+        action, because = shadow_call.known_decision or (
+            (decision.action, decision.because) if decision else (NOT_JUDGED, "")
+        )
+        return CallShadowed(*names, action, because, classification)
+
+
+def refusal_before_claim(call: Call, policy: Policy, tree: Tree, identity: Identity) -> Problem | None:
+    """Why a call that is an operation would be refused before anything is written down, if it would be."""
+    if not can_insert(call, policy, tree, policy.contract.send_as):
+        return Problem.BODY_UNREADABLE
+    if policy.key_required and identity.key_source == "generated":
+        return Problem.KEY_REQUIRED
+    return None if is_usable_key(identity.client_key) else Problem.KEY_INVALID
+
+
+def with_policy_timeouts(evidence: Evidence, policy: Policy) -> Evidence:
+    """What the policy's own patience would have seen of it: an answer that took longer would have been given up."""
+    if not evidence.sent or evidence.duration_s <= policy.timeouts.first_byte_s:
+        return evidence
+    detail, waited_s = "the answer took longer than first_byte", policy.timeouts.first_byte_s
+    return Evidence(NetworkPhase.AWAITING, evidence.bytes_written, WireFault.FIRST_BYTE_TIMEOUT, None, detail, waited_s)
+
+
+def _has_readable_coding(evidence: Evidence) -> bool:
+    """In force, the caller's `Accept-Encoding` is narrowed to what can be read. Here it went on as it came."""
+    coding = evidence.response.header("Content-Encoding") if evidence.response is not None else None
+    accept_encoding = ((b"accept-encoding", coding.encode("latin-1")),) if coding is not None else ()
+    return with_readable_codings(accept_encoding) == accept_encoding
+
+
+def _remembered_as(after: Operation, decision: Decision, *, undelivered: bool) -> Operation:
+    """The operation as it is remembered: nobody tries it again by himself, so what had no effect is over."""
+    if after.state is State.BACKOFF:
+        after = advance(after, Event.GIVEN_UP)
+    elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
+        after = advance(after, Event.PARKED)
+    released = after.state.ended and releases_key(after)
+    return after.changed(lease=None, key_released=released, undelivered=undelivered and after.state is State.SUCCEEDED)

@@ -1,0 +1,106 @@
+"""Callers that wait: which operation each one waits for, and until when.
+
+`OperationWaiters` wakes the callers of this process when something is written about their operation. `Deadlines`
+calls back once for every call whose deadline passes. It sets one timer for all calls, because nearly every call is
+replied to long before its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.engine.calls.context import CallContext
+
+
+def _always() -> bool:
+    return True
+
+
+class OperationWaiters:
+    """Who waits for which operation. `resolving`: somebody works on what is in doubt; else waiting would be idle."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, dict[asyncio.Future[None], Callable[[], bool]]] = {}
+        self.resolver_running = False
+        self.due = asyncio.Event()  # something is due at once: the resolver need not wait for its next round
+
+    def has_waiter(self, operation_id: str) -> bool:
+        """Whether somebody waits for it who would still hear it."""
+        return any(still_waiting() for still_waiting in self._waiters.get(operation_id, {}).values())
+
+    def notify(self, operation_id: str) -> None:
+        """Something was written about it."""
+        for waiter in self._waiters.get(operation_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @contextmanager
+    def waiting_for(
+        self, operation_id: str, still_waiting: Callable[[], bool] = _always
+    ) -> Iterator[asyncio.Future[None]]:
+        """Somebody waits for it; what is yielded is done when something is written about it. `hears`: whether it is
+        still there to be told."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(operation_id, {})[waiter] = still_waiting
+        try:
+            yield waiter
+        finally:
+            others = self._waiters[operation_id]
+            del others[waiter]
+            if not others:
+                del self._waiters[operation_id]
+
+    async def wait_for_change(
+        self, operation_id: str, timeout_s: float, still_waiting: Callable[[], bool] = _always
+    ) -> None:
+        """Return when it changes here, or after the time."""
+        with self.waiting_for(operation_id, still_waiting) as waiter:
+            await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
+
+
+# --- deadlines
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """Those who wait. Each is passed once to `passed` when its deadline has come, unless it was forgotten before."""
+
+    clock: Clock
+    on_deadline: Callable[[CallContext], None]
+    _waiting: dict[int, CallContext] = field(default_factory=dict)  # by identity
+    _timer: asyncio.TimerHandle | None = None
+    _next_mono: float = math.inf  # what the timer is set for: no deadline is earlier
+
+    def add(self, context: CallContext) -> None:
+        self._waiting[id(context)] = context
+        if context.deadline_mono < self._next_mono:
+            self._set_timer(context.deadline_mono)
+
+    def remove(self, context: CallContext) -> None:
+        self._waiting.pop(id(context), None)
+        if not self._waiting:
+            self._set_timer(math.inf)
+
+    def _set_timer(self, deadline_mono: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._next_mono = deadline_mono
+        if deadline_mono < math.inf:
+            time_left_s = max(0.0, deadline_mono - self.clock.mono())
+            self._timer = asyncio.get_running_loop().call_later(time_left_s, self._fire)
+
+    def _fire(self) -> None:
+        due_mono = max(self._next_mono, self.clock.mono())  # a loop's timer may be a little early
+        due = [context for context in self._waiting.values() if context.deadline_mono <= due_mono]
+        for context in due:
+            del self._waiting[id(context)]
+        self._set_timer(min((context.deadline_mono for context in self._waiting.values()), default=math.inf))
+        loop = asyncio.get_running_loop()
+        for context in due:
+            loop.call_soon(self.on_deadline, context)  # each by itself: a fault in one must not cost another its answer

@@ -1,0 +1,324 @@
+"""Writing to the journal: claims asked again with their token, records over the version that was read, and what to do
+when the journal is slow to say whether it took one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock, JournalClock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.contract import OperationKind
+from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
+from paywitness.core.identity import fingerprint_of, request_hash_of
+from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
+from paywitness.core.operation import Operation, State
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.stored_messages import StoredRequest, can_insert, seal_credential, seal_request
+from paywitness.engine.durability.leases import Leases, is_forgotten
+from paywitness.engine.durability.rollback import RollbackMonitor
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import JournalCalled
+
+_CREDENTIALS_REMEMBERED = 10_000
+_WRITE_TRIES = 5
+_PAUSE_S = 0.2
+_ABANDONED = Classification.of(ResultClass.UNKNOWN_OUTCOME, "abandoned", lost=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWriter:
+    journal: Journal
+    leases: Leases
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+    journal_clock: JournalClock
+    stored_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
+    rollback: RollbackMonitor | None = None  # of a journal that may come back without its last writes
+    fail_on_conflict: bool = False  # no step is taken again from another version: what was seen is what is decided upon
+
+    async def claim(self, context: CallContext, *, permitted: bool) -> Claim:
+        """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
+        request = self._claim_request(context, permitted=permitted)
+        claim = await self._claim_with_retry(request)
+        holder = claim.operation
+        if claim.verdict is ClaimVerdict.MISMATCH and holder is not None and holder.ignore != context.identity.ignore:
+            # The policy ignores other fields than it did then: compare as it did then.
+            earlier_fingerprint = fingerprint_of(context.call, context.tree, holder.ignore, self.vault.identity_secret)
+            claim = await self._claim_with_retry(replace(request, compare_fingerprint=earlier_fingerprint))
+        context.journal_at, context.journal_boot = claim.now, self.clock.boot()
+        if (
+            claim.verdict is ClaimVerdict.OWNED
+            and claim.operation is not None
+            and self._rolled_back_since_admission(context)
+        ):
+            return await self._end_unsent(context, claim.operation, claim)
+        return claim
+
+    def _rolled_back_since_admission(self, context: CallContext) -> bool:
+        """Whether the journal rolled back since the gate was asked, and the provider would execute it twice."""
+        return (
+            self.rollback is not None and not context.policy.contract.dedupes and self.rollback.recently_rolled_back()
+        )
+
+    async def _end_unsent(self, context: CallContext, operation: Operation, claim: Claim) -> Claim:
+        """Nothing was sent, and nothing will be: ended in the journal before anybody is told so."""
+
+        def change_from(current: Operation) -> OperationChange:
+            waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
+            waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+            ended = advance(waiting, Event.GIVEN_UP).changed(
+                lease=None, key_released=True, because="journal_rolled_back"
+            )
+            return OperationChange(
+                ended, (Event.NO_EFFECT_SEEN, Event.GIVEN_UP), announcement=announcement_of(current, ended)
+            )
+
+        await self.write_with_retry(operation, change_from)
+        self.leases.release(operation.id)
+        context.refusal = "The journal may have forgotten its last moments. Nothing was sent. Try again in a minute."
+        return Claim(ClaimVerdict.ABSENT, None, claim.now)
+
+    async def _claim_with_retry(self, request: ClaimRequest) -> Claim:
+        requested_boot = self.leases.request_boot()
+        try:
+            claim = await self._timed_claim(request)
+        except JournalUnavailable:
+            await self.clock.sleep(_PAUSE_S)
+            requested_boot = self.leases.request_boot()  # regained or new, the lease is not older than this claim says
+            claim = await self._timed_claim(request)
+            if claim.operation is not None and claim.operation.lease is not None:
+                requested_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
+        if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
+            operation = claim.operation
+            self.leases.hold(operation.id, request.token, requested_boot, operation, request.sealed_request)
+            if self.rollback is not None:
+                self.rollback.remember(operation, sealed_request=request.sealed_request)
+        return claim
+
+    async def _timed_claim(self, request: ClaimRequest) -> Claim:
+        began_mono = self.clock.mono()
+        try:
+            claim = await self.journal.claim(request)
+        except JournalUnavailable:
+            self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono))
+        self.journal_clock.update(claim.now)
+        return claim
+
+    async def write_with_retry(
+        self, operation: Operation, change_from: Callable[[Operation], OperationChange]
+    ) -> Operation:
+        """Write one step. Where somebody was faster, take the step again from where the operation now stands. A step
+        whose reply was lost is asked again as it was: decided anew it might differ from what was written."""
+        if self.fail_on_conflict:
+            return await self._write_once(change_from(operation))
+        current, reply_lost = operation, False
+        change = change_from(current)
+        for _ in range(_WRITE_TRIES):
+            try:
+                return await self._record(change)
+            except StaleWrite:
+                latest = await self.current(current)
+                if reply_lost and _was_written(latest, change):
+                    return latest
+                if latest.attempts < current.attempts:
+                    await self._open_rollback_incident(latest)
+                current, reply_lost = latest, False
+                change = change_from(current)
+            except JournalUnavailable:
+                reply_lost = True
+                await self.clock.sleep(_PAUSE_S)
+        raise JournalUnavailable("the journal did not take the record")
+
+    async def _write_once(self, change: OperationChange) -> Operation:
+        recorded = await self.try_write(change)
+        if recorded is None:
+            raise StaleWrite(f"{change.operation.id} is no longer at version {change.operation.version}")
+        return recorded
+
+    async def _open_rollback_incident(self, stored: Operation) -> None:
+        """The journal forgot our last attempt, and others went on from before it: a person must look. What we know does
+        not fit into what it has; a spool keeps it."""
+        incident = stored.incident or IncidentKind.JOURNAL_ROLLBACK
+        note = "an attempt that the journal had forgotten was answered"
+        await self.try_write(OperationChange(stored.changed(incident=incident), (), source="recovery", note=note))
+        raise JournalUnavailable(f"the journal has forgotten an attempt of {stored.id}")
+
+    async def try_write(self, change: OperationChange) -> Operation | None:
+        """Write one step over exactly this version, or None where somebody was faster. Where the journal has forgotten
+        that version, it is put back first."""
+        try:
+            return await self._record(change)
+        except StaleWrite:
+            found = await self.journal.read(change.operation.id)
+        before = self.leases.last_written(change.operation.id)
+        if before is None or before.version != change.operation.version or not is_forgotten(found, before):
+            return None
+        stored = await self.leases.restore(before)
+        if stored.version != before.version or stored.incident == IncidentKind.JOURNAL_ROLLBACK:
+            return None  # others went on meanwhile
+        try:
+            return await self._record(change)
+        except StaleWrite:
+            return None
+
+    async def current(self, operation: Operation) -> Operation:
+        """The operation as it now stands. What the journal has lost, or has older than we know, is put back."""
+        found = await self.journal.read(operation.id)
+        if found is not None and not is_forgotten(found, operation):
+            return found
+        return await self.leases.restore(operation)
+
+    async def _record(self, change: OperationChange) -> Operation:
+        requested_boot = self.leases.request_boot()
+        began_mono = self.clock.mono()
+        try:
+            recorded = await self.journal.record(change)
+        except JournalUnavailable:
+            self.telemetry.emit(JournalCalled("record", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.emit(JournalCalled("record", self.clock.mono() - began_mono))
+        self.journal_clock.update(recorded.updated_at)
+        # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
+        if (
+            change.lease_s is not None
+            and recorded.lease is not None
+            and recorded.incident != IncidentKind.JOURNAL_ROLLBACK
+        ):
+            self.leases.hold(recorded.id, recorded.lease.token, requested_boot, recorded)
+        if self.rollback is not None:
+            self.rollback.remember(recorded, sealed_response=change.sealed_response)
+        return recorded
+
+    def credential_to_store(self, context: CallContext) -> bytes | None:
+        """The caller's credential, sealed, the first time that we see the provider accept it for the account."""
+        pair = (context.identity.account, context.identity.credential)
+        if pair in self.stored_credentials:
+            return None
+        if len(self.stored_credentials) >= _CREDENTIALS_REMEMBERED:
+            self.stored_credentials.clear()
+        self.stored_credentials.add(pair)
+        return seal_credential(self.vault, context.request, context.identity.account)
+
+    async def record_abandoned(self, context: CallContext, operation: Operation) -> None:
+        """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
+        if not operation.attempt_under_way and operation.state is not State.BACKOFF:
+            return
+
+        def change_from(current: Operation) -> OperationChange:
+            if current.lease is None or current.lease.token != context.token:
+                # Our last record was taken after all, or a sweep was faster: it stands where it shall.
+                raise IllegalTransition(f"{current.id} is no longer ours to give up")
+            if current.state is State.BACKOFF:
+                after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
+            elif context.byte_started or current.doubt:
+                after, event = conclude(current, current.attempts, _ABANDONED, context.policy.contract)
+                after = after.changed(due_at=self.journal_clock.now())
+            else:
+                waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
+                waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
+                after, event = advance(waiting, Event.GIVEN_UP), Event.GIVEN_UP
+            released = after.state is State.FAILED
+            note = "the sidecar was shut down, or failed"
+            if after.doubt:
+                after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, self.journal_clock.now()))
+            after = after.changed(lease=None, key_released=released)
+            return OperationChange(after, (event,), note=note, announcement=announcement_of(current, after))
+
+        try:
+            await self.write_with_retry(operation, change_from)
+        except (JournalUnavailable, IllegalTransition):
+            return  # its lease runs out, and then it is doubt all the same
+
+    def _claim_request(self, context: CallContext, *, permitted: bool) -> ClaimRequest:
+        fresh = context.operation
+        if fresh is None:
+            raise ValueError("an errand claims the operation that it would start")
+        # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
+        storable = context.request.without_body() if context.holds_unstorable_data else context.request
+        sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None
+        lease_s, key_stem = self.leases.lease_s, context.identity.key_stem
+        return ClaimRequest(fresh, context.token, permitted, lease_s, sealed_request, key_stem)
+
+
+def _was_written(stored: Operation, change: OperationChange) -> bool:
+    """Whether a write whose reply was lost was taken after all."""
+    wanted = change.operation
+    return (
+        stored.version == wanted.version + 1
+        and stored.state is wanted.state
+        and stored.doubt == wanted.doubt
+        and stored.attempts == wanted.attempts
+        and stored.because == wanted.because
+        and _lease_token(stored) == _lease_token(wanted)
+    )
+
+
+def _hash_of(request: StoredRequest, secret: bytes) -> str:
+    return request_hash_of(request.method, request.target, request.body, secret)
+
+
+def _lease_token(operation: Operation) -> str | None:
+    return operation.lease.token if operation.lease is not None else None
+
+
+# A copy with what is known of a call takes a quarter of the time that setting all fields would.
+_EMPTY_OPERATION = Operation(
+    id="",
+    key="",
+    generation=1,
+    provider="",
+    operation="",
+    kind=OperationKind.SALE,
+    account="",
+    client_key="",
+    key_source="",
+    key_names_purchase=False,
+    provider_key=None,
+    fingerprint="",
+    ignore=(),
+    request_hash="",
+    credential="",
+    revision="",
+    upstream="",
+    created_at=0.0,
+    updated_at=0.0,
+)
+
+
+def fresh_operation(context: CallContext, operation_id: str, now: float, secret: bytes) -> Operation:
+    """The operation that this errand would start, in its first generation."""
+    identity, policy, request = context.identity, context.policy, context.request
+    return _EMPTY_OPERATION.changed(
+        id=operation_id,
+        stamp=operation_id,
+        unstamped=not can_insert(context.call, policy, context.tree, policy.stamp),
+        key=identity.key,
+        provider=policy.provider,
+        operation=policy.operation,
+        kind=policy.kind,
+        account=identity.account,
+        client_key=identity.client_key,
+        key_source=identity.key_source,
+        key_names_purchase=identity.key_names_purchase,
+        provider_key=identity.provider_key,
+        fingerprint=identity.fingerprint,
+        ignore=identity.ignore,
+        # What is kept need not be recognised by its hash.
+        request_hash=_hash_of(request, secret) if context.holds_unstorable_data else "",
+        credential=identity.credential,
+        revision=policy.revision,
+        upstream=policy.upstream,
+        created_at=now,
+        updated_at=now,
+        money=context.expected.money,
+        guard=identity.guard,
+        distinct=context.call.options.distinct or "",
+    )

@@ -1,0 +1,163 @@
+"""Leases that this process holds: the right to send, measured on a clock that counts suspension.
+
+A lease is counted from before it was asked for, so that our idea of it always ends before the journal's. One loop
+renews all that are held; an operation whose lease could not be renewed simply runs out, and the attempt that has not
+yet sent its first byte then does not send it.
+
+A holder also knows what it holds. A journal that came back without its last writes may have lost it, or have it older:
+then it is put back from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import Operation
+from paywitness.journal.base import Journal
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import IncidentOpened
+
+_log = logging.getLogger("paywitness.leases")
+
+_READ_BATCH = 100
+RENEWALS_PER_LEASE = 3  # 30 s renewed every 10 s: two renewals may fail
+STORED_REQUESTS_BYTES_MAX = 64 * 1024 * 1024  # beyond that, what is put back can be asked about, but not sent again
+
+
+@dataclass(slots=True)
+class HeldLease:
+    token: str
+    until_boot: float
+    operation: Operation | None = None  # as it stood when it was last written from here
+    sealed_request: bytes | None = None
+
+
+async def forgotten_by(journal: Journal, known: Sequence[Operation]) -> list[Operation]:
+    """Of these operations, those that the journal has lost, or has older."""
+    forgotten: list[Operation] = []
+    for first in range(0, len(known), _READ_BATCH):
+        page = known[first : first + _READ_BATCH]
+        found = await asyncio.gather(*(journal.read(operation.id) for operation in page))
+        forgotten += [
+            operation for operation, stored in zip(page, found, strict=True) if is_forgotten(stored, operation)
+        ]
+    return forgotten
+
+
+def is_forgotten(found: Operation | None, known: Operation) -> bool:
+    return found is None or found.version < known.version
+
+
+class Leases:
+    """The leases held here. `lease_s` is what is asked for each time."""
+
+    def __init__(self, journal: Journal, clock: Clock, lease_s: float, telemetry: Telemetry | None = None) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._telemetry = telemetry
+        self._held: dict[str, HeldLease] = {}
+        self._requests_bytes = 0
+        self.lease_s = lease_s
+
+    def request_boot(self) -> float:
+        """To be read before the journal is asked for a lease, and handed to `hold`."""
+        return self._clock.boot()
+
+    def hold(
+        self,
+        operation_id: str,
+        token: str,
+        requested_boot: float,
+        operation: Operation | None = None,
+        sealed_request: bytes | None = None,
+    ) -> None:
+        """Hold it, or hold it longer. `operation` and `sealed_request` are what is written, to be put back with."""
+        before = self._held.get(operation_id)
+        if before is not None and before.token == token:
+            before.until_boot = requested_boot + self.lease_s
+            before.operation = operation or before.operation
+            return
+        if before is not None:
+            self.release(operation_id)
+        size = len(sealed_request or b"")
+        if self._requests_bytes + size > STORED_REQUESTS_BYTES_MAX:
+            sealed_request, size = None, 0
+        self._requests_bytes += size
+        self._held[operation_id] = HeldLease(token, requested_boot + self.lease_s, operation, sealed_request)
+
+    def release(self, operation_id: str) -> None:
+        held = self._held.pop(operation_id, None)
+        if held is not None:
+            self._requests_bytes -= len(held.sealed_request or b"")
+
+    def outlasts(self, operation_id: str, token: str, seconds: float) -> bool:
+        """Whether that holder's lease has more than that left."""
+        held = self._held.get(operation_id)
+        return held is not None and held.token == token and held.until_boot - self._clock.boot() > seconds
+
+    def last_written(self, operation_id: str) -> Operation | None:
+        """An operation that is held, as it stood when it was last written from here."""
+        held = self._held.get(operation_id)
+        return held.operation if held is not None else None
+
+    async def renew(self) -> None:
+        """Renew everything that is held and has not run out by our own clock."""
+        requested_boot = self.request_boot()
+        tokens = {key: held.token for key, held in self._held.items() if held.until_boot > requested_boot}
+        if not tokens:
+            return
+        renewed = await self._journal.renew(tuple(tokens), tokens, self.lease_s)
+        for operation_id in renewed:
+            held = self._held.get(operation_id)
+            if held is not None and held.token == tokens[operation_id]:
+                held.until_boot = requested_boot + self.lease_s
+        await self._restore_many(tuple(tokens.keys() - renewed))
+
+    async def keep_renewing(self) -> None:
+        while True:
+            await self._clock.sleep(self.lease_s / RENEWALS_PER_LEASE)
+            try:
+                await self.renew()
+            except JournalUnavailable:
+                continue  # the next round tries again; until then what is held runs down, which is the safe way
+
+    async def restore_forgotten(self) -> int:
+        """Look at everything that is held, and put back what the journal has lost or has older. How many."""
+        return await self._restore_many(tuple(self._held))
+
+    async def _restore_many(self, operation_ids: tuple[str, ...]) -> int:
+        known = [held.operation for operation_id in operation_ids if (held := self._held.get(operation_id)) is not None]
+        forgotten = await forgotten_by(self._journal, [operation for operation in known if operation is not None])
+        for operation in forgotten:
+            await self.restore(operation)
+        return len(forgotten)
+
+    async def restore(
+        self, operation: Operation, sealed_request: bytes | None = None, sealed_response: bytes | None = None
+    ) -> Operation:
+        """Write it again as it is known here; as it then stands. Where others went on without it, we send no more."""
+        requested_boot = self.request_boot()
+        held = self._held.get(operation.id)
+        if held is not None:
+            sealed_request = held.sealed_request or sealed_request
+        token = operation.lease.token if operation.lease is not None else None
+        is_ours = held is not None and held.token == token and held.until_boot > requested_boot
+        lease_s = self.lease_s if is_ours else None
+        restored = await self._journal.restore(operation, sealed_request, sealed_response, lease_s=lease_s)
+        _log.error("%s was forgotten by the journal, and was put back as it is known here", operation.id)
+        if restored.incident == IncidentKind.JOURNAL_ROLLBACK:
+            self.release(operation.id)
+            if operation.incident is None and self._telemetry is not None:
+                self._telemetry.emit(IncidentOpened(restored, IncidentKind.JOURNAL_ROLLBACK))
+        elif is_ours and held is not None and restored.lease is not None and restored.lease.token == token:
+            held.until_boot, held.operation = (
+                requested_boot + self.lease_s,
+                restored,
+            )  # no harm where it was let go meanwhile
+        return restored

@@ -1,0 +1,81 @@
+"""Recovery: what a crash, a pause or a lost holder left behind. An expired lease on SENDING is doubt, no failure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.operation import Operation, State
+from paywitness.journal.base import Journal, OperationQuery
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import EvidenceKind, JournalCalled, transition_events
+from paywitness.telemetry.gauges import queue_rows, reviews_by_reason
+
+_log = logging.getLogger("paywitness.recovery")
+_CHECK_EVERY_S = 5.0
+_IN_REVIEW = OperationQuery(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
+_PENDING = OperationQuery(states=frozenset({State.PENDING}), limit=500)
+_ROUNDS_MAX = 1_000  # of 1,000 operations each: a start that finds more has other problems
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    journal: Journal
+    clock: Clock
+    telemetry: Telemetry
+    lease_s: float
+
+    async def at_start(self, *, only_holder: bool) -> int:
+        """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            found = await self.journal.expire_leases(all_of_earlier_holders=only_holder)
+            self._emit_changes(found)
+            total += len(found)
+            if not found:
+                break
+        if total:
+            _log.warning("recovered what an earlier process had left under way: %d operation(s)", total)
+        return total
+
+    async def keep_expiring_leases(self) -> None:
+        """Leases that ran out while we run, and the gauges of what is in doubt. After the journal was away, holders
+        first get a lease's time to say what they know: their leases could not be renewed."""
+        unavailable_boot = -self.lease_s
+        while True:
+            try:
+                rolled_back_s = self.journal.rolled_back_s()
+                available_s = self.clock.boot() - unavailable_boot
+                if min(available_s, rolled_back_s if rolled_back_s is not None else available_s) >= self.lease_s:
+                    self._emit_changes(await self.journal.expire_leases())
+                await self._update_gauges()
+            except JournalUnavailable:
+                unavailable_boot = self.clock.boot()
+                _log.warning("the journal does not answer; looking again in %.0f s", _CHECK_EVERY_S)
+            await self.clock.sleep(_CHECK_EVERY_S)
+
+    async def _update_gauges(self) -> None:
+        """What a scrape then shows, which asks no journal: it costs by what is open, not by what is kept. Told like any
+        other call, so that a journal that is down is seen where nobody pays."""
+        began_mono = self.clock.mono()
+        try:
+            await self._read_gauges()
+        except JournalUnavailable:
+            self.telemetry.emit(JournalCalled("look", self.clock.mono() - began_mono, failed=True))
+            raise
+        self.telemetry.emit(JournalCalled("look", self.clock.mono() - began_mono))
+
+    async def _read_gauges(self) -> None:
+        in_review = await self.journal.find_operations(_IN_REVIEW)
+        pending = await self.journal.find_operations(_PENDING)
+        counts = await self.journal.doubt_counts()
+        self.telemetry.metrics.set_doubt(counts, reviews_by_reason(in_review))
+        self.telemetry.metrics.set_queue(queue_rows(counts, pending, self.clock.now()))
+
+    def _emit_changes(self, operations: tuple[Operation, ...]) -> None:
+        now = self.clock.now()
+        for operation in operations:
+            for record in transition_events(None, operation, EvidenceKind.LEASE, now):
+                self.telemetry.emit(record)

@@ -1,0 +1,53 @@
+"""Retention: what ended long ago becomes a tombstone, and a tombstone is forgotten in the end. Open operations stay.
+
+What may go is the journal's to say (`Journal.retire`); here is only when, and that calls are not held up by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.journal.base import Journal
+
+_log = logging.getLogger("paywitness.retention")
+
+_FIRST_AFTER_S = 5.0  # a start has better things to do
+_SWEEP_EVERY_S = 60.0
+_BATCH_MAX = 500  # of each kind, in one transaction: some milliseconds
+_PAUSE_S = 0.1  # between two of them, for the calls that wait to be recorded
+_ROUNDS_MAX = 300  # of a sweep, half of its minute: some 2,000 operations a second, more than one journal is given
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    journal: Journal
+    clock: Clock
+    retention_s: float
+    tombstone_s: float
+
+    async def keep_sweeping(self) -> None:
+        await self.clock.sleep(_FIRST_AFTER_S)
+        while True:
+            await self.sweep()
+            await self.clock.sleep(_SWEEP_EVERY_S)
+
+    async def sweep(self) -> int:
+        """Retire what is old enough, in small steps; how many were. What is left over waits for the next sweep."""
+        retired = 0
+        try:
+            for _ in range(_ROUNDS_MAX):
+                found = await self.journal.retire(
+                    retention_s=self.retention_s, tombstone_s=self.tombstone_s, limit=_BATCH_MAX
+                )
+                retired += found
+                if found < _BATCH_MAX:
+                    break
+                await self.clock.sleep(_PAUSE_S)
+        except JournalUnavailable:
+            _log.warning("the journal does not answer; retiring goes on in %.0f s", _SWEEP_EVERY_S)
+        if retired:
+            _log.info("retired what ended long ago: %d", retired)
+        return retired

@@ -1,0 +1,162 @@
+"""A journal that came back without its last writes: noticed, told, and mended from what this process knows.
+
+A failover to a replica, or a start from the disk, may forget what was acknowledged a moment before. What was written
+from here within the last lease is kept in mind, and put back where the journal lost it. Until one lease has passed,
+others may still be doing the same: so long, what a provider would execute twice is not started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from paywitness.clock import Clock, JournalClock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.operation import Operation
+from paywitness.core.record import record
+from paywitness.engine.durability.leases import Leases, forgotten_by
+from paywitness.journal.base import Journal
+from paywitness.policy.book import PolicyBook
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import JournalRolledBack
+
+_log = logging.getLogger("paywitness.rollback")
+
+_CHECK_EVERY_S = 1.0
+_REMEMBERED_MAX = 5_000  # operations, some 4 kB each
+_REMEMBERED_BYTES_MAX = 32 * 1024 * 1024  # of sealed requests and responses
+_DETAIL = (
+    "the store came back as another one, or started again: it may have forgotten what it had confirmed just before"
+)
+
+
+@record
+class _RecentWrite:
+    """An operation as it was last written from here."""
+
+    operation: Operation
+    request: bytes | None
+    response: bytes | None
+    at_boot: float
+
+    @property
+    def size(self) -> int:
+        return len(self.request or b"") + len(self.response or b"")
+
+
+class RollbackMonitor:
+    """Watches a journal that may roll back; SQLite cannot, and needs none of this."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        leases: Leases,
+        clock: Clock,
+        telemetry: Telemetry,
+        journal_clock: JournalClock | None = None,
+    ) -> None:
+        self._journal = journal
+        self._leases = leases
+        self._clock = clock
+        self._telemetry = telemetry
+        self._journal_clock = journal_clock or JournalClock(clock)
+        self._recent_writes: OrderedDict[str, _RecentWrite] = OrderedDict()
+        self._recent_bytes = 0
+        self._reported_boot: float | None = None  # when the rollback happened that was last told
+        since_s = journal.rolled_back_s()
+        if since_s is not None and since_s >= leases.lease_s:
+            self._reported_boot = clock.boot() - since_s  # of long ago: at a start nobody's news
+        self._repaired = True
+        self.book: Callable[[], PolicyBook] | None = None  # in force; set where the engine is put together
+
+    def recently_rolled_back(self) -> bool:
+        """Whether what the provider does not dedupe must wait: for one lease after a rollback."""
+        since_s = self._journal.rolled_back_s()
+        return since_s is not None and since_s < self._leases.lease_s
+
+    def end_may_be_lost(self, operation: Operation) -> bool:
+        """Whether its end, as its caller was told it, may be among what was forgotten: it was sent before the rollback,
+        or so soon after it that two stores' clocks do not tell."""
+        since_s, sent_at = self._journal.rolled_back_s(), operation.first_sent_at
+        if since_s is None or sent_at is None:
+            return False
+        return self._journal_clock.now() - sent_at > since_s - self._leases.lease_s
+
+    def remember(
+        self, operation: Operation, *, sealed_request: bytes | None = None, sealed_response: bytes | None = None
+    ) -> None:
+        """The journal has confirmed this. It is kept in mind for a lease, as far as there is room."""
+        before = self._forget(operation.id)
+        if before is not None:
+            sealed_request, sealed_response = sealed_request or before.request, sealed_response or before.response
+        request = None if operation.state.ended else sealed_request
+        now_boot = self._clock.boot()
+        recent_write = _RecentWrite(operation, request, sealed_response, now_boot)
+        self._recent_writes[operation.id] = recent_write
+        self._recent_bytes += recent_write.size
+        while self._recent_writes and (
+            len(self._recent_writes) > _REMEMBERED_MAX
+            or self._recent_bytes > _REMEMBERED_BYTES_MAX
+            or now_boot - next(iter(self._recent_writes.values())).at_boot > self._leases.lease_s
+        ):
+            self._forget(next(iter(self._recent_writes)))
+
+    @property
+    def remembered(self) -> int:
+        return len(self._recent_writes)
+
+    @property
+    def remembered_bytes(self) -> int:
+        """Of sealed requests and responses."""
+        return self._recent_bytes
+
+    def _forget(self, operation_id: str) -> _RecentWrite | None:
+        recent_write = self._recent_writes.pop(operation_id, None)
+        self._recent_bytes -= recent_write.size if recent_write is not None else 0
+        return recent_write
+
+    async def keep_watching(self) -> None:
+        """Notice for ever. It asks nothing: whoever writes to the journal hears what it says of itself."""
+        while True:
+            try:
+                await self.check()
+            except JournalUnavailable:
+                _log.warning("the journal does not answer; what it may have forgotten is put back later")
+            await self._clock.sleep(_CHECK_EVERY_S)
+
+    async def check(self) -> int:
+        """Where the journal has rolled back, tell it once, and put back what it forgot of ours. How much that was."""
+        since_s = self._journal.rolled_back_s()
+        if since_s is None:
+            return 0
+        at_boot = self._clock.boot() - since_s
+        if self._reported_boot is None or at_boot - self._reported_boot > _CHECK_EVERY_S:
+            self._reported_boot = at_boot
+            self._telemetry.emit(JournalRolledBack(_DETAIL))
+            self._repaired = False
+        if self._repaired:
+            return 0
+        await self._store_revisions()
+        restored = await self._leases.restore_forgotten() + await self._restore_forgotten()
+        self._repaired = True
+        if restored:
+            _log.error("the journal had forgotten %d operation(s) of this sidecar: they were put back", restored)
+        return restored
+
+    async def _store_revisions(self) -> None:
+        """An edit put in force in the forgotten second: operations go on being pinned to it, and others must be
+        able to read it."""
+        for provider in self.book().providers.values() if self.book is not None else ():
+            if await self._journal.revision(provider.name, provider.revision) is None:
+                await self._journal.keep_revision(provider.name, provider.revision, provider.content)
+
+    async def _restore_forgotten(self) -> int:
+        forgotten = await forgotten_by(
+            self._journal, [recent_write.operation for recent_write in self._recent_writes.values()]
+        )
+        for operation in forgotten:
+            recent_write = self._recent_writes.get(operation.id)
+            if recent_write is not None and recent_write.operation is operation:  # else it was written again meanwhile
+                await self._leases.restore(operation, recent_write.request, recent_write.response)
+        return len(forgotten)

@@ -1,0 +1,299 @@
+"""The engine's door: from a Call to a Reply. Recognises the operation, starts its errand, keeps the caller's deadline.
+
+The errand runs in a task of its own, so that neither a caller that leaves nor its deadline stops an attempt whose first
+byte has left. What is no operation is forwarded once, as it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Encoding, Tree, contains_any, decode, decompressed, encoding_of
+from paywitness.core.call import Call
+from paywitness.core.classify import ExpectedPayment
+from paywitness.core.errors import BodyError, JournalUnavailable, MoneyError
+from paywitness.core.http_headers import trace_id_of
+from paywitness.core.identity import identify, is_usable_key
+from paywitness.core.operation import Outcome
+from paywitness.core.policy import Policy, UnmatchedCalls, priority_of
+from paywitness.core.problems import Problem
+from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply, with_limit_info
+from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.duplicates import SingleFlight
+from paywitness.engine.calls.fallback import Fallbacks
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.passthrough import Passthrough, StreamedReply
+from paywitness.engine.calls.pipeline import CallPipeline
+from paywitness.engine.calls.shadow import ShadowMode
+from paywitness.engine.calls.stored_messages import StoredRequest, can_insert
+from paywitness.engine.calls.waiters import Deadlines
+from paywitness.engine.durability.journal_writer import fresh_operation
+from paywitness.engine.intents import Intents
+from paywitness.journal.base import Journal
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import CallAnswered, CallRefused
+
+_DEADLINE_PASSED = (
+    "The provider has the request and has not answered in time. The attempt goes on, and its outcome will be known. "
+    "Repeat with the same key, or wait. Do not make another payment."
+)
+_JOURNAL_UNAVAILABLE = (
+    "The journal did not answer, so nothing was sent by this call; an earlier one under the same key may have been. "
+    "Repeat with the same key."
+)
+
+
+@dataclass(slots=True)
+class Engine:
+    pipeline: CallPipeline
+    fallbacks: Fallbacks
+    passthrough: Passthrough
+    shadow: ShadowMode
+    intents: Intents
+    journal: Journal
+    vault: Vault
+    gate: Gate
+    clock: Clock
+    randomness: Randomness
+    telemetry: Telemetry
+    tasks: Tasks
+    book: PolicyBook
+    in_flight: dict[str, CallContext] = field(default_factory=dict)
+    single_flight: SingleFlight = field(default_factory=SingleFlight)
+    deadlines: Deadlines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadlines = Deadlines(self.clock, self._on_deadline)
+
+    def knows(self, provider: str) -> bool:
+        return provider in self.book.providers
+
+    def provider_at(self, host: str) -> str | None:
+        provider = self.book.provider_for_host(host)
+        return provider.name if provider is not None else None
+
+    def in_shadow_mode(self, provider: str) -> bool:
+        return self.book.providers[provider].observe
+
+    def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
+        return self.book.might_match(provider, method, segments)
+
+    async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
+        """Carry a call that may be an operation to its answer."""
+        began_mono = self.clock.mono()
+        reply, name = await self._recognise_and_run(call, still_there)
+        self.telemetry.emit(
+            CallAnswered(
+                call.provider,
+                name,
+                reply.outcome,
+                reply.status_code,
+                reply.problem,
+                self.clock.mono() - began_mono,
+                reply.replayed,
+                reply.operation_id,
+                trace_id_of(call.header("traceparent")),
+            )
+        )
+        return reply
+
+    async def _recognise_and_run(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
+        book = self.book  # one book for the whole call, whatever is loaded meanwhile
+        provider = book.providers[call.provider]
+        if provider.observe:
+            return await self.shadow.forward_whole(call, book, still_there)
+        if call.provider in book.providers_with_fallback:
+            call = await self._route_follow_up(call)
+        tree_of = _LazyTree(call, book)
+        try:
+            matched = book.match(call.provider, call.method, call.segments, tree_of)
+        except BodyError as error:
+            return self._refuse(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", call), None
+        if matched is None:
+            return await self._forward_unmatched(call), None
+        policy, parameters = matched
+        try:
+            context = self._new_context(call, policy, tree_of(), parameters, still_there)
+        except BodyError as error:
+            detail = f"{error}. Nothing was sent."
+            return self._refuse(Problem.BODY_UNREADABLE, detail, call, policy), policy.operation
+        if isinstance(context, Reply):
+            return context, policy.operation
+        return await self._start_and_wait(context), policy.operation
+
+    async def _route_follow_up(self, call: Call) -> Call:
+        """A follow-up on what a fallback made goes to the route that made it. The journal not answering, it goes where
+        it was sent: there nobody knows the reference."""
+        with suppress(JournalUnavailable):
+            follow_up_provider = await self.fallbacks.provider_of_reference(call.provider, call.segments)
+            if follow_up_provider is not None:
+                return replace(call, provider=follow_up_provider)
+        return call
+
+    async def _start_and_wait(self, context: CallContext) -> Reply:
+        self.tasks.start(self._run(context), name="carry")
+        self.deadlines.add(context)
+        try:
+            return await context.reply
+        finally:
+            self.deadlines.remove(context)
+
+    async def _run(self, context: CallContext) -> None:
+        """The errand to its end, whether or not anybody still waits. Every way out tells those who wait."""
+        try:
+            joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
+            reply = joined or await self._admit_and_run(context)
+            if context.limit_info is not None and reply.outcome is not Outcome.SUCCEEDED:
+                reply = with_limit_info(reply, context.limit_info)
+        except JournalUnavailable:
+            reply = self._reply_without_journal(context)
+        except BaseException:  # cancelled, or a fault of ours: whoever waits must hear the careful answer
+            reply = self._reply_without_journal(context)
+            raise
+        finally:
+            context.finished.set_result(reply)
+            context.send_reply(reply)
+            self.single_flight.leave(context)
+            if context.permit is not None:
+                await self.gate.release(context)
+
+    async def _admit_and_run(self, context: CallContext) -> Reply:
+        """Through the gate. Where it would have to wait there, it looks first: what is known needs no place."""
+        decision = await self.gate.admit(context, len(self.in_flight), waits=False)
+        if decision.queue_full:
+            if (reply := await self.pipeline.reply_from_journal(context)) is not None:
+                return reply
+            decision = await self.gate.admit(context, len(self.in_flight))
+        context.permit, context.refusal = decision.attempt_permit, decision.detail
+        reply = await self.pipeline.run(context, permitted=decision.granted)
+        if reply.problem is Problem.NOT_SENT and not decision.granted:
+            context.limit_info = decision.limit_info
+            self.telemetry.emit(CallRefused(context.policy.provider, decision.refusal))
+        return reply
+
+    def _reply_without_journal(self, context: CallContext) -> Reply:
+        """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
+        if (context.may_have_sent or context.has_sent) and context.operation is not None:
+            return unknown_reply(context.operation, context.shape, sent=context.has_sent)
+        return self._refuse(Problem.JOURNAL_UNAVAILABLE, _JOURNAL_UNAVAILABLE, context.call, context.policy)
+
+    def _on_deadline(self, context: CallContext) -> None:
+        """The caller's time is up. If nothing can have left, nothing will: the errand ends by itself, at once."""
+        if context.may_have_sent and context.operation is not None:
+            context.send_reply(
+                unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=_DEADLINE_PASSED)
+            )
+
+    def _new_context(
+        self, call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], still_there: Callable[[], bool]
+    ) -> CallContext | Reply:
+        """Everything the errand will need, or the refusal: nothing has been written or sent so far."""
+        send_as = policy.contract.send_as
+        if send_as is not None and not can_insert(call, policy, tree, send_as):
+            raise BodyError(f"the body has no room for {send_as.name}")
+        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.randomness.token)
+        if policy.key_required and identity.key_source == "generated":
+            detail = f"The policy of {policy.provider} demands a key: send Paywitness-Key, or the provider's own."
+            return self._refuse(Problem.KEY_REQUIRED, detail, call, policy)
+        if not is_usable_key(identity.client_key):
+            detail = "A key has 1 to 255 printable characters. Nothing was sent."
+            return self._refuse(Problem.KEY_INVALID, detail, call, policy)
+        try:
+            expected = ExpectedPayment(policy.money_in(tree))
+        except MoneyError:
+            expected = ExpectedPayment(None)  # the provider will refuse it better than we can
+        loop = asyncio.get_running_loop()
+        context = CallContext(
+            call,
+            policy,
+            tree,
+            identity,
+            expected,
+            ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,))),
+            self.randomness.token(),
+            self.clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
+            still_there,
+            StoredRequest.of(call),
+            loop.create_future(),
+            loop.create_future(),
+        )
+        context.holds_unstorable_data = contains_any(tree, policy.never_store)
+        context.priority = priority_of(call.options.priority, policy.priorities, tree, expected.money)
+        now = self.clock.now()
+        context.operation = fresh_operation(context, self.randomness.operation_id(now), now, self.vault.identity_secret)
+        return context
+
+    async def _forward_unmatched(self, call: Call) -> Reply:
+        """Its path may be an operation's, but its body says it is none."""
+        if self.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
+            return self._refuse_unmatched(call)
+        return await self.passthrough.forward_whole(call, self.book.providers[call.provider])
+
+    async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
+        """Forward what is no operation, streamed, once."""
+        if self.book.providers[call.provider].observe:
+            return await self.shadow.forward_stream(call, self.book.providers[call.provider], body, length)
+        if call.provider in self.book.providers_with_fallback:
+            call = await self._route_follow_up(call)
+        provider = self.book.providers[call.provider]
+        if provider.unmatched is UnmatchedCalls.REFUSE:
+            return self._refuse_unmatched(call)
+        return await self.passthrough.forward_stream(call, provider, body, length)
+
+    def _refuse_unmatched(self, call: Call) -> Reply:
+        detail = f"{call.method} {call.path} matches no operation of {call.provider}, and its policy refuses the rest."
+        return self._refuse(Problem.OPERATION_NOT_ALLOWED, detail, call)
+
+    def _refuse(self, kind: Problem, detail: str, call: Call, policy: Policy | None = None) -> Reply:
+        self.telemetry.emit(CallRefused(call.provider, kind))
+        provider = self.book.providers.get(call.provider)
+        members = policy.problem if policy is not None else provider.problem if provider is not None else None
+        reads_xml = _reads_xml(call, provider.policies if provider is not None else ())
+        shape = ErrorShape(members, policy.give_up_headers if policy is not None else (), xml=reads_xml)
+        return problem_reply(kind, detail, shape=shape, provider=call.provider)
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        """Whether a purchase may be paid."""
+        return await self.intents.describe(intent, merchant, provider)
+
+    async def describe(self, operation_id: str) -> Reply:
+        """What a caller may know of an operation."""
+        try:
+            operation = await self.journal.read(operation_id)
+        except JournalUnavailable:
+            return problem_reply(Problem.JOURNAL_UNAVAILABLE, "The journal did not answer. Ask again.")
+        if operation is None:
+            return problem_reply(Problem.NOT_FOUND, "The journal knows no operation of this id.")
+        return operation_reply(operation)
+
+
+class _LazyTree:
+    """The call's body as a tree, decoded when it is first asked for."""
+
+    def __init__(self, call: Call, book: PolicyBook) -> None:
+        self._call = call
+        policies = book.providers[call.provider].policies
+        self._encoding = policies[0].encoding if policies else Encoding.JSON
+        self._tree: Tree = None
+        self._decoded = False
+
+    def __call__(self) -> Tree:
+        if not self._decoded:
+            plain = decompressed(self._call.body, self._call.header("Content-Encoding"))
+            self._tree = decode(plain, self._encoding)
+            self._decoded = True
+        return self._tree
+
+
+def _reads_xml(call: Call, policies: tuple[Policy, ...]) -> bool:
+    if not policies or policies[0].encoding is not Encoding.XML:
+        return False
+    return encoding_of(call.body, Encoding.XML) is Encoding.XML

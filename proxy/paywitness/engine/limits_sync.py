@@ -1,0 +1,65 @@
+"""Reports: twice a second the limits' stores hear what this sidecar counted, and say where the fleet stands.
+
+The first success after an outage pulls that provider's due inquiries forward: what is in doubt was asked about in vain.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.journal.base import Journal
+from paywitness.limits.budgets import FLUSH_S
+from paywitness.limits.factory import Limits
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import CircuitChanged
+
+_log = logging.getLogger("paywitness.limits")
+_EXPEDITED_MAX = 500
+_EXPEDITED_WITHIN_S = 5.0  # of a long outage much is in doubt: not all of it in one moment
+_EXPEDITE_EVERY_S = 60.0  # a look is a look: a provider that comes and goes must not use up the schedule
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSync:
+    limits: Limits
+    gate: Gate
+    journal: Journal
+    waiters: OperationWaiters
+    clock: Clock
+    telemetry: Telemetry
+    expedited_mono: dict[str, float] = field(default_factory=dict)
+
+    async def keep_syncing(self) -> None:
+        while True:
+            await self.clock.sleep(FLUSH_S)
+            try:
+                await self.sync()
+            except Exception as error:  # noqa: BLE001  # a fault of ours must not freeze the limits for ever
+                _log.error("reporting to the limits failed by %s; it is tried again", type(error).__name__)
+
+    async def sync(self) -> None:
+        await self.limits.budgets.flush()
+        for change in await self.limits.circuits.sync():
+            self.telemetry.emit(
+                CircuitChanged(change.provider, change.group, change.before, change.after, change.fleet)
+            )
+            if change.recovered:
+                self.gate.recovered.add(change.provider)
+        for provider in tuple(self.gate.recovered):
+            if self.clock.mono() - self.expedited_mono.get(provider, -_EXPEDITE_EVERY_S) < _EXPEDITE_EVERY_S:
+                self.gate.recovered.discard(provider)
+                continue
+            try:
+                expedited = await self.journal.expedite(provider, within_s=_EXPEDITED_WITHIN_S, limit=_EXPEDITED_MAX)
+            except JournalUnavailable:
+                return  # the next time
+            self.gate.recovered.discard(provider)
+            self.expedited_mono[provider] = self.clock.mono()
+            if expedited:
+                _log.info("%s answers again: %d that are in doubt are looked at now", provider, expedited)
+                self.waiters.due.set()

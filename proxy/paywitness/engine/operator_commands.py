@@ -1,0 +1,308 @@
+"""Review: what a person does with an operation. Every action has an actor and a reason, and is a line of its timeline.
+
+The rule that must hold: an action is taken over exactly the version that its operator saw. Where somebody was faster,
+be it another operator, a webhook or the resolver, nothing is written and the operator is told what is now true. None of
+them sends anything itself: `inquire` and `cancel` make the operation due, and the resolver does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
+from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.money import Money
+from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation
+from paywitness.core.operator_actions import OperatorAction, actions_for, resume_event, unavailable_reason
+from paywitness.core.policy import Policy
+from paywitness.core.redact import redact
+from paywitness.core.result import Classification, ResultClass
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.journal.base import Journal, OperationChange, OperationQuery
+from paywitness.policy.book import PolicyBook
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import EvidenceKind, transition_events
+
+REASON_LENGTH_MIN, REASON_LENGTH_MAX = 3, 1000
+EVIDENCE_LENGTH_MIN = 10  # "checked" is no evidence; what was seen, and where, takes a few words
+ACTOR_LENGTH_MAX = 100
+REFERENCE_LENGTH_MAX = 255
+BULK_MAX = 500
+_PAGE_SIZE = 200
+_OPERATOR_RULE = "operator"  # the rule's name of what a person found
+
+
+class InvalidCommand(PaywitnessError):
+    """The order itself cannot be followed: something is missing from it, or too long."""
+
+
+class ActionNotAllowed(PaywitnessError):
+    """The operation does not allow the action as it stands."""
+
+    def __init__(self, operation: Operation, why: str, allowed_actions: tuple[OperatorAction, ...]) -> None:
+        super().__init__(why)
+        self.operation = operation
+        self.why = why
+        self.allowed_actions = allowed_actions
+
+
+class VersionConflict(PaywitnessError):
+    """Somebody was faster. Nothing was written; `entry` is the change that now stands last."""
+
+    def __init__(self, operation: Operation, entry: HistoryEntry | None) -> None:
+        super().__init__(operation.id)
+        self.operation = operation
+        self.entry = entry
+
+
+class NoSuchOperation(PaywitnessError):
+    """The journal does not hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommand:
+    """What a person wants done, by whom and why."""
+
+    action: OperatorAction
+    actor: str
+    reason: str
+    succeeded: bool | None = None  # of `resolve`: how it ended
+    evidence: str = ""  # of `resolve`: what was seen, and where
+    reference: str | None = None  # of `resolve`: the provider's name for it
+
+    def validated(self) -> OperatorCommand:
+        """The order, fit to be kept: nothing missing, nothing endless, no card number in what a person pasted."""
+        texts = {"actor": self.actor, "reason": self.reason, "evidence": self.evidence}
+        for name, text in texts.items():
+            if not all(character.isprintable() or character in "\n\t" for character in text):
+                raise InvalidCommand(f"{name} holds characters that cannot be printed.")
+        if not 1 <= len(self.actor.strip()) <= ACTOR_LENGTH_MAX:
+            raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
+        if not REASON_LENGTH_MIN <= len(self.reason.strip()) <= REASON_LENGTH_MAX:
+            raise InvalidCommand(
+                f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
+            )
+        self._check_resolution()
+        return replace(
+            self,
+            actor=redact(self.actor.strip()),
+            reason=redact(self.reason.strip()),
+            evidence=redact(self.evidence.strip()),
+        )
+
+    def _check_resolution(self) -> None:
+        if self.action is not OperatorAction.RESOLVE:
+            if self.succeeded is not None or self.evidence or self.reference is not None:
+                raise InvalidCommand(f"as, evidence and reference belong to resolve; {self.action} takes none of them.")
+            return
+        if self.succeeded is None:
+            raise InvalidCommand("Say how it ended: as is succeeded or failed.")
+        if not EVIDENCE_LENGTH_MIN <= len(self.evidence.strip()) <= REASON_LENGTH_MAX:
+            raise InvalidCommand(
+                "Only evidence ends a doubt: evidence says what was seen and where, in "
+                f"{EVIDENCE_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, such as 'dashboard shows ch_123 captured'."
+            )
+        reference = self.reference
+        if reference is not None and not (
+            1 <= len(reference) <= REFERENCE_LENGTH_MAX and reference.isprintable() and reference == reference.strip()
+        ):
+            raise InvalidCommand(
+                f"reference has 1 to {REFERENCE_LENGTH_MAX} printable characters, no spaces around it."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRefusal:
+    operation_id: str
+    why: str
+
+
+@dataclass(slots=True)
+class BulkResult:
+    """What an order for many came to, or would come to."""
+
+    operations: list[Operation] = field(default_factory=list)  # that it is offered for
+    done: int = 0
+    refused: list[BulkRefusal] = field(default_factory=list)
+    has_more: bool = False  # others fit the filters, beyond the limit
+
+    @property
+    def money(self) -> dict[str, Money]:
+        """What is at stake, by currency."""
+        totals: dict[str, Money] = {}
+        for money in (operation.money for operation in self.operations if operation.money is not None):
+            earlier = totals.get(money.currency, Money(0, money.currency))
+            totals[money.currency] = Money(earlier.minor_units + money.minor_units, money.currency)
+        return dict(sorted(totals.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class CommandExecutor:
+    """The hands of an operator."""
+
+    journal_writer: JournalWriter
+    external_evidence: ExternalEvidenceRecorder
+    journal: Journal
+    pinned: PinnedPolicies
+    book: Callable[[], PolicyBook | None]  # the one in force
+    clock: Clock
+    telemetry: Telemetry
+
+    async def policy_of(self, operation: Operation) -> Policy | None:
+        """What the operation is pinned to; None where that cannot be read."""
+        return await self.pinned.policy_from_book(operation, self.book() or PolicyBook.of(()))
+
+    async def execute(self, operation_id: str, command: OperatorCommand, version: int | None = None) -> Operation:
+        """Follow one order over exactly this version, or over the one that is read now. Raises UnfitOrder, NotOffered,
+        Overtaken, NoSuchOperation, JournalUnavailable."""
+        command = command.validated()
+        operation = await self.journal.read(operation_id)
+        if operation is None:
+            raise NoSuchOperation(operation_id)
+        if version is not None and version != operation.version:
+            raise await self._conflict(operation)
+        return await self._execute(operation, command)
+
+    async def execute_many(
+        self,
+        listing: OperationQuery,
+        command: OperatorCommand,
+        *,
+        dry_run: bool,
+        limit: int,
+        only_ids: Collection[str] | None = None,
+    ) -> BulkResult:
+        """Follow an order for all that fit the filters, one after the other. `only`: those that the operator has seen;
+        what fits and was not seen is left alone. What cannot be done is told; the rest is done."""
+        command = command.validated()
+        result = await self._select(listing, command, limit, only_ids)
+        if dry_run:
+            return result
+        for operation in result.operations:
+            try:
+                await self._execute(operation, command)
+                result.done += 1
+            except ActionNotAllowed as error:
+                result.refused.append(BulkRefusal(operation.id, error.why))
+            except VersionConflict as error:
+                result.refused.append(BulkRefusal(operation.id, f"somebody was faster: {describe_conflict(error)}"))
+            except JournalUnavailable:
+                result.refused.append(
+                    BulkRefusal(operation.id, "the journal did not answer: look at it before trying again")
+                )
+        return result
+
+    async def _select(
+        self, listing: OperationQuery, command: OperatorCommand, limit: int, only_ids: Collection[str] | None
+    ) -> BulkResult:
+        result, before = BulkResult(), listing.before
+        seen: set[str] = set()
+        while not result.has_more:
+            page = await self.journal.find_operations(replace(listing, limit=_PAGE_SIZE, before=before))
+            for operation in page:
+                if only_ids is not None and operation.id not in only_ids:
+                    continue
+                if len(seen) >= min(limit, BULK_MAX):
+                    result.has_more = True
+                    break
+                seen.add(operation.id)
+                why = unavailable_reason(command.action, operation, await self.policy_of(operation))
+                if why is None:
+                    result.operations.append(operation)
+                else:
+                    result.refused.append(BulkRefusal(operation.id, why))
+            if len(page) < _PAGE_SIZE or (only_ids is not None and len(seen) >= len(only_ids)):
+                break
+            before = page[-1].id
+        for missing in sorted(set(only_ids or ()) - seen):
+            result.refused.append(BulkRefusal(missing, "it no longer fits the filters"))
+        return result
+
+    async def _execute(self, operation: Operation, command: OperatorCommand) -> Operation:
+        policy = await self.policy_of(operation)
+        why = unavailable_reason(command.action, operation, policy)
+        if why is not None:
+            raise ActionNotAllowed(operation, why, actions_for(operation, policy))
+        if command.action is OperatorAction.RESOLVE and policy is not None:
+            return await self._resolve(operation, policy, command)
+        after, events = self._changed_by(operation, command.action)
+        change = OperationChange(
+            after,
+            events,
+            source=EvidenceSource.OPERATOR,
+            action=command.action,
+            because=f"operator_{command.action.replace('-', '_')}",
+            note=command.reason,
+            announcement=announcement_of(operation, after),
+            actor=command.actor,
+        )
+        recorded = await self.journal_writer.try_write(change)
+        if recorded is None:
+            raise await self._conflict(operation)
+        for record in transition_events(operation, recorded, EvidenceKind.OPERATOR, self.clock.now()):
+            self.telemetry.emit(record)
+        self.external_evidence.waiters.notify(recorded.id)
+        return recorded
+
+    def _changed_by(self, operation: Operation, action: OperatorAction) -> tuple[Operation, tuple[Event, ...]]:
+        """The operation as the action leaves it, and the events that the action is."""
+        now = self.journal_writer.journal_clock.now()
+        match action:
+            case OperatorAction.PARK:
+                after = advance(operation, Event.OPERATOR_PARKED)
+                return after.changed(due_at=None, because=Event.OPERATOR_PARKED), (Event.OPERATOR_PARKED,)
+            case OperatorAction.RESUME:
+                event = resume_event(operation)
+                after = advance(operation, event)
+                return after.changed(due_at=now, checks_done=0, misses=0, first_miss_at=None, because=event), (event,)
+            case OperatorAction.CANCEL:
+                return operation.changed(cancel_wanted=True, due_at=now), ()
+            case OperatorAction.CLOSE_INCIDENT:
+                return operation.changed(incident=None), ()
+            case _:
+                return operation.changed(due_at=now), ()
+
+    async def _resolve(self, operation: Operation, policy: Policy, command: OperatorCommand) -> Operation:
+        reading = ResultClass.SUCCEEDED if command.succeeded else ResultClass.FAILED
+        classification = replace(Classification.of(reading, _OPERATOR_RULE), reference=command.reference)
+        finding = Finding(
+            EvidenceSource.OPERATOR, FindingKind.HIT, classification=classification, detail=command.evidence
+        )
+        at_this_version = replace(
+            self.external_evidence, journal_writer=replace(self.journal_writer, fail_on_conflict=True)
+        )
+        try:
+            applied = await at_this_version.apply(
+                operation, policy, EvidenceSource.OPERATOR, finding, actor=command.actor, note=command.reason
+            )
+        except StaleWrite:
+            raise await self._conflict(operation) from None
+        if applied.event is None:
+            raise ActionNotAllowed(
+                operation, "an attempt may still arrive: wait for its end", actions_for(operation, policy)
+            )
+        return applied.operation
+
+    async def _conflict(self, operation: Operation) -> VersionConflict:
+        current = await self.journal_writer.current(operation)
+        history = await self.journal.history(operation.id)
+        last = next((entry for entry in reversed(history) if entry.version <= current.version), None)
+        return VersionConflict(current, last)
+
+
+def describe_conflict(error: VersionConflict) -> str:
+    """What is now true, and who made it so."""
+    state = error.operation.state.replace("_", " ")
+    entry = error.entry
+    if entry is None:
+        return f"it is now {state} (version {error.operation.version})"
+    who = f"{entry.actor} ({entry.source})" if entry.actor else f"the {entry.source}"
+    what = ", ".join(event.replace("_", " ") for event in entry.events) or entry.action or "a note"
+    reason = f", saying: {redact(entry.note)}" if entry.note and entry.actor else ""
+    return f"it is now {state} (version {error.operation.version}), by {who}: {what}{reason}"

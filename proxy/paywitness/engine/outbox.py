@@ -1,0 +1,308 @@
+"""The outbox: what changes tell, delivered to one HTTP sink as signed CloudEvents. At least once, never dropped.
+
+A change and what it tells are one write, so nothing is lost between the two; here it is only read and sent. How far the
+sink has come is a cursor in the journal, moved over what was taken without a gap: after a crash the rest is sent again
+under the same ids. Events of one operation go strictly one after the other; those of different operations side by side.
+A sink that is down holds up one page, which is all that is kept in memory.
+
+Of a fleet one delivers at a time: whoever holds the cursor. It is held for a while and held on to; when its holder is
+gone the next one goes on from the cursor. Whoever lost it offers nothing any more, and cannot move it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from paywitness.clock import Clock
+from paywitness.core.announcements import CONTENT_TYPE, cloud_event, event_bytes, event_id
+from paywitness.core.errors import JournalUnavailable, SettingsError
+from paywitness.core.evidence import Evidence
+from paywitness.core.retry import Jitter, RetryRule, backoff_delay_s
+from paywitness.journal.base import AnnouncementRow, Journal
+from paywitness.randomness import Randomness
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import OutboxDelivered
+from paywitness.telemetry.logs import raised_at
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, UpstreamTimeouts, WireRequest
+from paywitness.webhook_signatures.standard_webhooks import sign
+
+_log = logging.getLogger("paywitness.outbox")
+
+CURSOR = "sink"
+PAGE_SIZE = 200  # a page of events is half a megabyte at most
+CONCURRENT_OPERATIONS_MAX = 8  # operations delivered side by side
+_IDLE_S = 0.3  # between two looks for something to tell
+_CURSOR_EVERY = 25  # events between two moves of the cursor: what is sent twice after a crash
+_GONE = 410
+CURSOR_LEASE_S = 15.0  # after a deliverer's death nothing is told for so long, and until the next one looks
+RENEWALS_PER_LEASE = 3  # two renewals may fail; and how often those who do not hold the cursor ask for it
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Where events go. Raises SettingsError for what cannot be delivered to."""
+
+    url: str
+    secret: bytes = field(repr=False)  # of the Standard Webhooks scheme: whsec_<base64>, or the key's bytes
+    timeouts: UpstreamTimeouts = UpstreamTimeouts(first_byte_s=10.0)
+    backoff: RetryRule = RetryRule(jitter=Jitter.EQUAL, base_s=0.2, cap_s=30.0)
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.origin
+            sign("check", 0, b"", self.secret)
+        except ValueError as error:
+            raise SettingsError(f"the sink of events: {error}") from None
+
+    @property
+    def origin(self) -> Origin:
+        parts = urlsplit(self.url)
+        return Origin.parse(f"{parts.scheme}://{parts.netloc}", OPERATOR_GIVEN_TRUST)
+
+    @property
+    def target(self) -> bytes:
+        parts = urlsplit(self.url)
+        return f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}".encode()
+
+
+class _Page:
+    """What was read, how much of it was taken, and how far the cursor may go."""
+
+    def __init__(self, rows: Iterable[AnnouncementRow]) -> None:
+        self._waiting = deque(row.seq for row in rows)
+        self._delivered: set[int] = set()
+        self.delivered_seq = 0  # everything up to here was taken
+        self.unsaved = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) - len(self._delivered)
+
+    def mark_delivered(self, seq: int) -> None:
+        self._delivered.add(seq)
+        while self._waiting and self._waiting[0] in self._delivered:
+            self.delivered_seq = self._waiting.popleft()
+            self._delivered.discard(self.delivered_seq)
+            self.unsaved += 1
+
+
+@dataclass(slots=True)
+class _CursorLease:
+    """The right to deliver, and how far the sink has come under it."""
+
+    token: str
+    expires_boot: float  # by our own clock, from before it was asked for: it ends before the journal's
+    delivered_seq: int
+    saved_seq: int  # by the journal, which may not have answered
+
+
+@dataclass(slots=True)
+class Outbox:
+    journal: Journal
+    upstream: UpstreamClient
+    sink: Sink
+    clock: Clock
+    randomness: Randomness
+    telemetry: Telemetry
+    lease_s: float = CURSOR_LEASE_S
+    _save_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: Tasks = field(default_factory=Tasks)
+    _token: str = ""
+    _lease: _CursorLease | None = None
+
+    async def keep_delivering(self) -> None:
+        """Deliver for ever, whenever it is ours to do. A journal that does not answer is asked again."""
+        try:
+            while True:
+                await self.clock.sleep(await self._deliver_once())
+        finally:
+            await self._release_cursor()
+
+    async def _deliver_once(self) -> float:
+        """Deliver a page, where it is ours to do; how long to wait for the next."""
+        try:
+            delivered = await self.deliver_page()
+        except JournalUnavailable:
+            _log.warning("the journal did not answer; what waits for the sink waits on")
+            return _IDLE_S
+        except Exception as error:  # noqa: BLE001  # a fault of ours must not end the telling for ever
+            _log.error("delivering failed by %s at %s; it is tried again", type(error).__name__, raised_at(error))
+            return self.sink.backoff.cap_s
+        if delivered is None:
+            return self.lease_s / RENEWALS_PER_LEASE
+        return _IDLE_S if delivered == 0 else 0.0
+
+    async def deliver_page(self) -> int | None:
+        """Deliver what waits, at most a page, and return when all of it was taken: how many. None where it is not ours
+        to deliver, or is not any more."""
+        lease = await self._take_cursor()
+        if lease is None:
+            return None
+        if lease.saved_seq < lease.delivered_seq and not await self._move_cursor(lease):
+            return None
+        rows = await self.journal.announcements(lease.delivered_seq, limit=PAGE_SIZE)
+        if not rows:
+            return 0
+        page = _Page(rows)
+        delivery = self._tasks.start(self._deliver_all(rows, page, lease), "outbox-page")
+        try:
+            while not delivery.done():
+                await asyncio.wait({delivery}, timeout=self.lease_s / RENEWALS_PER_LEASE)
+                if not delivery.done() and not await self._renew_cursor(lease):
+                    return None
+        finally:
+            delivery.cancel()
+            await asyncio.wait({delivery})  # nothing is offered any more when the cursor is another's
+        await delivery
+        await self._save_cursor(page, lease)
+        return len(rows) if self._holds_cursor(lease) else None
+
+    # Whose it is to deliver.
+
+    async def _take_cursor(self) -> _CursorLease | None:
+        """Hold the cursor, or hold on to it; None where another one does."""
+        requested_boot = self.clock.boot()
+        lease = self._lease
+        if lease is not None and lease.expires_boot <= requested_boot:
+            self._lose_cursor()
+            lease = None
+        if lease is not None and lease.expires_boot - requested_boot > self.lease_s * (1 - 1 / RENEWALS_PER_LEASE):
+            return lease
+        self._token = self._token or self.randomness.token()  # a reply that was lost is asked for again
+        delivered_seq = await self.journal.take_cursor(CURSOR, self._token, self.lease_s)
+        if delivered_seq is None:
+            self._lose_cursor()
+            return None
+        if lease is None:
+            _log.info("events are delivered from here now, after %d", delivered_seq)
+            lease = _CursorLease(self._token, 0.0, delivered_seq, delivered_seq)
+        lease.expires_boot = requested_boot + self.lease_s
+        self._lease = lease
+        return lease
+
+    def _lose_cursor(self) -> None:
+        """A token holds once. What the sink took under it and the journal does not know comes again."""
+        if self._lease is not None:
+            _log.warning("the right to deliver events has run out; it is asked for anew")
+            self.telemetry.emit(OutboxDelivered(0, failed=False, lag=0))
+        self._lease, self._token = None, ""
+
+    def _holds_cursor(self, lease: _CursorLease) -> bool:
+        return self._lease is lease and lease.expires_boot > self.clock.boot()
+
+    async def _renew_cursor(self, lease: _CursorLease) -> bool:
+        """Whether it is ours after having been asked for again. A silent journal leaves us what we had."""
+        try:
+            await self._take_cursor()
+        except JournalUnavailable:
+            _log.warning("the journal did not answer; events are delivered for as long as the right to it lasts")
+        return self._holds_cursor(lease)
+
+    async def _release_cursor(self) -> None:
+        """Let the next one deliver at once."""
+        if self._lease is not None:
+            with suppress(JournalUnavailable):
+                await self.journal.take_cursor(CURSOR, self._lease.token, 0.0)
+
+    # The delivering.
+
+    async def _deliver_all(self, rows: Sequence[AnnouncementRow], page: _Page, lease: _CursorLease) -> None:
+        by_operation: dict[str, list[AnnouncementRow]] = {}
+        for row in rows:
+            by_operation.setdefault(row.operation.id, []).append(row)
+        queue = deque(by_operation.values())
+        workers = (self._deliver_queue(queue, page, lease) for _ in range(min(CONCURRENT_OPERATIONS_MAX, len(queue))))
+        for ending in await asyncio.gather(*workers, return_exceptions=True):
+            if ending is not None:
+                raise ending
+
+    async def _deliver_queue(self, queue: deque[list[AnnouncementRow]], page: _Page, lease: _CursorLease) -> None:
+        while queue:
+            for row in queue.popleft():
+                if not await self._deliver(row, page, lease):
+                    return
+                page.mark_delivered(row.seq)
+                self.telemetry.emit(OutboxDelivered(1, failed=False, lag=len(page)))
+                if page.unsaved >= _CURSOR_EVERY:
+                    await self._save_cursor(page, lease)
+
+    async def _deliver(self, row: AnnouncementRow, page: _Page, lease: _CursorLease) -> bool:
+        """Offer one event until it is taken; False where it is not ours any more."""
+        if row.entry.announcement is None:
+            return True
+        body = event_bytes(cloud_event(row.operation, row.entry))
+        attempts = 0
+        while self._holds_cursor(lease):
+            evidence = await self._post(event_id(row.operation, row.entry), body)
+            response = evidence.response
+            if response is not None and 200 <= response.status_code < 300:
+                return True
+            attempts += 1
+            wait_s = backoff_delay_s(self.sink.backoff, attempts, self.randomness.draw())
+            self._log_failed_delivery(row, evidence, attempts, wait_s)
+            self.telemetry.emit(OutboxDelivered(1, failed=True, lag=len(page)))
+            await self._save_cursor(page, lease)  # who goes on while the sink is down need not repeat what was taken
+            await self.clock.sleep(wait_s)
+        return False
+
+    async def _post(self, message_id: str, body: bytes) -> Evidence:
+        headers = (
+            (b"Content-Type", CONTENT_TYPE.encode()),
+            (b"User-Agent", b"paywitness"),
+            *sign(message_id, int(self.clock.now()), body, self.sink.secret),
+        )
+        request = WireRequest("POST", self.sink.target, headers, body)
+        return await self.upstream.send(self.sink.origin, request, self.sink.timeouts)
+
+    def _log_failed_delivery(self, row: AnnouncementRow, evidence: Evidence, attempts: int, wait_s: float) -> None:
+        response = evidence.response
+        if response is not None and response.status_code == _GONE:
+            _log.error(
+                "the sink answers 410 Gone to event %s: it wants no more of them, but events are never dropped. Take "
+                "the sink out of the settings, or bring it back; next try in %.1f s",
+                event_id(row.operation, row.entry),
+                wait_s,
+            )
+            return
+        why = f"status {response.status_code}" if response is not None else str(evidence.fault)
+        # One line for an outage, then one every so often: it may last for hours.
+        level = logging.WARNING if attempts in {1, 5} or attempts % 20 == 0 else logging.DEBUG
+        _log.log(
+            level,
+            "the sink did not take event %s (%s, try %d); next try in %.1f s",
+            event_id(row.operation, row.entry),
+            why,
+            attempts,
+            wait_s,
+        )
+
+    async def _save_cursor(self, page: _Page, lease: _CursorLease) -> None:
+        """Move the cursor over what was taken without a gap. A journal that does not answer is told later."""
+        async with self._save_lock:
+            if page.unsaved == 0:
+                return
+            saved = page.unsaved
+            lease.delivered_seq = max(lease.delivered_seq, page.delivered_seq)
+            try:
+                await self._move_cursor(lease)
+            except JournalUnavailable:
+                _log.warning("the journal did not take how far the sink has come; the end of it may be sent twice")
+            else:
+                page.unsaved -= saved
+
+    async def _move_cursor(self, lease: _CursorLease) -> bool:
+        """Tell the journal how far the sink has come; False where that is not ours to say any more."""
+        delivered_seq = lease.delivered_seq
+        if not await self.journal.move_cursor(CURSOR, delivered_seq, lease.token):
+            if self._lease is lease:
+                self._lose_cursor()
+            return False
+        lease.saved_seq = delivered_seq
+        return True

@@ -1,0 +1,99 @@
+"""Reload: the policy book in force, and the next one when an edit is whole. A bad edit changes nothing and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable, PolicyError
+from paywitness.engine.engine import Engine
+from paywitness.journal.base import Journal
+from paywitness.policy.book import PolicyBook, load_content
+from paywitness.policy.identity_rules import identity_changes
+from paywitness.policy.watch import BookRejected, BookReloaded, PolicyWatch
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import PolicyReloaded
+
+_log = logging.getLogger("paywitness.policy")
+_POLL_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class PolicyReload:
+    """Polls the policy directory, and at once when `look_now` is set (SIGHUP)."""
+
+    watch: PolicyWatch
+    engine: Engine
+    journal: Journal
+    clock: Clock
+    telemetry: Telemetry
+    problems: tuple[str, ...] = ()  # of the last edit that was not put in force; empty when all is well
+    poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+    _pending: BookReloaded | None = None  # a whole new book whose revisions the journal has not kept yet
+
+    async def keep_polling(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_EVERY_S):
+                    await self.poll_now.wait()
+            self.poll_now.clear()
+            await self.poll()
+
+    async def poll(self) -> None:
+        """Look once; put a whole new book in force, after the journal has kept its revisions."""
+        found = await asyncio.to_thread(self.watch.poll)
+        if isinstance(found, BookRejected):
+            self._pending = None
+            self._report_rejected(found.problems)
+        elif isinstance(found, BookReloaded):
+            self._pending = found
+        if self._pending is not None:
+            await self._apply(self._pending)
+
+    async def _apply(self, found: BookReloaded) -> None:
+        try:
+            await store_revisions(self.journal, found.book)
+        except JournalUnavailable:
+            if not self.problems:
+                self._report_rejected(("the journal does not keep the new revision yet; the edit waits for it",))
+            return
+        self._pending = None
+        self.engine.book = found.book
+        self.problems = ()
+        for line in found.changes:
+            _log.info("policy change: %s", line)
+        self.telemetry.emit(reload_event(found.book))
+
+    def _report_rejected(self, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        self.telemetry.emit(PolicyReloaded(self.engine.book.revision, ok=False, problems=problems))
+
+
+def reload_event(book: PolicyBook) -> PolicyReloaded:
+    names = {name: tuple(policy.operation for policy in entry.policies) for name, entry in book.providers.items()}
+    return PolicyReloaded(book.revision, ok=True, operations=names)
+
+
+async def store_revisions(journal: Journal, book: PolicyBook) -> None:
+    """What operations will be pinned to must outlive the file."""
+    for provider in book.providers.values():
+        await journal.keep_revision(provider.name, provider.revision, provider.content)
+
+
+async def refuse_changed_identity(journal: Journal, book: PolicyBook) -> None:
+    """At start: an edit made while we were down must not give known calls a new identity. Raises PolicyError."""
+    problems: list[str] = []
+    for provider in book.providers.values():
+        stored = await journal.latest_revision(provider.name)
+        if stored is None or stored.revision == provider.revision or provider.identity_change_accepted:
+            continue
+        try:
+            before = load_content(stored.content.encode(), f"revision {stored.revision}")
+        except PolicyError:
+            continue  # written by a version that read other files; it cannot be compared
+        problems += [f"{provider.source}: {line}" for line in identity_changes(before, provider)]
+    if problems:
+        raise PolicyError(tuple(problems))

@@ -1,0 +1,128 @@
+"""Credentials for calls of our own: the caller's, the account's newest accepted one, or the environment's.
+
+The caller's come first: they are known to be of the right account. They expire, so the others follow.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from paywitness.clock import Clock
+from paywitness.core.call import Headers
+from paywitness.core.errors import UnreadableSecret
+from paywitness.core.operation import Operation
+from paywitness.core.policy import OAuth2, Policy
+from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.stored_messages import StoredRequest, credential_headers, open_credential
+from paywitness.journal.base import Journal
+from paywitness.secrets import Vault
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import UpstreamTimeouts, WireRequest
+
+_log = logging.getLogger("paywitness.credentials")
+_RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 401
+_TOKEN_LIFETIME_DEFAULT_S = 300.0  # for providers that do not say
+
+
+@dataclass(slots=True)
+class CredentialSource:
+    journal: Journal
+    vault: Vault
+    environment: Mapping[str, str]
+    upstream: UpstreamClient
+    clock: Clock
+    _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # by provider: token, good until (monotonic)
+
+    async def candidates(
+        self, operation: Operation, policy: Policy, request: StoredRequest | None
+    ) -> AsyncIterator[Headers]:
+        """Credential headers to try, one after the other. Nothing is looked up before it is needed."""
+        tried: set[Headers] = set()
+        caller_headers = credential_headers(request.headers) if request is not None else ()
+        if caller_headers:
+            tried.add(caller_headers)
+            yield caller_headers
+        newest = await self.newest_accepted(operation)
+        if newest and newest not in tried:
+            tried.add(newest)
+            yield newest
+        environment = await self._from_environment(policy)
+        if environment and environment not in tried:
+            tried.add(environment)
+            yield environment
+        if not tried:
+            yield ()  # a provider that asks for none
+
+    async def newest_accepted(self, operation: Operation) -> Headers:
+        """What the provider accepted last for the account."""
+        stored = await self.journal.newest_credential(operation.account)
+        if stored is None:
+            return ()
+        try:
+            return open_credential(self.vault, stored[1], operation.account)
+        except UnreadableSecret:
+            return ()
+
+    async def _from_environment(self, policy: Policy) -> Headers:
+        credentials = policy.credentials
+        if credentials is None:
+            return ()
+        pairs = []
+        for name, variable in credentials.headers:
+            value = self.environment.get(variable)
+            if value is None:
+                _log.warning("%s: the environment has no %s, which the policy's credentials name", name, variable)
+                return ()
+            pairs.append((name.encode("latin-1"), value.encode("latin-1")))
+        if credentials.oauth2 is not None:
+            token = await self._oauth2_token(policy, credentials.oauth2)
+            if token is None:
+                return ()
+            pairs.append((b"Authorization", f"Bearer {token}".encode("latin-1")))
+        return tuple(pairs)
+
+    async def _oauth2_token(self, policy: Policy, oauth2: OAuth2) -> str | None:
+        """A token by client credentials (RFC 6749 4.4), kept for as long as it is good."""
+        stored = self._tokens.get(policy.provider)
+        if stored is not None and stored[1] > self.clock.mono():
+            return stored[0]
+        client, secret = self.environment.get(oauth2.client_id), self.environment.get(oauth2.client_secret)
+        if client is None or secret is None:
+            _log.warning("the environment has no %s or %s", oauth2.client_id, oauth2.client_secret)
+            return None
+        origin, prefix = address_of(policy)
+        form = {"grant_type": "client_credentials", **({"scope": oauth2.scope} if oauth2.scope else {})}
+        basic = base64.b64encode(f"{client}:{secret}".encode()).decode()
+        headers: Headers = (
+            (b"Authorization", f"Basic {basic}".encode()),
+            (b"Content-Type", b"application/x-www-form-urlencoded"),
+            (b"Accept", b"application/json"),
+        )
+        target = (prefix + oauth2.path).encode("latin-1")
+        request = WireRequest(oauth2.method, target, headers, urlencode(form).encode())
+        evidence = await self.upstream.send(origin, request, UpstreamTimeouts())
+        token, lifetime_s = _parse_token(evidence.response.body if evidence.response is not None else b"")
+        if token is None:
+            _log.warning("%s gave no token at %s", policy.provider, oauth2.path)
+            return None
+        self._tokens[policy.provider] = (token, self.clock.mono() + max(0.0, lifetime_s - _RENEW_BEFORE_S))
+        return token
+
+
+def _parse_token(body: bytes) -> tuple[str | None, float]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None, 0.0
+    token = found.get("access_token") if isinstance(found, dict) else None
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        return None, 0.0
+    lifetime = found.get("expires_in", _TOKEN_LIFETIME_DEFAULT_S)
+    return token, float(lifetime) if isinstance(lifetime, (int, float)) and not isinstance(
+        lifetime, bool
+    ) else _TOKEN_LIFETIME_DEFAULT_S

@@ -1,0 +1,253 @@
+"""Evidence from outside our own attempts, written down: by an inquiry, an event, a cancel or a person.
+
+One brain for all of them: conclude, decide when to look again, record over the version that was read. Whoever brings
+the evidence needs no lease: a lease is the right to send, not the right to know.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.announcements import announcement_of
+from paywitness.core.bodies.tree import Tree, encode_response
+from paywitness.core.classify import evaluate
+from paywitness.core.contract import OperationKind
+from paywitness.core.errors import BodyError
+from paywitness.core.evidence import Response
+from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
+from paywitness.core.guard import is_paid, is_undelivered
+from paywitness.core.inquiry import is_settled
+from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
+from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation, State
+from paywitness.core.policy import Policy
+from paywitness.core.result import ResultClass
+from paywitness.engine.calls.context import releases_key
+from paywitness.engine.calls.stored_messages import seal_response
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import EvidenceKind, transition_events
+
+# What an inquiry found was paid or accepted was, whichever attempt it was by.
+_TRUE_OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
+_JITTER_SHARE = 0.2  # proportional: a thousand doubts of one outage are not looked at in one second
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedEvidence:
+    """What became of a piece of evidence. Neither an event nor postponed: it said nothing new."""
+
+    operation: Operation
+    event: Event | None = None
+    postponed: bool = False
+
+
+class _MayBeLaterGenerationError(Exception):
+    """What an inquiry found may be of a later generation of the key."""
+
+
+class _NothingNewError(Exception):
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation.id)
+        self.operation = operation
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalEvidenceRecorder:
+    journal_writer: JournalWriter
+    vault: Vault
+    clock: Clock
+    randomness: Randomness
+    telemetry: Telemetry
+    waiters: OperationWaiters
+
+    async def apply(
+        self,
+        operation: Operation,
+        policy: Policy,
+        source: EvidenceSource,
+        finding: Finding,
+        *,
+        provider_object: Tree = None,
+        lease_token: str | None = None,
+        actor: str = "",
+        note: str = "",
+    ) -> AppliedEvidence:
+        """Write down what was found. `shown` is the provider's own object; `holding` the token of the lease that is
+        given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
+        event: Event | None = None
+        before = inquired = operation
+        is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
+
+        def change_from(current: Operation) -> OperationChange:
+            nonlocal event, before
+            before = current
+            after, event = self._conclude(current, policy, source, finding)
+            if source is EvidenceSource.INQUIRY:
+                _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
+            after = self._with_consequences(current, after, policy, lease_token)
+            if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
+                raise _NothingNewError(current)
+            if _changes_nothing(current, after) and finding.kind is FindingKind.HIT:
+                raise _NothingNewError(current)
+            if event is not None and after.state is not current.state:
+                after = after.changed(because=event.value)  # the evidence is the reason
+            return OperationChange(
+                after,
+                (event,) if event is not None else (),
+                source=source,
+                because=after.because,
+                note=note,
+                sealed_response=self._sealed_replay_response(current, after, policy, provider_object),
+                erase_request=after.state.ended,
+                finding=finding,
+                announcement=announcement_of(current, after),
+                actor=actor,
+            )
+
+        try:
+            try:
+                recorded = await self.journal_writer.write_with_retry(operation, change_from)
+            except _MayBeLaterGenerationError:
+                is_last_generation = not await self._has_later_generation(before)
+                recorded = await self.journal_writer.write_with_retry(operation, change_from)
+        except _NothingNewError as unchanged:
+            classification = finding.classification
+            postponed = classification is not None and is_postponed(
+                unchanged.operation, source, classification.result_class, policy.contract
+            )
+            return AppliedEvidence(unchanged.operation, None, postponed)
+        for record in transition_events(before, recorded, EvidenceKind(source), self.clock.now()):
+            self.telemetry.emit(record)
+        self.waiters.notify(recorded.id)
+        await self.release_voided_payment(before, recorded)
+        return AppliedEvidence(recorded, event)
+
+    async def _has_later_generation(self, operation: Operation) -> bool:
+        """Whether its key has started again under the same stamp. A later one that has not failed asks for itself."""
+        listing = OperationQuery(provider=operation.provider, stamp=operation.stamp, limit=10)
+        found = await self.journal_writer.journal.find_operations(listing)
+        later = [one for one in found if one.key == operation.key and one.generation > operation.generation]
+        return any(one.state is not State.FAILED for one in later)
+
+    async def release_voided_payment(self, before: Operation, after: Operation) -> None:
+        """A void that succeeded gave back what its target had paid: that intent may be paid again. Should we be killed
+        in between, it stays blocked until an event or a person says so."""
+        guard = after.guard
+        first_time = after.state is State.SUCCEEDED and not before.state.ended
+        if (
+            after.kind is not OperationKind.VOID
+            or not first_time
+            or guard is None
+            or guard.kind is not GuardKind.TARGET
+        ):
+            return
+        listing = OperationQuery(provider=after.provider, reference=guard.label, limit=10)
+        found = await self.journal_writer.journal.find_operations(listing)
+        paid = [one for one in found if one.account == after.account and one.kind.pays and is_paid(one)]
+        if len(paid) != 1:
+            return
+
+        def change_from(current: Operation) -> OperationChange:
+            if not is_paid(current):
+                raise _NothingNewError(current)
+            given_back = advance(current, Event.VOID_SUCCEEDED).changed(result_class=ResultClass.REVERSED)
+            note = f"voided by {after.id}"
+            announcement = announcement_of(current, given_back)
+            return OperationChange(
+                given_back, (Event.VOID_SUCCEEDED,), note=note, sealed_response=b"", announcement=announcement
+            )
+
+        with suppress(_NothingNewError):
+            await self.journal_writer.write_with_retry(paid[0], change_from)
+
+    def _conclude(
+        self, current: Operation, policy: Policy, source: EvidenceSource, finding: Finding
+    ) -> tuple[Operation, Event | None]:
+        if finding.classification is None:
+            return current, None
+        time = self.journal_writer.journal_clock
+        settled = time.known and is_settled(current, self.settle_s(policy), time.now())
+        return conclude_external(current, source, finding.classification, policy.contract, settled=settled)
+
+    def _with_consequences(
+        self, before: Operation, after: Operation, policy: Policy, lease_token: str | None
+    ) -> Operation:
+        """What the new state brings with it: when to look again, whether the key is free, whether anybody heard."""
+        now = self.journal_writer.journal_clock.now()
+        if after.state.ended:
+            if not before.state.ended:
+                after = after.changed(key_released=releases_key(after))
+            after = after.changed(due_at=None)
+        elif after.state is not before.state:
+            after = after.changed(
+                due_at=now + self.first_check_delay_s(after, policy), checks_done=0, misses=0, first_miss_at=None
+            )
+        if lease_token is not None and after.lease is not None and after.lease.token == lease_token:
+            after = after.changed(lease=None)
+        return after.changed(undelivered=is_undelivered(before, after, reached=self.waiters.has_waiter(after.id)))
+
+    def first_check_delay_s(self, operation: Operation, policy: Policy) -> float:
+        """How long after coming into its state an operation is looked at."""
+        if operation.state is State.REQUIRES_ACTION:
+            return policy.resolve.action_expires_s
+        return policy.resolve.schedule_s[0] * self.jitter_factor()
+
+    def jitter_factor(self) -> float:
+        return 1.0 - _JITTER_SHARE + 2 * _JITTER_SHARE * self.randomness.draw()
+
+    def settle_s(self, policy: Policy) -> float:
+        """From when on nothing can still arrive: never sooner than a lease and the kernel's own patience are over."""
+        return max(policy.resolve.settle_s, self.journal_writer.leases.lease_s + policy.timeouts.first_byte_s)
+
+    def _sealed_replay_response(
+        self, before: Operation, after: Operation, policy: Policy, provider_object: Tree
+    ) -> bytes | None:
+        """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
+        was kept of an earlier state speaks for it no longer."""
+        given_back = after.result_class is ResultClass.REVERSED and before.result_class is not ResultClass.REVERSED
+        if after.state is before.state and not given_back:
+            return None
+        if after.state is State.FAILED or given_back:
+            return b""  # the object of a failed or reversed payment under a 200 would pass for a paid one
+        made = (
+            evaluate(policy.as_response, provider_object)
+            if policy.as_response is not None and provider_object is not None
+            else None
+        )
+        if made is None:
+            return b""
+        try:
+            body, media_type = encode_response(made, policy.encoding)
+        except BodyError:
+            return b""
+        headers = ((b"Content-Type", media_type.encode()),)
+        return seal_response(self.vault, Response(200, b"OK", headers, body), after.id)
+
+
+def _changes_nothing(before: Operation, after: Operation) -> bool:
+    return (
+        after.state is before.state
+        and after.doubt == before.doubt
+        and after.result_class is before.result_class
+        and after.reference == before.reference
+        and after.incident == before.incident
+    )
+
+
+def _check_inquiry_applies(
+    current: Operation, inquired: Operation, event: Event | None, *, is_last_generation: bool | None
+) -> None:
+    """Whether an inquiry that was made for `asked` can say this of the operation as it now stands."""
+    if event not in _TRUE_OF_ANY_ATTEMPT:
+        if current.attempts != inquired.attempts:
+            raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that
+    elif current.key_released and is_last_generation is None:
+        raise _MayBeLaterGenerationError
+    elif current.key_released and not is_last_generation:
+        raise _NothingNewError(current)  # a later generation's payment

@@ -1,0 +1,314 @@
+"""The inquirer: asks a provider what became of an operation, by every way that its policy knows, and sends cancels.
+
+Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the first whole answer counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.admission import TrafficClass
+from paywitness.core.bodies.tree import Encoding, decode, decompressed, encode
+from paywitness.core.call import Headers
+from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.classify import ExpectedPayment, tree_of
+from paywitness.core.contract import FieldKind
+from paywitness.core.errors import BodyError, UnreadableSecret
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
+from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
+from paywitness.core.policy import Policy
+from paywitness.core.result import ResultClass
+from paywitness.core.retry import retry_after_of
+from paywitness.core.template import TemplateValues
+from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.stored_messages import StoredRequest, open_request, with_header
+from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.journal.base import Journal
+from paywitness.limits.budgets import BudgetRefusal, Grant
+from paywitness.secrets import Vault
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import InquiryFinished
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import Origin, UpstreamTimeouts, WireRequest
+
+_CREDENTIAL_REFUSED_STATUSES = frozenset({401, 403})
+_SERVER_ERROR = 500
+_RECENT_FAILURES_MAX = 10_000
+_HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
+
+
+@dataclass(frozen=True, slots=True)
+class InquiryResult:
+    """What one look came to: the finding that counts, its object, and every way that was asked in vain."""
+
+    seen: FoundObject
+    missed_inquiries: tuple[Inquiry, ...] = ()  # all ways that could be asked, where every one of them missed
+    retry_after_s: float | None = None
+    limited_for_s: float | None = None  # our limits did not let us ask, and may so much later
+    cannot_inquire: bool = False  # no way to ask can name it, with what is known of it
+
+
+@dataclass(frozen=True, slots=True)
+class InquiryClient:
+    journal: Journal
+    upstream: UpstreamClient
+    credentials: CredentialSource
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+    tasks: Tasks
+    gate: Gate
+    retry_budget: RetryBudget
+    recent_failures: dict[str, ResultClass] = field(default_factory=dict)  # by operation: asking it again is a retry
+
+    async def stored_request(self, operation: Operation) -> StoredRequest | None:
+        """What is kept of the request that started it. Its body is empty where it must not be stored."""
+        sealed, _ = await self.journal.sealed(operation.id)
+        if sealed is None:
+            return None
+        try:
+            return open_request(self.vault, sealed, operation.id)
+        except UnreadableSecret:
+            return None
+
+    async def inquire(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> InquiryResult:
+        """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
+        values = template_values(operation, policy, request)
+        missed: list[Inquiry] = []
+        failed: InquiryResult | None = None
+        for inquiry in policy.inquiries:
+            target, body = inquiry.target(values), _request_body(inquiry.body, values, policy)
+            if target is None or body is None:
+                continue
+            answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
+            if isinstance(answered, InquiryResult):
+                return answered
+            evidence, duration_s, hedged = answered
+            asked = ExpectedPayment(operation.money, operation.sent_stamp)
+            seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
+            self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
+            if seen.finding.kind in {FindingKind.HIT, FindingKind.NOT_OURS}:
+                return InquiryResult(seen)
+            if seen.finding.kind is FindingKind.MISSED:
+                missed.append(inquiry)
+            else:
+                failed = InquiryResult(seen, (), retry_after_of(evidence.response, self.clock.now()))
+        if failed is not None:
+            return failed
+        if not missed:
+            unnamed = Finding("ask", FindingKind.FAILED, None, None, "no way to ask about it can name it")
+            return InquiryResult(FoundObject(unnamed), cannot_inquire=True)
+        names = ", ".join(inquiry.name for inquiry in missed)
+        return InquiryResult(FoundObject(Finding(names, FindingKind.MISSED, None, None, "not found")), tuple(missed))
+
+    async def _inquire_with_permit(
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        inquiry: Inquiry,
+        target: str,
+        body: bytes,
+    ) -> tuple[Evidence, float, bool] | InquiryResult:
+        """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
+        permit = await self.gate.acquire(policy, CallGroup.INQUIRY, TrafficClass.RESOLUTION, policy.timeouts.deadline_s)
+        if permit.attempt_permit is None:
+            return _limited_result(permit.refusal, permit.retry_after_s)
+        evidence: Evidence | None = None  # while nobody was asked there is none, of the provider or of the retry
+        grant = None
+        try:
+            failed = self.recent_failures.get(operation.id)
+            if failed is None:
+                self.retry_budget.count_inquiry(operation, policy)
+            else:
+                found = await self.retry_budget.acquire_for_inquiry(operation, policy, failed)
+                if isinstance(found, BudgetRefusal):
+                    return _limited_result(found.because, found.wait_s)
+                grant = found
+            asked = await self._send_with_credentials(
+                operation, policy, request, inquiry.method, target, body, inquiry.headers
+            )
+            evidence = asked[0] if asked[0] is not _NO_CREDENTIAL else None
+            return asked
+        finally:
+            observation = await self.gate.release_inquiry_permit(permit.attempt_permit, evidence)
+            if grant is not None and evidence is None:
+                await self.retry_budget.refund_inquiry(grant)
+            elif grant is not None:
+                self.retry_budget.report_inquiry_result(grant, observation)
+            if evidence is not None:
+                self._remember_failure(operation, evidence)
+
+    def _remember_failure(self, operation: Operation, evidence: Evidence) -> None:
+        self.recent_failures.pop(operation.id, None)
+        if evidence.response is None or evidence.response.status_code >= _SERVER_ERROR:
+            self.recent_failures[operation.id] = ResultClass.TEMPORARY_PROVIDER_ERROR
+            while len(self.recent_failures) > _RECENT_FAILURES_MAX:
+                del self.recent_failures[next(iter(self.recent_failures))]
+
+    async def cancel(
+        self, operation: Operation, policy: Policy, cancel: Cancel, request: StoredRequest | None
+    ) -> FoundObject:
+        """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
+        values = template_values(operation, policy, request)
+        target, body = cancel.target(values), _request_body(cancel.body, values, policy)
+        if target is None or body is None:
+            return FoundObject(
+                Finding("cancel", FindingKind.FAILED, None, None, "the cancel cannot name it; nothing was sent")
+            )
+        evidence, _, _ = await self._send_with_credentials(operation, policy, request, cancel.method, target, body)
+        response = evidence.response
+        if response is None:
+            return FoundObject(Finding("cancel", FindingKind.FAILED, None, None, str(evidence.fault or "no answer")))
+        tree, readable = tree_of(response, policy.encoding)
+        if not readable or tree in (None, {}, []):
+            return FoundObject(
+                Finding("cancel", FindingKind.MISSED, response.status_code, None, "the answer shows nothing")
+            )
+        asked = ExpectedPayment(operation.money, operation.sent_stamp)
+        return read_object("cancel", cancel.read, policy.classify, asked, response, tree)
+
+    async def _send_with_credentials(
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        extra_headers: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[Evidence, float, bool]:
+        """One request of our own, under one credential after the other where it is refused. Inquiries are hedged."""
+        began_mono = self.clock.mono()
+        evidence, hedged = _NO_CREDENTIAL, False
+        async for credential in self.credentials.candidates(operation, policy, request):
+            origin, prefix = address_of(policy)
+            headers = _request_headers(policy, request, credential, extra_headers)
+            if body:
+                headers = with_header(headers, b"Content-Type", policy.encoding.media_type.encode())
+            wire_request = WireRequest(method, (prefix + target).encode("latin-1"), headers, body)
+            configured = policy.timeouts
+            timeouts = UpstreamTimeouts(
+                connect_s=configured.connect_s,
+                tls_s=configured.tls_s,
+                write_s=configured.write_s,
+                first_byte_s=configured.first_byte_s,
+                body_idle_s=configured.body_idle_s,
+            )
+            if method == "GET":
+                evidence, hedged = await self._send_hedged(origin, wire_request, timeouts, operation, policy)
+            else:
+                evidence = await self.upstream.send(origin, wire_request, timeouts, reuse=False)
+            if evidence.response is None or evidence.response.status_code not in _CREDENTIAL_REFUSED_STATUSES:
+                break
+        return evidence, self.clock.mono() - began_mono, hedged
+
+    async def _send_hedged(
+        self,
+        origin: Origin,
+        wire_request: WireRequest,
+        timeouts: UpstreamTimeouts,
+        operation: Operation,
+        policy: Policy,
+    ) -> tuple[Evidence, bool]:
+        """A slow inquiry gets a second one beside it, while the provider is well and the budget has room for it."""
+        first = self.tasks.start(self.upstream.send(origin, wire_request, timeouts), "inquiry")
+        running = {first}
+        try:
+            done, _ = await asyncio.wait(running, timeout=timeouts.first_byte_s * _HEDGE_SHARE)
+            if done:
+                return first.result(), False
+            grant = await self._hedge_grant(operation, policy)
+            if grant is None:
+                await asyncio.wait(running)
+                return first.result(), False
+            evidence: Evidence | None = None
+            helped = False
+            try:
+                hedge = self.tasks.start(
+                    self.upstream.send(origin, wire_request, timeouts, reuse=False), "inquiry-hedge"
+                )
+                running.add(hedge)
+                while evidence is None:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    ended = [task for task in (first, hedge) if task in done]  # in this order, whatever the set's
+                    whole = [task for task in ended if task.result().response is not None or not running]
+                    evidence = whole[0].result() if whole else None
+                helped = whole[0] is not first and evidence.response is not None
+            finally:
+                self.retry_budget.report_hedge_result(grant, helped=helped)
+            return evidence, True
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _hedge_grant(self, operation: Operation, policy: Policy) -> Grant | None:
+        if self.gate.circuits.view(policy.provider, CallGroup.INQUIRY).state is not CircuitState.CLOSED:
+            return None
+        found = await self.retry_budget.acquire_for_inquiry(operation, policy, ResultClass.PROVIDER_TIMEOUT)
+        return found if isinstance(found, Grant) else None
+
+
+def _limited_result(reason: str, wait_s: float) -> InquiryResult:
+    return InquiryResult(
+        FoundObject(Finding("ask", FindingKind.FAILED, None, None, f"not asked: {reason}")), limited_for_s=wait_s
+    )
+
+
+_NO_CREDENTIAL = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, "no credential to ask with", 0.0)
+
+
+def template_values(operation: Operation, policy: Policy, request: StoredRequest | None) -> TemplateValues:
+    """What templates can be filled from. Under `never_store` the body is gone, and what it held is missing."""
+    parameters: dict[str, str] = {}
+    target, guard = policy.target, operation.guard
+    if target is not None and target.kind is FieldKind.PATH and guard is not None and guard.kind is GuardKind.TARGET:
+        parameters[target.name] = guard.label
+    if request is None:
+        return TemplateValues(operation, parameters)
+    segments = request.segments
+    for route in policy.routes:
+        found = route.match(request.method, segments)
+        if found is not None:
+            parameters = found
+            break
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request.headers}
+    try:
+        tree = decode(decompressed(request.body, headers.get("content-encoding")), policy.encoding)
+    except BodyError:
+        tree = None
+    return TemplateValues(operation, parameters, tree, headers)
+
+
+def _request_body(places: BodyTemplate, values: TemplateValues, policy: Policy) -> bytes | None:
+    """The body of a call of our own, which may have none; None where a value of it is missing or cannot be written."""
+    tree = filled_body(places, values)
+    if not tree:
+        return None if tree is None else b""
+    try:
+        return encode(tree, policy.encoding)
+    except BodyError:
+        return None
+
+
+def _request_headers(
+    policy: Policy, request: StoredRequest | None, credential: Headers, extra_headers: tuple[tuple[str, str], ...]
+) -> Headers:
+    """Headers of a call of our own: whose account it is, what the policy and the inquiry force, the credential. No key:
+    it would make a read a write in some providers' books."""
+    selected = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is FieldKind.HEADER}
+    account_headers = (
+        tuple(pair for pair in request.headers if pair[0].lower() in selected) if request is not None else ()
+    )
+    accept = Encoding.XML if policy.encoding is Encoding.XML else Encoding.JSON  # forms are answered in JSON
+    headers: Headers = ((b"Accept", accept.media_type.encode()), (b"User-Agent", b"paywitness"), *account_headers)
+    forced = ((name.encode(), value.encode("latin-1")) for name, value in (*policy.headers, *extra_headers))
+    for name, value in (*forced, *credential):
+        headers = with_header(headers, name, value)
+    return headers

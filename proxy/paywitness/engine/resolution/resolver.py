@@ -1,0 +1,443 @@
+"""The resolver: goes on finding out what is unknown after the caller has left. The same brain as a call's, with an
+inquiry in place of a send.
+
+    take what is due -> decide -> ask | send again under the same key | cancel | wait | hand to a person -> record
+
+Doubt ends by evidence alone. A schedule that runs out ends in front of a person, loudly; never as a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.admission import TrafficClass
+from paywitness.core.announcements import announcement_of
+from paywitness.core.circuit import CallGroup, CircuitDecision
+from paywitness.core.decide import Action, decide
+from paywitness.core.errors import JournalUnavailable, StaleWrite
+from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import Finding, FindingKind, Lease, Operation, State
+from paywitness.core.policy import Policy
+from paywitness.core.result import Classification, ResultClass
+from paywitness.engine import failpoints
+from paywitness.engine.calls.context import RESOLVER, CallContext, background_context, decision_context_of
+from paywitness.engine.calls.pipeline import CallPipeline
+from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.failpoints import Failpoints
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
+from paywitness.journal.base import Journal, OperationChange
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
+from paywitness.tasks import TaskRefused, Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import EvidenceKind, ScheduleRanOut, transition_events
+
+_log = logging.getLogger("paywitness.resolver")
+_POLL_INTERVAL_S = 0.25
+_POSTPONE_MIN_S = 1.0
+_POSTPONE_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
+_RETRY_AFTER_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
+_LOST_OUTCOME = Classification.of(ResultClass.UNKNOWN_OUTCOME, "in_doubt", lost=True)
+_CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
+
+
+@dataclass(slots=True)
+class Resolver:
+    journal: Journal
+    pipeline: CallPipeline
+    external_evidence: ExternalEvidenceRecorder
+    inquiry_client: InquiryClient
+    pinned: PinnedPolicies
+    book: Callable[[], PolicyBook]
+    clock: Clock
+    randomness: Randomness
+    failpoints: Failpoints
+    telemetry: Telemetry
+    tasks: Tasks
+    workers_max: int = 16
+    per_provider_max: int = 8
+    _active_by_provider: Counter[str] = field(default_factory=Counter)
+
+    async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Look for ever. `first` is done before each look: what a spool kept is known, and must not be asked for."""
+        waiters = self.external_evidence.waiters
+        waiters.resolver_running = True
+        while True:
+            try:
+                if before_each_poll is not None:
+                    await before_each_poll()
+                await self.start_due()
+            except JournalUnavailable:
+                _log.warning("the journal does not answer; what is due waits")
+            except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
+                _log.error("looking for what is due failed by %s; it is tried again", type(error).__name__)
+                await self.clock.sleep(_POLL_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_INTERVAL_S):
+                    await waiters.due.wait()
+            waiters.due.clear()
+
+    async def start_due(self) -> int:
+        """Take up what is due, as far as there are hands for it. How many."""
+        free_workers = self.workers_max - self._active_by_provider.total()
+        if free_workers <= 0:
+            return 0
+        busy = {name for name, count in self._active_by_provider.items() if count >= self.per_provider_max}
+        full = frozenset(busy | self._providers_refusing_inquiries())
+        token = self.randomness.token()
+        requested_boot = self.pipeline.leases.request_boot()
+        limit = min(free_workers, self.per_provider_max)
+        taken = await self.journal.take_due(token, self.pipeline.leases.lease_s, limit=limit, full=full)
+        for operation in taken:
+            self.pipeline.journal_writer.journal_clock.update(operation.updated_at)  # when it was taken
+            self.pipeline.leases.hold(operation.id, token, requested_boot, operation)
+            self._active_by_provider[operation.provider] += 1
+            try:
+                self.tasks.start(self._resolve_and_release(operation, token), "resolve")
+            except TaskRefused:  # we are shutting down: its lease runs out, and it is due all the same
+                self._active_by_provider[operation.provider] -= 1
+                self.pipeline.leases.release(operation.id)
+        return len(taken)
+
+    def _providers_refusing_inquiries(self) -> set[str]:
+        """Providers whose inquiries are held back: what is due waits where it is, and costs nothing."""
+        circuits = self.pipeline.gate.circuits
+        return {
+            name
+            for name in self.book().providers
+            if circuits.view(name, CallGroup.INQUIRY).decision is CircuitDecision.REFUSE
+        }
+
+    async def _resolve_and_release(self, operation: Operation, token: str) -> None:
+        try:
+            await self.failpoints.hit(failpoints.DUE_TAKEN)
+            await self.resolve(operation, token)
+        except (JournalUnavailable, StaleWrite):
+            _log.warning("%s: what was found was not taken by the journal; it is looked at again", operation.id)
+        finally:
+            self._active_by_provider[operation.provider] -= 1
+            if self._active_by_provider[operation.provider] <= 0:
+                del self._active_by_provider[operation.provider]
+            self.pipeline.leases.release(operation.id)
+            self.external_evidence.waiters.due.set()
+
+    async def resolve(self, operation: Operation, token: str) -> None:
+        """One look at one operation that we hold."""
+        policy = await self.pinned.policy_from_book(operation, self.book())
+        if policy is None:
+            await self._send_to_review(
+                operation, token, Finding("policy", FindingKind.FAILED, detail="its policy is not to be had")
+            )
+            return
+        request = await self.inquiry_client.stored_request(operation)
+        context = background_context(operation, policy, request, token, self.clock)
+        decision = decide(decision_context_of(operation, policy, context, self.clock, delay_s=0.0))
+        match decision.action:
+            case Action.CANCEL:
+                await self._cancel(operation, policy, request, token)
+            case Action.SCHEDULE_RETRY | Action.RETRY_SAME_OPERATION:
+                limited_for_s = await self._resend(context, operation, policy)
+                if limited_for_s is not None:
+                    await self._postpone(operation, token, limited_for_s)
+            case Action.SEND_TO_REVIEW:
+                await self._send_to_review(operation, token, None, because=decision.because)
+            case _ if policy.inquiries:
+                await self._inquire(context, operation, policy, request)
+            case _:
+                await self._reschedule(operation, policy, token, None)
+
+    async def _inquire(
+        self, context: CallContext, operation: Operation, policy: Policy, request: StoredRequest | None
+    ) -> None:
+        inquired_at = self._journal_now(operation)
+        inquiry_result = await self.inquiry_client.inquire(operation, policy, request)
+        if inquiry_result.limited_for_s is not None:
+            await self._postpone(operation, context.token, inquiry_result.limited_for_s)
+            return
+        await self.failpoints.hit(failpoints.INQUIRY_ANSWERED)
+        finding = inquiry_result.seen.finding
+        if finding.kind is FindingKind.HIT:
+            applied = await self.external_evidence.apply(
+                operation,
+                policy,
+                EvidenceSource.INQUIRY,
+                finding,
+                provider_object=inquiry_result.seen.provider_object,
+                lease_token=context.token,
+            )
+            if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
+                await self._reschedule(applied.operation, policy, context.token, inquiry_result, inquired_at)
+            return
+        if inquiry_result.cannot_inquire:
+            await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
+            return
+        if finding.kind is not FindingKind.MISSED or not _miss_is_meaningful(operation):
+            await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
+            return
+        proof = AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
+        after, absent = after_miss(operation, proof, inquired_at)
+        if absent:
+            detail = f"{after.misses} misses after all had settled"
+            proven = Finding(finding.source, FindingKind.MISSED, None, _CONFIRMED_ABSENT, detail)
+            applied = await self.external_evidence.apply(
+                operation, policy, EvidenceSource.INQUIRY, proven, lease_token=context.token
+            )
+            if applied.event is None:
+                await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
+            return
+        await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
+
+    async def _resend_or_reschedule(
+        self,
+        context: CallContext,
+        operation: Operation,
+        policy: Policy,
+        inquiry_result: InquiryResult,
+        inquired_at: float,
+    ) -> None:
+        """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
+        context.inquiry_found_nothing = True
+        decision = decide(decision_context_of(operation, policy, context, self.clock, delay_s=0.0))
+        resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
+        limited_for_s = await self._resend(context, operation, policy) if resends else None
+        if not resends or limited_for_s is not None:  # what may not be sent is asked about
+            await self._reschedule(
+                operation, policy, context.token, inquiry_result, inquired_at, limited_for_s=limited_for_s
+            )
+
+    async def _resend(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
+        """The same bytes under the same key, and under the credential of the first send: another one could be another
+        account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
+        any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
+        if self.pipeline.gate.end_may_be_lost(operation):
+            return self.pipeline.leases.lease_s  # somebody may have been told "failed", which the journal forgot
+        permit = await self.pipeline.gate.acquire(
+            policy, CallGroup.WRITE, TrafficClass.RESOLUTION, policy.timeouts.deadline_s
+        )
+        if permit.attempt_permit is None:
+            return permit.retry_after_s
+        context.permit = permit.attempt_permit
+        try:
+            return await self._resend_with_permit(context, operation, policy)
+        finally:  # whatever became of it, also where the journal did not answer
+            await self.pipeline.gate.release(context)
+            await self.pipeline.retry_budget.refund(context)
+
+    async def _resend_with_permit(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
+        if not await self.pipeline.retry_budget.acquire(context, operation, policy, _LOST_OUTCOME):
+            return context.limit_info.retry_after_s if context.limit_info else 0.0
+        resent = advance(operation, Event.RESEND_RECORDED).changed(
+            lease=Lease(context.token, 0.0), misses=0, first_miss_at=None, checks_done=operation.checks_done + 1
+        )
+        change = OperationChange(
+            resent,
+            (Event.RESEND_RECORDED,),
+            source=RESOLVER,
+            action=Action.SCHEDULE_RETRY,
+            because="in_doubt_same_key_later",
+            lease_s=self.pipeline.leases.lease_s,
+        )
+        taken = await self.pipeline.journal_writer.try_write(change)
+        if taken is None:  # somebody knew more, or was faster
+            return None
+        await self.failpoints.hit(failpoints.RESEND_RECORDED)
+        try:
+            context.finished.set_result(await self.pipeline.run_attempts(context, taken, policy))
+            await self.pipeline.duplicates.mark_undelivered(context.operation, context)
+        finally:
+            if not context.finished.done():
+                context.finished.cancel()  # a repeat may wait for it
+            self.external_evidence.waiters.notify(operation.id)
+        return None
+
+    async def _cancel(self, operation: Operation, policy: Policy, request: StoredRequest | None, token: str) -> None:
+        """Give it up at the provider. That it was tried is durable before a byte of it leaves: no re-send after it."""
+        cancel = policy.cancel
+        if cancel is None:
+            await self._send_to_review(
+                operation, token, Finding("cancel", FindingKind.FAILED, detail="the policy knows no cancel")
+            )
+            return
+        view = self.pipeline.gate.circuits.view(policy.provider, CallGroup.WRITE)
+        if view.decision is CircuitDecision.REFUSE:  # it is sent once: not to a provider that is known to be down
+            await self._postpone(operation, token, view.retry_after_s)
+            return
+        sent = await self.pipeline.journal_writer.try_write(
+            OperationChange(
+                operation.changed(cancel_sent=True, cancel_wanted=False),
+                (),
+                source=RESOLVER,
+                action=Action.CANCEL,
+                because="in_doubt_cancel_wanted",
+                lease_s=self.pipeline.leases.lease_s,
+            )
+        )
+        if sent is None:
+            return
+        seen = await self.inquiry_client.cancel(sent, policy, cancel, request)
+        if seen.finding.kind is FindingKind.HIT:
+            applied = await self.external_evidence.apply(
+                sent,
+                policy,
+                EvidenceSource.CANCEL,
+                seen.finding,
+                provider_object=seen.provider_object,
+                lease_token=token,
+            )
+            if applied.event is not None:
+                return
+        await self._reschedule(sent, policy, token, InquiryResult(seen))
+
+    async def _reschedule(
+        self,
+        operation: Operation,
+        policy: Policy,
+        token: str,
+        inquiry_result: InquiryResult | None,
+        inquired_at: float | None = None,
+        *,
+        limited_for_s: float | None = None,
+    ) -> None:
+        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves. `asked_at`:
+        when it was asked, which is what a miss is worth. `held_back_s`: a re-send was due, and our limits kept it back;
+        it is young for a short time only, and must not wait for the schedule's next look."""
+        ran_out = False
+        resend_in_s = self._postpone_delay_s(limited_for_s) if limited_for_s is not None else None
+        before, attempts = operation, operation.attempts
+
+        def change_from(current: Operation) -> OperationChange:
+            nonlocal ran_out, before
+            before, ran_out = current, False
+            now = self._journal_now(current)
+            after = current
+            events: tuple[Event, ...] = ()
+            missed = (
+                inquiry_result is not None
+                and inquiry_result.seen.finding.kind is FindingKind.MISSED
+                and _miss_is_meaningful(current)
+            )
+            proof = (
+                AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
+                if missed and inquiry_result and inquiry_result.missed_inquiries
+                else None
+            )
+            if proof is not None:
+                events = (Event.INQUIRY_MISSED,)
+            if proof is not None and current.attempts == attempts and inquired_at is not None:
+                after, _ = after_miss(current, proof, inquired_at)
+            counted = after.changed(checks_done=after.checks_done + (0 if after.misses > current.misses else 1))
+            due_at = next_inquiry_at(
+                counted, policy.resolve.schedule_s, now, self.external_evidence.jitter_factor(), proof=proof
+            )
+            after, due_at = _next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
+            if due_at is not None and inquiry_result is not None and inquiry_result.retry_after_s is not None:
+                due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
+            if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
+                due_at = None  # a person asked, once; or the customer's time is over: kept, and off the lists
+            elif due_at is None and self._should_cancel(after, policy):
+                after, due_at = after.changed(cancel_wanted=True), now
+            elif due_at is None:
+                ran_out = True
+                after, events = advance(after, Event.SCHEDULE_RAN_OUT), (*events, Event.SCHEDULE_RAN_OUT)
+            after = _without_lease(after, token)
+            after = after.changed(due_at=due_at, because="schedule_ran_out" if ran_out else after.because)
+            finding = inquiry_result.seen.finding if inquiry_result is not None else None
+            return OperationChange(
+                after,
+                events,
+                source=RESOLVER,
+                because=after.because,
+                finding=finding,
+                announcement=announcement_of(current, after),
+            )
+
+        recorded = await self.pipeline.journal_writer.write_with_retry(operation, change_from)
+        for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
+            self.telemetry.emit(record)
+        if ran_out:
+            _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
+            self.telemetry.emit(ScheduleRanOut(recorded))
+            self.external_evidence.waiters.notify(recorded.id)
+
+    async def _postpone(self, operation: Operation, token: str, wait_s: float) -> None:
+        """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
+        is pulled forward, so there is no hurry to look again before."""
+        wait_s = self._postpone_delay_s(wait_s)
+
+        def change_from(current: Operation) -> OperationChange:
+            postponed = _without_lease(current, token)
+            if not current.state.ended and current.lease != postponed.lease:
+                postponed = postponed.changed(due_at=self._journal_now(current) + wait_s)
+            return OperationChange(
+                postponed, (), source=RESOLVER, because=current.because, note="held back by our limits"
+            )
+
+        await self.pipeline.journal_writer.write_with_retry(operation, change_from)
+
+    def _postpone_delay_s(self, wait_s: float) -> float:
+        return min(max(wait_s, _POSTPONE_MIN_S), _POSTPONE_MAX_S) * (1.0 + self.randomness.draw())
+
+    def _journal_now(self, operation: Operation) -> float:
+        """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
+        return max(self.pipeline.journal_writer.journal_clock.now(), operation.updated_at)
+
+    def _should_cancel(self, operation: Operation, policy: Policy) -> bool:
+        automatic = policy.cancel is not None and policy.cancel.when_schedule_ran_out
+        return automatic and operation.state is State.UNKNOWN and not operation.cancel_sent
+
+    async def _send_to_review(
+        self, operation: Operation, token: str, finding: Finding | None, because: str = "in_doubt_nobody_to_ask"
+    ) -> None:
+        """Only a person or new evidence can go on."""
+        before = operation
+
+        def change_from(current: Operation) -> OperationChange:
+            nonlocal before
+            before = current
+            after = current
+            events: tuple[Event, ...] = ()
+            if Event.PARKED in _PARKING_EVENTS.get(current.state, ()):
+                after, events = advance(current, Event.PARKED), (Event.PARKED,)
+            after = _without_lease(after, token).changed(due_at=None, because=because)
+            announcement = announcement_of(current, after)
+            return OperationChange(
+                after, events, source=RESOLVER, because=because, finding=finding, announcement=announcement
+            )
+
+        recorded = await self.pipeline.journal_writer.write_with_retry(operation, change_from)
+        for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
+            self.telemetry.emit(record)
+        self.external_evidence.waiters.notify(recorded.id)
+
+
+def _next_check(
+    before: Operation, counted: Operation, due_at: float | None, resend_at: float | None
+) -> tuple[Operation, float | None]:
+    """The next look: by the schedule, or before that when our limits may let a re-send go. That one is not counted."""
+    if resend_at is None or (due_at is not None and due_at <= resend_at):
+        return counted, due_at
+    return before, resend_at
+
+
+def _without_lease(operation: Operation, token: str) -> Operation:
+    """Without the lease, where it is ours and nothing is being sent under it."""
+    is_ours = operation.lease is not None and operation.lease.token == token
+    return operation.changed(lease=None) if is_ours and not operation.attempt_under_way else operation
+
+
+def _miss_is_meaningful(operation: Operation) -> bool:
+    """Whether "not found" says anything: not of what the provider is known to have accepted, in review or not."""
+    return operation.state.in_doubt and bool(operation.doubt)
+
+
+_PARKING_EVENTS = {State.UNKNOWN: (Event.PARKED,), State.PENDING: (Event.PARKED,)}

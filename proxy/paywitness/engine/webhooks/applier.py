@@ -1,0 +1,224 @@
+"""Applying: what one kept event makes of the operation it is about. Read under the policy pinned to that operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseRule
+from paywitness.core.evidence import Response
+from paywitness.core.external_evidence import EvidenceSource, event_of
+from paywitness.core.inquiry import FoundObject, read_object
+from paywitness.core.lifecycle import EXTERNAL_DENIALS
+from paywitness.core.operation import FindingKind, Operation, State
+from paywitness.core.policy import Policy, Provider
+from paywitness.core.webhook_event import WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.engine.resolution.inquiries import InquiryClient
+from paywitness.engine.webhooks.matcher import WebhookMatcher
+from paywitness.engine.webhooks.verification import StoredWebhook
+from paywitness.journal.base import OperationChange, StoredWebhookEvent, WebhookEventResult
+from paywitness.policy.book import PolicyBook
+
+_HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
+
+
+class _NoLongerDueError(Exception):
+    """Somebody was faster: there is nothing to pull forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookApplier:
+    matcher: WebhookMatcher
+    external_evidence: ExternalEvidenceRecorder
+    inquiry_client: InquiryClient
+
+    async def apply(
+        self, stored_event: StoredWebhookEvent, webhook: StoredWebhook, provider: Provider, book: PolicyBook
+    ) -> tuple[WebhookEventResult, Operation | None]:
+        """What became of the event, and the operation it was matched to. Raises JournalUnavailable."""
+        rules = provider.webhook_rules
+        webhook_events = (
+            webhook_events_in(replace(rules, events=None), webhook.event, webhook.headers) if rules is not None else ()
+        )
+        if rules is None or not webhook_events:
+            return WebhookEventResult.WAITING, None  # the policy has changed since, and no longer knows such events
+        provider_object, rows = object_and_rules(rules, webhook.event)
+        reader = _EventReader(f"webhook {stored_event.event_id}", rules, rows, webhook, provider_object)
+        match = await self.matcher.find(webhook_events[0], stored_event.account, provider, book, provider_object)
+        if match.operation is None:
+            if not rules.hint and not reader.is_meaningful:
+                return WebhookEventResult.NOTHING_NEW, None  # whichever operation it is about: no row reads it
+            if match.unmatchable:
+                return WebhookEventResult.UNMATCHED, None
+            return WebhookEventResult.AMBIGUOUS if match.ambiguous else WebhookEventResult.WAITING, None
+        if match.policy is None:
+            return WebhookEventResult.WAITING, match.operation
+        if rules.hint:
+            return await self._apply_hint(match.operation, match.policy, stored_event.attempts)
+        return await self._conclude(match.operation, match.policy, reader, first_try=stored_event.attempts == 0)
+
+    async def _conclude(
+        self, operation: Operation, policy: Policy, reader: _EventReader, *, first_try: bool
+    ) -> tuple[WebhookEventResult, Operation]:
+        if not policy.contract.webhook_expected:
+            return WebhookEventResult.NOTHING_NEW, operation  # its rows read another operation's object
+        seen = reader.read(policy.classify, ExpectedPayment(operation.money, operation.sent_stamp))
+        if seen.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}:
+            return WebhookEventResult.NOTHING_NEW, operation
+        if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
+            asked = await self.inquire(operation, policy)
+            return asked or (WebhookEventResult.WAITING, operation)  # until the provider has answered, the event waits
+        applied = await self.external_evidence.apply(
+            operation, policy, EvidenceSource.WEBHOOK, seen.finding, provider_object=seen.provider_object
+        )
+        if seen.finding.kind is FindingKind.NOT_OURS:
+            return WebhookEventResult.DOES_NOT_FIT, applied.operation
+        if applied.postponed:
+            if first_try and _denies(seen):
+                await self._expedite_inquiry(applied.operation, policy)
+            return WebhookEventResult.WAITING, applied.operation
+        return (
+            WebhookEventResult.APPLIED if applied.event is not None else WebhookEventResult.NOTHING_NEW,
+            applied.operation,
+        )
+
+    async def _apply_hint(
+        self, operation: Operation, policy: Policy, tries: int
+    ) -> tuple[WebhookEventResult, Operation]:
+        """The event itself is not believed. Where nobody can be asked, it is worth nothing."""
+        asked = (
+            await self.inquire(operation, policy) if policy.inquiries else (WebhookEventResult.NOTHING_NEW, operation)
+        )
+        result = WebhookEventResult.WAITING if tries + 1 < _HINT_TRIES_MAX else WebhookEventResult.NOTHING_NEW
+        return asked or (result, operation)
+
+    async def inquire(self, operation: Operation, policy: Policy) -> tuple[WebhookEventResult, Operation] | None:
+        """The provider's own word, for an event that is not enough: one that only hints, or one that denies what was
+        paid, which may be an older one that comes late, of a try before the one that paid. None: it showed nothing."""
+        inquiry_result = await self.inquiry_client.inquire(
+            operation, policy, await self.inquiry_client.stored_request(operation)
+        )
+        if inquiry_result.seen.finding.kind is not FindingKind.HIT:
+            return None
+        finding, provider_object = inquiry_result.seen.finding, inquiry_result.seen.provider_object
+        applied = await self.external_evidence.apply(
+            operation, policy, EvidenceSource.INQUIRY, finding, provider_object=provider_object
+        )
+        return (
+            WebhookEventResult.APPLIED if applied.event is not None else WebhookEventResult.NOTHING_NEW,
+            applied.operation,
+        )
+
+    async def _expedite_inquiry(self, operation: Operation, policy: Policy) -> None:
+        """One of several attempts in doubt was denied, which does not end the doubt. Asking may, so ask now."""
+        journal_writer = self.external_evidence.journal_writer
+
+        def change_from(current: Operation) -> OperationChange:
+            now = journal_writer.journal_clock.now()
+            waits = current.due_at is not None and current.due_at > now
+            if not waits or current.attempt_under_way or len(current.doubt) < 2 or current.state.ended:
+                raise _NoLongerDueError
+            note = "a webhook denied one of several attempts: asked at once"
+            return OperationChange(
+                current.changed(due_at=now), (), source=EvidenceSource.WEBHOOK, because=current.because, note=note
+            )
+
+        if policy.inquiries:
+            try:
+                await journal_writer.write_with_retry(operation, change_from)
+            except _NoLongerDueError:
+                return
+
+
+def _denies(seen: FoundObject) -> bool:
+    reading = seen.finding.classification.result_class if seen.finding.classification is not None else None
+    return reading is not None and event_of(EvidenceSource.WEBHOOK, reading) in EXTERNAL_DENIALS
+
+
+@dataclass(frozen=True, slots=True)
+class _EventReader:
+    """One event and the rows that read it, ready for the rules of whichever operation it is about."""
+
+    source: str
+    rules: WebhookRules
+    rows: tuple[ResponseRule, ...]
+    webhook: StoredWebhook
+    provider_object: Tree
+
+    @property
+    def is_meaningful(self) -> bool:
+        """Whether any row reads it as something that could move an operation."""
+        return self.read(ClassifyRules(), ExpectedPayment()).finding.kind is FindingKind.HIT
+
+    def read(self, rules: ClassifyRules, asked: ExpectedPayment) -> FoundObject:
+        # Rows may test headers and the status code: what an event came with, and that it came.
+        response = Response(200, b"", self.webhook.headers, b"")
+        event, event_rows = self.webhook.event, self.rules.read
+        return read_object(
+            self.source, self.rows, rules, asked, response, self.provider_object, event=event, event_rows=event_rows
+        )
+
+
+# --- Hints: deliveries that prove nothing. Anybody can send one, so nothing of it is kept and nothing of it is
+# believed. It is a reason to ask the provider about an operation that we know, and the provider's answer is the
+# evidence.
+#
+# It is asked before the delivery is acknowledged: what could not be asked is not acknowledged, and comes again. A
+# stranger can make us ask about what he can name, a few at a time and each now and then; no more.
+
+HINTS_MAX = 10  # of one delivery; Mollie sends one
+INQUIRY_INTERVAL_S = 5.0  # one operation is asked about so often; a hint that comes sooner comes again
+_CONCURRENT_INQUIRIES_MAX = 8
+_INQUIRY_TIMEOUT_S = 10.0  # providers wait for about 15 s
+_REMEMBERED_MAX = 4096
+
+
+@dataclass(slots=True)
+class Hints:
+    applier: WebhookApplier
+    clock: Clock
+    _inquired_mono: OrderedDict[str, float] = field(default_factory=OrderedDict)  # by operation
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_INQUIRIES_MAX))
+
+    async def inquire(
+        self,
+        webhook_events: tuple[WebhookEvent, ...],
+        account: str,
+        provider: Provider,
+        rules: WebhookRules,
+        book: PolicyBook,
+    ) -> bool:
+        """Ask about what is hinted at; whether that is done with, or should be hinted again. Raises
+        JournalUnavailable."""
+        done = True
+        for webhook_event in webhook_events[:HINTS_MAX]:
+            provider_object, _ = object_and_rules(rules, webhook_event.payload)
+            match = await self.applier.matcher.find(webhook_event, account, provider, book, provider_object)
+            if match.operation is None or match.policy is None or not match.policy.inquiries:
+                continue
+            if self._slots.locked() or self._too_soon(match.operation.id):
+                done = False
+                continue
+            async with self._slots:
+                try:
+                    async with asyncio.timeout(_INQUIRY_TIMEOUT_S):
+                        result = await self.applier.inquire(match.operation, match.policy)
+                    done = result is not None and done
+                except TimeoutError:
+                    done = False
+        return done
+
+    def _too_soon(self, operation_id: str) -> bool:
+        now_mono = self.clock.mono()
+        inquired_mono = self._inquired_mono.get(operation_id)
+        if inquired_mono is not None and now_mono - inquired_mono < INQUIRY_INTERVAL_S:
+            return True
+        self._inquired_mono[operation_id] = now_mono
+        self._inquired_mono.move_to_end(operation_id)
+        while len(self._inquired_mono) > _REMEMBERED_MAX:
+            self._inquired_mono.popitem(last=False)
+        return False

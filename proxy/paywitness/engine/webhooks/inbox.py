@@ -1,0 +1,398 @@
+"""Webhooks: a provider's events, checked, kept, acknowledged, and only then applied. Never the other way round.
+
+    check      is it genuine, under a secret of the account in the address? If not, nothing of it is kept
+    hint       what the provider does not sign is a reason to ask it, where the policy says so; nothing of it is kept
+    keep       every event, sealed, once by its id: durable before the provider hears 2xx
+    apply      in the background: find the operation, read the event under its pinned policy, conclude
+    wait       what matches nothing yet, or must wait for an attempt under way, is tried again for seven days
+    relay      to the service's own address, where the policy gives one
+
+The journal is the queue: a crash at any point leaves the event where the next look finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.call import Headers
+from paywitness.core.classify import evaluate
+from paywitness.core.errors import BodyError, JournalUnavailable, UnreadableSecret
+from paywitness.core.http_headers import end_to_end
+from paywitness.core.operation import Operation
+from paywitness.core.policy import Provider
+from paywitness.core.webhook_event import WebhookEvent, WebhookRules, webhook_events_in
+from paywitness.engine.webhooks.applier import Hints, WebhookApplier
+from paywitness.engine.webhooks.relay import RELAY_LEASE_S, RELAYS_MAX, Relay, next_relay_at
+from paywitness.engine.webhooks.verification import (
+    SignerCertificates,
+    StoredWebhook,
+    decode_payload,
+    open_webhook,
+    scheme_for,
+    seal_webhook,
+)
+from paywitness.journal.base import Journal, StoredWebhookEvent, WebhookEventResult
+from paywitness.policy.book import PolicyBook
+from paywitness.secrets import Vault
+from paywitness.tasks import TaskRefused, Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import JournalCalled, WebhookReceived
+from paywitness.telemetry.labels import OTHER
+from paywitness.telemetry.logs import raised_at
+from paywitness.webhook_signatures.scheme import PayloadExtractor, SignatureScheme, SignatureVerdict
+
+_log = logging.getLogger("paywitness.webhooks")
+
+BATCH_SIZE = 64  # notices taken from the journal at a time
+APPLYING_MAX = 8  # applied at the same time
+_POLL_INTERVAL_S = 1.0
+_POLL_INTERVAL_MIN_S = 0.05
+_UNMATCHED_AFTER_S = 7 * 86400.0
+# An answer that crossed its own webhook is recorded within a second or two. After that it is somebody else's payment,
+# or one whose reference we learn when its doubt is resolved: the steps of the resolver's schedule.
+_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
+
+
+class InboxResult(StrEnum):
+    """What a delivery came to, beside the verdicts of the schemes; and what became of relaying it."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    UNKNOWN_ADDRESS = "unknown_address"
+    NO_SECRET = "no_secret"
+    NO_SCHEME = "no_scheme"
+    NO_CERTIFICATE = "no_certificate"
+    HINTED = "hinted"  # not signed, and not kept: what it names, if we know it, was asked about
+    HELD_BACK = "held_back"  # not signed, and could not be asked about now
+    UNREADABLE = "unreadable"
+    NO_EVENT_ID = "no_event_id"
+    IGNORED = "ignored"  # the policy's `events` leaves nothing of it
+    NOT_KEPT = "not_kept"
+    RELAYED = "relayed"
+    RELAY_FAILED = "relay_failed"
+    RELAY_GIVEN_UP = "relay_given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookReply:
+    """What the provider is told. Beside a 2xx the status says everything: a stranger learns nothing from it."""
+
+    status_code: int
+    body: bytes = b""
+
+
+_NOT_FOUND, _UNAVAILABLE = WebhookReply(404), WebhookReply(503)
+_UNREADABLE, _NO_EVENT_ID = WebhookReply(400), WebhookReply(422)
+
+
+@dataclass(slots=True)
+class WebhookInbox:
+    journal: Journal
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+    applier: WebhookApplier
+    relay: Relay
+    book: Callable[[], PolicyBook]
+    environment: Mapping[str, str]
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _relays: Tasks = field(default_factory=lambda: Tasks(RELAYS_MAX))
+    _relaying: set[int] = field(default_factory=set)  # numbers of notices
+    _unset_secrets: set[str] = field(default_factory=set)  # variables that were missed, told once each
+    _signer_certificates: SignerCertificates = field(init=False)
+    _hints: Hints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._signer_certificates = SignerCertificates(self.relay.upstream, self.clock)
+        self._hints = Hints(self.applier, self.clock)
+
+    # -- the provider's request
+
+    async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply:
+        """Check a delivery, keep its events, and say so. `account` is the one in the address; "" is the main one."""
+        entry = self.book().providers.get(provider)
+        rules = entry.webhook_rules if entry is not None else None
+        if entry is None or rules is None or account not in rules.secrets:
+            label = provider if entry is not None else OTHER  # a stranger's word is not repeated, not even in a log
+            return self._report(label, InboxResult.UNKNOWN_ADDRESS, _NOT_FOUND)
+        scheme = scheme_for(rules, self.environment)
+        if scheme is None:
+            return self._report(provider, InboxResult.NO_SCHEME, _UNAVAILABLE)
+        secrets = self._secrets(rules.secrets[account])
+        if rules.secrets[account] and not secrets:
+            return self._report(provider, InboxResult.NO_SECRET, _UNAVAILABLE)
+        ready_scheme = await self._signer_certificates.scheme_with_certificate(scheme, headers)
+        if ready_scheme is None:
+            return self._report(provider, InboxResult.NO_CERTIFICATE, _UNAVAILABLE)
+        check = ready_scheme.check(headers, body, secrets, self.clock.now(), rules.tolerance_s)
+        if check.verdict is SignatureVerdict.UNSIGNED and rules.hint:
+            return await self._receive_hint(entry, account, rules, scheme, headers, body)
+        if check.verdict is not SignatureVerdict.GENUINE:
+            return self._report(provider, check.verdict, WebhookReply(rules.refuse_with))
+        return await self._receive_genuine(provider, account, rules, scheme, headers, body)
+
+    async def _receive_hint(
+        self, entry: Provider, account: str, rules: WebhookRules, scheme: SignatureScheme, headers: Headers, body: bytes
+    ) -> WebhookReply:
+        try:
+            webhook_events = webhook_events_in(rules, decode_payload(scheme, headers, body), end_to_end(headers))
+            done = await self._hints.inquire(webhook_events, account, entry, rules, self.book())
+        except BodyError:
+            return self._report(entry.name, InboxResult.UNREADABLE, _UNREADABLE)
+        except JournalUnavailable:
+            return self._report(entry.name, InboxResult.NOT_KEPT, _UNAVAILABLE)
+        if not done:
+            return self._report(entry.name, InboxResult.HELD_BACK, _UNAVAILABLE)
+        return self._report(entry.name, InboxResult.HINTED, WebhookReply(200, rules.reply.encode()))
+
+    async def _receive_genuine(
+        self, provider: str, account: str, rules: WebhookRules, scheme: SignatureScheme, headers: Headers, body: bytes
+    ) -> WebhookReply:
+        """Keep what it tells. What cannot be kept is not acknowledged: that would lose it silently."""
+        webhook_events: tuple[WebhookEvent, ...] = ()
+        end_to_end_headers = end_to_end(headers)
+        reply, refusal = WebhookReply(200, rules.reply.encode()), ""
+        try:
+            tree = decode_payload(scheme, headers, body)
+            webhook_events, event_count = webhook_events_in(rules, tree, end_to_end_headers), _event_count(rules, tree)
+            if len(webhook_events) < event_count:
+                reply, refusal = _NO_EVENT_ID, InboxResult.NO_EVENT_ID
+            elif not event_count:
+                refusal = InboxResult.IGNORED
+        except BodyError:
+            reply, refusal = _UNREADABLE, InboxResult.UNREADABLE
+        try:
+            if webhook_events:
+                is_whole = rules.events is None and not isinstance(scheme, PayloadExtractor)
+                await self._store(provider, account, rules, webhook_events, end_to_end_headers, body, is_whole=is_whole)
+            elif rules.relay is not None:
+                await self._store_unread(provider, account, end_to_end_headers, body)
+        except JournalUnavailable:
+            return self._report(provider, InboxResult.NOT_KEPT, _UNAVAILABLE)
+        finally:
+            self._wake.set()
+        return self._report(provider, refusal, reply) if refusal else reply
+
+    def _report(self, provider: str, result: str, reply: WebhookReply) -> WebhookReply:
+        self.telemetry.emit(WebhookReceived(provider, result))
+        return reply
+
+    def _secrets(self, names: tuple[str, ...]) -> list[bytes]:
+        for name in names:
+            if not self.environment.get(name) and name not in self._unset_secrets:
+                self._unset_secrets.add(name)
+                _log.error("a webhook's secret is not set: %s; deliveries signed with it are refused", name)
+        return [value.encode() for name in names if (value := self.environment.get(name))]
+
+    async def _store(
+        self,
+        provider: str,
+        account: str,
+        rules: WebhookRules,
+        webhook_events: tuple[WebhookEvent, ...],
+        headers: Headers,
+        raw: bytes,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Keep every event. The first that is new carries the delivery to the relay. Raises JournalUnavailable."""
+
+        async def store(webhook_event: WebhookEvent, *, carries_raw: bool) -> bool:
+            now = self.clock.now()
+            webhook = StoredWebhook(headers, webhook_event.payload, raw if carries_raw else b"")
+            bound_to = _bound_to(provider, account, webhook_event.event_id)
+            sealed = seal_webhook(self.vault, webhook, bound_to, is_whole=is_whole)
+            relay_due_at = now if carries_raw else None
+            is_new = await self._write(
+                StoredWebhookEvent(
+                    0, provider, account, webhook_event.event_id, now, sealed, due_at=now, relay_due_at=relay_due_at
+                )
+            )
+            self.telemetry.emit(WebhookReceived(provider, InboxResult.ACCEPTED if is_new else InboxResult.DUPLICATE))
+            return is_new
+
+        rest = list(webhook_events)
+        if rules.relay is not None:
+            while rest and not await store(rest.pop(0), carries_raw=True):
+                pass
+        # All of them, whatever becomes of one: what is kept now is a duplicate when the provider tries again.
+        outcomes = await asyncio.gather(
+            *(store(webhook_event, carries_raw=False) for webhook_event in rest), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _store_unread(self, provider: str, account: str, headers: Headers, raw: bytes) -> None:
+        """What tells us nothing may tell the service something: kept for the relay alone. Raises JournalUnavailable."""
+        now = self.clock.now()
+        name = f"delivery:{hashlib.sha256(raw).hexdigest()}"  # it has no id; a repetition has the same bytes
+        bound_to = _bound_to(provider, account, name)
+        sealed = seal_webhook(self.vault, StoredWebhook(headers, None, raw), bound_to, is_whole=True)
+        result = WebhookEventResult.NOTHING_NEW
+        await self._write(StoredWebhookEvent(0, provider, account, name, now, sealed, result, relay_due_at=now))
+
+    async def _write(self, webhook_event: StoredWebhookEvent) -> bool:
+        """Whether it is new; either way it is durable now. Raises JournalUnavailable."""
+        began_mono = self.clock.mono()
+        failed = True
+        try:
+            new = await self.journal.store_webhook_event(webhook_event)
+            failed = False
+        finally:
+            self.telemetry.emit(JournalCalled("keep_notice", self.clock.mono() - began_mono, failed))
+        return new
+
+    # -- in the background
+
+    async def keep_applying(self) -> None:
+        """Apply and relay what is due, for as long as the sidecar runs."""
+        while True:
+            self._wake.clear()
+            try:
+                pause_s = await self.apply_due()
+            except JournalUnavailable:
+                pause_s = _POLL_INTERVAL_S  # whoever needs the journal next says so louder
+            if pause_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    # Not wait_for: until Python 3.12 it forgets a cancellation that comes together with the event.
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+
+    async def apply_due(self) -> float:
+        """Apply and relay what is due now; how long to wait before the next look. Raises JournalUnavailable."""
+        due = await self.journal.due_webhook_events(limit=BATCH_SIZE)
+        free = [webhook_event for webhook_event in due if webhook_event.number not in self._relaying]
+        slots = asyncio.Semaphore(APPLYING_MAX)
+
+        async def process(webhook_event: StoredWebhookEvent) -> StoredWebhookEvent:
+            async with slots:
+                return await self._process(webhook_event)
+
+        outcomes = await asyncio.gather(*(process(webhook_event) for webhook_event in free), return_exceptions=True)
+        pauses_s, processed = [_POLL_INTERVAL_S], 0
+        for outcome in outcomes:
+            if isinstance(outcome, JournalUnavailable):
+                raise outcome
+            if isinstance(outcome, BaseException):  # one that we cannot cope with must not stop the others
+                _log.error("a webhook was not seen to: %s at %s", type(outcome).__name__, raised_at(outcome))
+                continue
+            processed += 1
+            if outcome.due_at is not None:
+                pauses_s.append(outcome.due_at - self.clock.now())
+        return 0.0 if processed and len(due) == BATCH_SIZE else max(_POLL_INTERVAL_MIN_S, min(pauses_s))
+
+    def wake(self) -> None:
+        """Look now: a notice may have become due."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Give up the relays that are under way: they are tried again after the next start."""
+        await self._relays.stop()
+
+    async def _process(self, webhook_event: StoredWebhookEvent) -> StoredWebhookEvent:
+        """One notice that is due: apply it, write down what became of it, and relay it. Raises JournalUnavailable."""
+        # The journal says that it is due, by its own clock; ours may be behind.
+        now = max(
+            self.clock.now(), min(at for at in (webhook_event.due_at, webhook_event.relay_due_at) if at is not None)
+        )
+        provider = self.book().providers.get(webhook_event.provider)
+        rules = provider.webhook_rules if provider is not None else None
+        after, operation, webhook = webhook_event, None, None
+        try:
+            bound_to = _bound_to(webhook_event.provider, webhook_event.account, webhook_event.event_id)
+            webhook = open_webhook(self.vault, webhook_event.sealed, bound_to)
+        except UnreadableSecret:
+            _log.error("a kept webhook of %s cannot be opened: is a key of the ring missing?", webhook_event.provider)
+        if webhook_event.result is WebhookEventResult.WAITING and _is_due(webhook_event.due_at, now):
+            after, operation = await self._apply(webhook_event, provider, webhook)
+        url = rules.relay if rules is not None and webhook is not None else None
+        begins = False
+        if _is_due(webhook_event.relay_due_at, now):
+            begins = url is not None and len(self._relaying) < RELAYS_MAX
+            relay_due_at = now + RELAY_LEASE_S if begins else next_relay_at(webhook_event.received_at, now)
+            after = replace(after, relay_due_at=relay_due_at)
+        if begins:
+            self._relaying.add(webhook_event.number)
+        try:
+            if after != webhook_event:
+                await self.journal.update_webhook_event(after)
+        except BaseException:
+            self._relaying.discard(webhook_event.number)
+            raise
+        if after.result is not webhook_event.result:
+            self.telemetry.emit(WebhookReceived(webhook_event.provider, after.result))
+        if begins and url is not None and webhook is not None:
+            self._start_relay(after, url, webhook, operation)
+        return after
+
+    async def _apply(
+        self, webhook_event: StoredWebhookEvent, provider: Provider | None, webhook: StoredWebhook | None
+    ) -> tuple[StoredWebhookEvent, Operation | None]:
+        result, operation = WebhookEventResult.WAITING, None
+        if provider is not None and provider.webhook_rules is not None and webhook is not None:
+            try:
+                result, operation = await self.applier.apply(webhook_event, webhook, provider, self.book())
+            except JournalUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  # one event that we cannot cope with must not stop the others
+                _log.error("applying a webhook failed by %s at %s", type(error).__name__, raised_at(error))
+        operation_id = operation.id if operation is not None else webhook_event.operation_id
+        updated = replace(webhook_event, operation_id=operation_id, attempts=webhook_event.attempts + 1)
+        if result is not WebhookEventResult.WAITING:
+            return replace(updated, result=result, due_at=None), operation
+        now = self.clock.now()
+        due_at = now + _RETRY_DELAYS_S[min(webhook_event.attempts, len(_RETRY_DELAYS_S) - 1)]
+        if due_at - webhook_event.received_at > _UNMATCHED_AFTER_S:
+            return replace(updated, result=WebhookEventResult.UNMATCHED, due_at=None), operation
+        return replace(updated, due_at=due_at), operation
+
+    # -- the relay
+
+    def _start_relay(
+        self, webhook_event: StoredWebhookEvent, url: str, webhook: StoredWebhook, operation: Operation | None
+    ) -> None:
+        try:
+            self._relays.start(self._run_relay(webhook_event, url, webhook, operation), "webhook-relay")
+        except TaskRefused:
+            self._relaying.discard(webhook_event.number)  # its lease runs out, and it is tried again
+
+    async def _run_relay(
+        self, webhook_event: StoredWebhookEvent, url: str, webhook: StoredWebhook, operation: Operation | None
+    ) -> None:
+        try:
+            if operation is None and webhook_event.operation_id is not None:
+                operation = await self.journal.read(webhook_event.operation_id)
+            acknowledged = await self.relay.deliver(url, webhook, operation)
+            retry_at = None if acknowledged else next_relay_at(webhook_event.received_at, self.clock.now())
+            result = InboxResult.RELAYED if acknowledged else InboxResult.RELAY_FAILED
+            if not acknowledged and retry_at is None:
+                result = InboxResult.RELAY_GIVEN_UP
+            self.telemetry.emit(WebhookReceived(webhook_event.provider, result))
+            await self.journal.update_webhook_event(replace(webhook_event, relay_due_at=retry_at))
+        except JournalUnavailable:
+            return  # told twice rather than never: its lease runs out
+        finally:
+            self._relaying.discard(webhook_event.number)
+            self._wake.set()
+
+
+def _bound_to(provider: str, account: str, event_id: str) -> str:
+    return f"notice:{provider}:{account}:{event_id}"
+
+
+def _is_due(at: float | None, now: float) -> bool:
+    return at is not None and at <= now
+
+
+def _event_count(rules: WebhookRules, tree: Tree) -> int:
+    found = evaluate(rules.events, tree) if rules.events is not None else None
+    return len(found) if isinstance(found, list) else 1

@@ -1,0 +1,135 @@
+"""Matching: which operation a notice is about. Within the account its secret belongs to, and never by a guess.
+
+The finders of the policy are tried in their order; the first that names exactly one operation wins. Generations of one
+key count as one: the event belongs to the newest that was sent and whose amount and currency fit. Two candidates match
+none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import ExpectedPayment, matches_expected
+from paywitness.core.identity import account_hashes_named, intent_guard
+from paywitness.core.operation import Operation, State
+from paywitness.core.policy import Policy, Provider
+from paywitness.core.result import ResultClass
+from paywitness.core.webhook_event import MatchKey, WebhookEvent
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.journal.base import Journal, OperationQuery
+from paywitness.policy.book import PolicyBook
+from paywitness.secrets import Vault
+
+_CANDIDATES_MAX = 100  # a thing with so many candidates names none of them
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookMatch:
+    """What was found. Neither an operation nor final: nothing yet, which later evidence may change."""
+
+    operation: Operation | None = None
+    policy: Policy | None = None  # pinned to the operation; None where it can no longer be read
+    ambiguous: bool = False
+    unmatchable: bool = False  # nothing in the event can ever name an operation of the account
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    operation: Operation
+    policy: Policy | None
+
+    @property
+    def was_sent(self) -> bool:
+        never_reached = self.operation.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}
+        return self.operation.attempts > 0 and not (self.operation.state is State.FAILED and never_reached)
+
+    def may_match(self, provider_object: Tree) -> bool:
+        """What cannot be held against its policy may: an older generation must not be given what is its."""
+        return self.policy is None or matches_expected(
+            self.policy.classify.fit, provider_object, ExpectedPayment(self.operation.money)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookMatcher:
+    journal: Journal
+    pinned: PinnedPolicies
+    vault: Vault
+
+    async def find(
+        self, webhook_event: WebhookEvent, account: str, provider: Provider, book: PolicyBook, provider_object: Tree
+    ) -> WebhookMatch:
+        """`account` is the one in the address, to which the secret belongs; "" is the main one. Raises
+        JournalUnavailable."""
+        if account and webhook_event.account and account != webhook_event.account:
+            return WebhookMatch(unmatchable=True)  # another tenant's event under this tenant's secret
+        account_name = account or webhook_event.account or ""
+        if not webhook_event.match_values:
+            return WebhookMatch(unmatchable=True)
+        results: set[str] = set()
+        for finder, value in webhook_event.match_values:
+            listed = await self._operations_by(finder, value, provider, account_name)
+            candidates = [
+                candidate
+                for operation in listed
+                if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
+            ]
+            keys = {candidate.operation.key for candidate in candidates}
+            if len(keys) == 1 and len(listed) < _CANDIDATES_MAX:
+                chosen = _best_generation(candidates, provider_object)
+                return WebhookMatch(chosen.operation, chosen.policy)
+            results.add("several" if keys or len(listed) >= _CANDIDATES_MAX else "none")
+        return WebhookMatch(ambiguous=results == {"several"})
+
+    async def _operations_by(
+        self, finder: MatchKey, value: str, provider: Provider, account_name: str
+    ) -> tuple[Operation, ...]:
+        def listing(**named: str) -> OperationQuery:
+            return OperationQuery(provider=provider.name, limit=_CANDIDATES_MAX, **named)  # type: ignore[arg-type]
+
+        match finder:
+            case MatchKey.OPERATION_ID:
+                return await self.journal.find_operations(listing(stamp=value))
+            case MatchKey.PROVIDER_KEY:
+                found = await self.journal.find_operations(listing(key=value))
+                return tuple(operation for operation in found if operation.provider_key == value)
+            case MatchKey.CLIENT_KEY:
+                found = await self.journal.find_operations(listing(key=value))
+                return tuple(operation for operation in found if operation.client_key == value)
+            case MatchKey.REFERENCE:
+                return await self.journal.find_operations(listing(reference=value))
+            case MatchKey.INTENT:
+                by_id: dict[str, Operation] = {}
+                for guard in sorted(self._intent_guards(value, provider, account_name)):
+                    by_id |= {
+                        operation.id: operation
+                        for operation in await self.journal.find_operations(listing(guard=guard))
+                    }
+                return tuple(by_id.values())
+
+    def _intent_guards(self, intent: str, provider: Provider, account_name: str) -> set[str]:
+        secret = self.vault.identity_secret
+        return {
+            intent_guard(policy, account, intent, secret)
+            for policy in provider.policies
+            if policy.kind.pays
+            for account in account_hashes_named(policy.account, account_name, secret)
+        }
+
+    async def _candidate_of_account(
+        self, operation: Operation, account_name: str, provider: Provider, book: PolicyBook
+    ) -> _Candidate | None:
+        """The operation, if it is the account's."""
+        policy = await self.pinned.policy_from_book(operation, book)
+        places = policy.account if policy is not None else provider.account
+        if operation.account not in account_hashes_named(places, account_name, self.vault.identity_secret):
+            return None
+        return _Candidate(operation, policy)
+
+
+def _best_generation(candidates: list[_Candidate], provider_object: Tree) -> _Candidate:
+    """Of the generations of one key, the newest that was sent and fits; else the newest that was sent."""
+    newest_first = sorted(candidates, key=lambda candidate: candidate.operation.generation, reverse=True)
+    sent = [candidate for candidate in newest_first if candidate.was_sent] or newest_first
+    return next((candidate for candidate in sent if candidate.may_match(provider_object)), sent[0])

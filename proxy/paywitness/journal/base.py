@@ -1,0 +1,271 @@
+"""The journal's interface: what every store promises, whatever it is made of.
+
+- A method returns when its write is durable, or raises JournalUnavailable: then whether it was taken is not known.
+- `claim` and `record` are each one step: nothing else comes between what they read and what they write.
+- Time is the journal's own and never goes back; every answer that holds a time says so.
+- Every claimed operation receives records until it is ended, in doubt with nobody holding it, or its lease expires.
+- Ciphertexts are opaque here: the engine seals requests and responses before it hands them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.money import Money
+from paywitness.core.operation import Announcement, AttemptSummary, Finding, HistoryEntry, Operation, State
+from paywitness.core.record import record
+
+
+@record
+class OperationChange:
+    """One step of an operation, to be written whole or not at all.
+
+    `operation` is as it shall stand; its `version` is still the one that was read, and the write succeeds only over
+    that (else StaleWrite). Its lease is kept as given: None gives it back. What it is (all that identifies it, its
+    money, its guard, where it went first) was written with the claim and stays; a change says how it stands.
+    """
+
+    operation: Operation
+    events: tuple[str, ...]
+    source: str = "caller"
+    attempt: AttemptSummary | None = None
+    action: str = ""
+    because: str = ""
+    delay_s: float | None = None
+    note: str = ""
+    lease_s: float | None = None  # set: the lease runs anew from now for this long, under the operation's own token
+    sealed_response: bytes | None = None  # kept for replay; None keeps what is there
+    erase_request: bool = False  # the stored request is no longer needed
+    accepted_credential: bool = False  # the provider accepted operation.credential for operation.account
+    sealed_credential: bytes | None = None  # that credential, kept for background calls of the account
+    finding: Finding | None = None
+    announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
+    actor: str = ""
+
+
+@record
+class OperationQuery:
+    """Which operations to list: newest first, at most `limit`, older than `before` (an operation id) when given."""
+
+    provider: str | None = None
+    operation: str | None = None
+    states: frozenset[State] = frozenset()
+    key: str | None = None  # client_key or provider_key; also of a key that was given its answer, or refused over it
+    reference: str | None = None
+    stamp: str | None = None  # our id in the provider's object: an operation's own, or one that kept it
+    guard: str | None = None  # a guard's value: those that still keep it (`core.guard.guard_kept`)
+    subject: str | None = None  # an intent or target in the clear: an order's number
+    money: Money | None = None
+    incidents_only: bool = False
+    limit: int = 50
+    before: str | None = None
+
+
+@record
+class DoubtCount:
+    """What is in doubt for one provider, operation and currency, for the gauges."""
+
+    provider: str
+    operation: str
+    currency: str  # empty where the money is not known
+    state: State  # UNKNOWN or REQUIRES_REVIEW
+    count: int
+    minor_units: int
+    oldest_at: float  # when the oldest of them was created
+
+
+@record
+class PolicyRevision:
+    """A policy revision in use: which provider's, its content hash and the content itself."""
+
+    provider: str
+    revision: str
+    content: str
+    kept_at: float
+
+
+class WebhookEventResult(StrEnum):
+    """What became of a notice that was kept."""
+
+    WAITING = "waiting"  # nothing matches yet, or an attempt is under way: to be tried again
+    APPLIED = "applied"
+    NOTHING_NEW = "nothing_new"  # it matched, and said nothing that was not known, or nothing at all
+    DOES_NOT_FIT = "does_not_fit"
+    AMBIGUOUS = "ambiguous"  # two operations could be meant, so neither is
+    UNMATCHED = "unmatched"  # nothing matched for as long as it is kept waiting
+
+
+@record
+class StoredWebhookEvent:
+    """One event of a provider, kept before it was acknowledged. `number` is the journal's, in the order they came."""
+
+    number: int
+    provider: str
+    account: str  # the name in the address; "" is the main one
+    event_id: str
+    received_at: float
+    sealed: bytes  # the delivery: headers and raw body
+    result: WebhookEventResult = WebhookEventResult.WAITING
+    operation_id: str | None = None
+    attempts: int = 0
+    due_at: float | None = None  # when to try again to apply it
+    relay_due_at: float | None = None  # when to try (again) to relay it; None: not wanted, or done
+
+
+@record
+class AnnouncementRow:
+    """One change that tells something, in the order of `seq`: the feed, and what the sink is sent."""
+
+    seq: int
+    operation: Operation  # what it is; how it stood then is in the entry's `told`
+    entry: HistoryEntry
+
+
+class Journal(Protocol):
+    """The durable truth. Any number of calls may be under way at once."""
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        """Judge the claim (`core.claim.judge`) and, where it is owned, write the operation as SENDING with attempt 1
+        under way, first_sent_at and a lease of `lease_s`: durable before this returns."""
+        ...
+
+    async def record(self, change: OperationChange) -> Operation:
+        """Write one step over the version it was read at; returns the operation with its new version and times.
+        Raises StaleWrite where somebody was faster. Sets ended_at when the state ends for the first time."""
+        ...
+
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        """Write an operation again that the journal has lost, or has older than it is known here; as it now stands, and
+        never over a newer version. Its lease, where it has one, runs for `lease_s` from now. Where its key or guard was
+        since given to another, that one keeps it, and this one is an incident (`journal_rollback`). A store that cannot
+        go back has lost nothing: it raises JournalUnavailable."""
+        ...
+
+    async def take_lease(
+        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
+    ) -> Operation:
+        """Hold an operation in doubt that nobody holds, at exactly this version, to re-send or ask. Else StaleWrite.
+        Asked again with its token, it gives the same answer."""
+        ...
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        """Hold operations that nobody holds and whose `due_at` has passed, oldest first, at most `limit`, none of a
+        provider that is `full`. Their state and version are as they now stand."""
+        ...
+
+    async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
+        """Look sooner at what is UNKNOWN or PENDING at the provider, held by nobody and not due yet: the next `limit`
+        of them are due within `within_s`, evenly spread, none later than it was; how many were moved (`haste`). No new
+        version: nothing became true. Asked again at once, by anybody, it moves only what took the place of the due."""
+        ...
+
+    async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
+        """End one operation without effect and start the other that stands for it, in one step: `change` as `record`,
+        `request` as an owned claim whose `fresh.fallback_of` is the first's id. Raises StaleWrite where somebody was
+        faster; then nothing was written. The second's guard is not asked: it takes over the first's. Where the second's
+        key is already known the claim is not OWNED and the first is not ended."""
+        ...
+
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        """Lengthen leases that are still held under their tokens and have not expired; the ids that were."""
+        ...
+
+    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+        """Act upon expired leases (`core.claim.drop_lease`): doubt, or never sent. At start, a journal that only one
+        process can hold passes `all_of_earlier_holders`: whoever held them is gone. At most 1,000 a call."""
+        ...
+
+    async def read(self, operation_id: str) -> Operation | None: ...
+
+    async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        """The sealed request and response that are kept."""
+        ...
+
+    async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
+        """The timeline, oldest first, at most 1,000 entries."""
+        ...
+
+    async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]: ...
+
+    async def doubt_counts(self) -> tuple[DoubtCount, ...]:
+        """What is in doubt now. Its cost grows with what is in doubt, not with what is journalled."""
+        ...
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        """The credential that the provider accepted last for the account, as keyed hash and sealed."""
+        ...
+
+    async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
+        """Keep a notice (its `number` is given by the journal); False where this event of the account is known."""
+        ...
+
+    async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
+        """Those that wait to be applied or relayed and are due: longest due first, then in the order they came."""
+        ...
+
+    async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
+        """Write result, operation_id, tries, due_at and relay_due_at of a notice, by its number."""
+        ...
+
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
+        """Changes that tell something, with a seq above `after`, oldest first. None is ever told before an earlier
+        one that is not yet durable."""
+        ...
+
+    async def cursor(self, name: str) -> int:
+        """How far a reader of outcomes has come; 0 at first."""
+        ...
+
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        """Hold a cursor, or hold it longer: how far it has come; None where another holds it. A token holds it once
+        (`holding`): run out, or given back by a lease of zero seconds, it is over, and a new one is needed."""
+        ...
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        """Move a cursor on, never back. With a token only while that one holds it: else False, and it is not moved."""
+        ...
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
+        `tombstone_s`, and notices that are done and as old as the retention. Never of what is open, disputed, or has
+        changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all."""
+        ...
+
+    async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...
+
+    async def revision(self, provider: str, revision: str) -> PolicyRevision | None: ...
+
+    async def latest_revision(self, provider: str) -> PolicyRevision | None: ...
+
+    async def check_identity(self, check_value: str) -> None:
+        """Keep the identity secret's check value, or raise JournalUnfit where another one is kept."""
+        ...
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the store can come back without its last writes."""
+        ...
+
+    def rolled_back_s(self) -> float | None:
+        """How long ago the store was seen to come back, perhaps without its last writes; None: not that it is known."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether a write would be taken now; bounded in time, never raises."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,359 @@
+"""What a claim comes to, pure: the key first, then, where something new would start, its guard. And the fallback, which
+ends one operation and starts another.
+
+Every store runs these over a `Shelf`, its look-ups within the one step that the claim is, and writes what they say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from paywitness.core.announcements import announcement_of
+from paywitness.core.claim import (
+    Alias,
+    AliasKind,
+    Claim,
+    ClaimJudgement,
+    ClaimRequest,
+    ClaimVerdict,
+    Tombstone,
+    after_expired_lease,
+    judge,
+    judge_guard,
+    lookup_verdict,
+    may_start_again,
+)
+from paywitness.core.errors import IllegalTransition
+from paywitness.core.guard import is_paid
+from paywitness.core.lifecycle import Event, IncidentKind, advance
+from paywitness.core.operation import Lease, Operation, State
+from paywitness.core.record import record
+from paywitness.journal.base import OperationChange
+from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
+
+_START_EVENTS = (Event.SEND_RECORDED.value,)
+FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
+
+
+class ClaimLookups(Protocol):
+    """What a claim may look up, all of it as it stands in the step that the claim is."""
+
+    def newest(self, key: str) -> Operation | None:
+        """The newest generation under the key."""
+        ...
+
+    def by_id(self, operation_id: str) -> Operation | None: ...
+
+    def disputed(self, key: str) -> Operation | None:
+        """One under the key whose incident is open, of any generation."""
+        ...
+
+    def alias(self, key: str) -> Alias | None: ...
+
+    def tombstone(self, key: str) -> Tombstone | None: ...
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        """Those that `core.guard.guard_kept` keeps under the guard, oldest first: the newest GUARDED_MAX. What is open
+        is among the newest, for nothing starts after it; an intent that is paid every month has many."""
+        ...
+
+
+@record
+class ClaimPlan:
+    """What a claim comes to. `before` (in this order), `alias` and `started` are written before it is answered."""
+
+    verdict: ClaimVerdict
+    holder: Operation | None  # of the key or the guard, as it stands after the steps
+    updates: tuple[OperationWrite, ...] = ()
+    insert: OperationWrite | None = None
+    alias: Alias | None = None  # to be written; replaces one of the same key
+    alias_kind: AliasKind | None = None  # what the key is to the holder, where it is not its own
+    tombstone: Tombstone | None = None
+    original: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
+    first_delivery: bool = False  # the answer had reached nobody before
+
+
+def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+    """Judge the claim: first its key, then, where something new would start, its guard."""
+    existing, kind = _operation_of_key(request, now, lookups)
+    if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
+        return _plan_for_fallback(existing, fallback, kind, request, now)
+    judgement = judge(existing, request, now)
+    before: list[OperationWrite] = []
+    if existing is not None and judgement.existing is not None and judgement.existing is not existing:
+        before.append(lease_end_write(existing, judgement.existing, now))
+    holder = before[-1].operation if before else judgement.existing
+    if existing is None and (gone := lookups.tombstone(request.fresh.key)) is not None:
+        return ClaimPlan(ClaimVerdict.EXPIRED, None, tombstone=gone)
+    if judgement.start_generation is None:
+        return _plan_for_known_key(
+            ClaimPlan(judgement.verdict, holder, tuple(before), alias_kind=kind, original=holder), now
+        )
+    if existing is not None and (earlier := lookups.disputed(existing.key)) is not None:
+        # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
+        return ClaimPlan(ClaimVerdict.REPLAY, earlier, tuple(before), original=earlier)
+    return _plan_under_guard(request, judgement, before, now, lookups)
+
+
+def _operation_of_key(
+    request: ClaimRequest, now: float, lookups: ClaimLookups
+) -> tuple[Operation | None, AliasKind | None]:
+    """The operation that the key stands for: its own, or the one it joined or took, unless that one let it go."""
+    own = lookups.newest(request.fresh.key)
+    if own is not None and not _releases_key(own, request, now):
+        return own, None
+    alias = lookups.alias(request.fresh.key)
+    if alias is None or alias.kind is AliasKind.REFUSED:
+        return own, None
+    first = lookups.by_id(alias.operation_id)
+    if first is None or _releases_key(first, request, now):
+        return own, None
+    return first, alias.kind
+
+
+def _releases_key(operation: Operation, request: ClaimRequest, now: float) -> bool:
+    current = after_expired_lease(operation, now)
+    return may_start_again(current, now, equal=_fingerprint(request) == operation.fingerprint)
+
+
+def _fingerprint(request: ClaimRequest) -> str:
+    return request.compare_fingerprint or request.fresh.fingerprint
+
+
+def _last_fallback_of(operation: Operation, lookups: ClaimLookups) -> Operation | None:
+    """What stands for an operation that fell back, followed to the last one."""
+    last = None
+    following: Operation | None = operation
+    for _ in range(FALLBACKS_MAX):
+        if following is None or following.fallback_to is None:
+            break
+        following = lookups.by_id(following.fallback_to)
+        last = following or last
+    return last
+
+
+def _original_of(operation: Operation, lookups: ClaimLookups) -> Operation:
+    """What an operation is, in the end, the fallback of; itself where it is none."""
+    first = operation
+    for _ in range(FALLBACKS_MAX):
+        if first.fallback_of is None or (earlier := lookups.by_id(first.fallback_of)) is None:
+            break
+        first = earlier
+    return first
+
+
+def _plan_for_fallback(
+    first: Operation, fallback: Operation, kind: AliasKind | None, request: ClaimRequest, now: float
+) -> ClaimPlan:
+    """The key answers with the fallback's outcome for ever, and starts nothing any more. Whether the call is the same
+    one is asked of the first: the other route may have another rule, and had another account."""
+    if _fingerprint(request) != first.fingerprint:
+        return ClaimPlan(ClaimVerdict.MISMATCH, first, alias_kind=kind, original=first)
+    before: tuple[OperationWrite, ...] = ()
+    current = after_expired_lease(fallback, now)
+    if current is not fallback:
+        before = (lease_end_write(fallback, current, now),)
+        current = before[0].operation
+    return _plan_for_known_key(
+        ClaimPlan(lookup_verdict(current), current, before, alias_kind=kind, original=first), now
+    )
+
+
+def _plan_for_known_key(plan: ClaimPlan, now: float) -> ClaimPlan:
+    """A key that is known. Whoever comes back for an answer that had reached nobody hears it now; and where two keys
+    were given one answer, both of them coming back is one purchase too few, or one key too many."""
+    holder = plan.holder
+    if holder is None or plan.verdict is not ClaimVerdict.REPLAY:
+        return plan
+    after = _after_key_returned(holder, plan.alias_kind)
+    if after is holder:
+        return plan
+    write = _note_write(after, "answer_heard" if holder.undelivered else "key_returned", now, holder)
+    return replace(plan, holder=write.operation, updates=(*plan.updates, write), first_delivery=holder.undelivered)
+
+
+def _after_key_returned(holder: Operation, kind: AliasKind | None) -> Operation:
+    if not holder.takeover:
+        return holder.changed(undelivered=False) if holder.undelivered else holder
+    who = "taker_returned" if kind is AliasKind.TAKEN else "first_returned" if kind is None else holder.takeover
+    if holder.takeover in {"taken", who}:
+        return holder if holder.takeover == who else holder.changed(takeover=who, undelivered=False)
+    if holder.incident is not None or holder.takeover == "both":
+        return holder
+    return holder.changed(takeover="both", incident=IncidentKind.BOTH_KEYS_RETURNED.value)
+
+
+def _plan_under_guard(
+    request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
+) -> ClaimPlan:
+    """Something new would start: unless another operation holds its guard."""
+    fresh = request.fresh
+    guarded = lookups.guarded(fresh.guard.value) if fresh.guard is not None else ()
+    if not guarded:
+        started = _start_write(request, judgement, now)
+        return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
+    holders: dict[str, Operation] = {}
+    for found in guarded:
+        if found.key == fresh.key:
+            continue  # its own earlier generation: the key was judged already
+        current = after_expired_lease(found, now)
+        if current is not found:
+            write = lease_end_write(found, current, now)
+            before.append(write)
+            current = write.operation
+        holders[found.id] = current
+    firsts = {holder.id: _original_of(holder, lookups) for holder in holders.values()}
+    guard = judge_guard(
+        [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()], fresh, now
+    )
+    if guard.holder is None or guard.alias is None:
+        started = _start_write(request, judgement, now, _other_payments_note(holders))
+        return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
+    holder, first = holders[guard.holder.id], firsts[guard.holder.id]
+    alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
+    if guard.alias is AliasKind.REFUSED:
+        verdict = ClaimVerdict.GUARDED
+    elif guard.alias is AliasKind.TAKEN:
+        write = _note_write(
+            holder.changed(undelivered=False, takeover="taken"), "answer_taken", now, holder, fresh.client_key
+        )
+        before.append(write)
+        holder, verdict = write.operation, lookup_verdict(write.operation)
+    else:
+        verdict = lookup_verdict(holder)
+    original = holder if first.id == holder.id else first
+    first_delivery = guard.alias is AliasKind.TAKEN
+    return ClaimPlan(
+        verdict,
+        holder,
+        tuple(before),
+        alias=alias,
+        alias_kind=guard.alias,
+        original=original,
+        first_delivery=first_delivery,
+    )
+
+
+def _with_identity_of_original(holder: Operation, first: Operation) -> Operation:
+    """A fallback is compared as the call that it stands for: the next equal call is equal to that one."""
+    if first is holder:
+        return holder
+    return holder.changed(
+        fingerprint=first.fingerprint, provider=first.provider, operation=first.operation, account=first.account
+    )
+
+
+def _other_payments_note(holders: dict[str, Operation]) -> str:
+    """What a person should know of another payment of the same intent that did not keep this one from starting."""
+    others = [holder.id for holder in holders.values() if is_paid(holder) or holder.state is State.REQUIRES_ACTION]
+    return f"another payment of the same intent: {', '.join(others[:3])}" if others else ""
+
+
+def _note_write(after: Operation, event: str, now: float, before: Operation, by: str = "") -> OperationWrite:
+    operation = after.changed(version=before.version + 1, updated_at=now)
+    note = f"by key {by}" if by else ""
+    entry = history_entry(operation, "caller", (event,), note)
+    return OperationWrite(
+        operation, replace(entry, announcement=announcement_of(before, operation)), erase_request=operation.state.ended
+    )
+
+
+def _start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:
+    generation = judgement.start_generation or 1
+    operation = advance(
+        request.fresh,
+        Event.SEND_RECORDED,
+        generation=generation,
+        provider_key=judgement.provider_key,
+        stamp=judgement.stamp,
+        version=1,
+        created_at=now,
+        updated_at=now,
+        first_sent_at=now,
+        lease=Lease(request.token, now + request.lease_s),
+    )
+    notes = [flag] if flag else []
+    if request.fresh.distinct:
+        notes.append(f"meant twice: {request.fresh.distinct}")
+    if judgement.existing is not None:
+        notes.insert(0, f"generation {generation} of key; earlier operation {judgement.existing.id}")
+    return OperationWrite(operation, history_entry(operation, "caller", _START_EVENTS, "; ".join(notes)))
+
+
+def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
+    """The claim's answer. `sealed` is the holder's request and response; `accepted` counts where one is used."""
+    verdict = plan.verdict
+    sealed_request = sealed[0] if verdict is ClaimVerdict.IN_DOUBT else None
+    sealed_response = sealed[1] if verdict is ClaimVerdict.REPLAY else None
+    return Claim(
+        verdict,
+        plan.holder,
+        now,
+        sealed_request,
+        sealed_response,
+        accepted or not needs_sealed_messages(plan),
+        plan.alias_kind,
+        plan.first_delivery,
+        plan.tombstone,
+    )
+
+
+def needs_sealed_messages(plan: ClaimPlan) -> bool:
+    """Whether the answer holds what is sealed, and so has to know whether the credential is accepted."""
+    return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)
+
+
+@record
+class FallbackPlan:
+    """What a fallback comes to: `ended` and `started`, both or neither, are to be written before it is answered."""
+
+    first: Operation
+    second: ClaimPlan
+    end: OperationWrite | None = None
+
+
+def plan_fallback(change: OperationChange, request: ClaimRequest, now: float, lookups: ClaimLookups) -> FallbackPlan:
+    """End the first and start the second, or raise StaleWrite. Asked again with its token, it gives the same answer."""
+    original, fresh = change.operation, request.fresh
+    if original.fallback_to != fresh.id or fresh.fallback_of != original.id:
+        raise ValueError(f"{original.id} and {fresh.id}: a fallback and what it stands for must name each other")
+    if original.state is not State.FAILED:
+        raise IllegalTransition(f"{original.id} falls back in {original.state}: only an end without effect may")
+    stored = lookups.by_id(original.id)
+    if stored is None:
+        raise stale_write(original.id, original.version)
+    if stored.version == original.version + 1 and stored.fallback_to == fresh.id:
+        second = lookups.by_id(fresh.id)
+        if second is not None and second.lease is not None and second.lease.token == request.token:
+            return FallbackPlan(stored, ClaimPlan(ClaimVerdict.OWNED, second))  # its reply was lost
+    if stored.version != original.version:
+        raise stale_write(original.id, original.version)
+    known = _plan_if_key_known(request, now, lookups)
+    if known is not None:
+        return FallbackPlan(stored, known)
+    started = _start_write(
+        request,
+        ClaimJudgement(ClaimVerdict.OWNED, None, fresh.generation, fresh.provider_key, fresh.stamp),
+        now,
+        f"stands for {original.id}",
+    )
+    ended = record_write(change, stored.lease, now)
+    return FallbackPlan(ended.operation, ClaimPlan(ClaimVerdict.OWNED, started.operation, insert=started), ended)
+
+
+def _plan_if_key_known(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan | None:
+    """What is known of the key that a fallback would start under. Whatever it is, nothing is started over it."""
+    key = request.fresh.key
+    existing, kind = lookups.newest(key), None
+    if existing is None and (alias := lookups.alias(key)) is not None:
+        existing, kind = lookups.by_id(alias.operation_id), alias.kind
+    if existing is not None:
+        verdict = lookup_verdict(after_expired_lease(existing, now))
+        if kind is AliasKind.REFUSED:
+            verdict = ClaimVerdict.GUARDED
+        elif _fingerprint(request) != existing.fingerprint:
+            verdict = ClaimVerdict.MISMATCH
+        return ClaimPlan(verdict, existing, alias_kind=kind, original=existing)
+    gone = lookups.tombstone(key)
+    return None if gone is None else ClaimPlan(ClaimVerdict.EXPIRED, None, tombstone=gone)

@@ -1,0 +1,384 @@
+"""How an operation and its history are written down: Operation <-> columns and a document, HistoryEntry <-> JSON.
+
+What is searched for has a column of its own; the rest of an operation is JSON: its identity, written once, and its
+standing, written with each change. Whatever is written here must read back as the same value, and what an earlier
+version wrote must still be read: `tests/journal/test_encoding.py` holds it to that.
+
+During a rollout the next version writes beside this one. A field that is not known here is passed over, and a word that
+is not known is read as the most careful one that is: it keeps its money guarded, and nothing is sent for it.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from paywitness.core.compact_json import compact_encoder
+from paywitness.core.contract import OperationKind
+from paywitness.core.guard import indexed_guard
+from paywitness.core.money import Money
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    AttemptSummary,
+    Finding,
+    FindingKind,
+    Guard,
+    GuardKind,
+    HistoryEntry,
+    Lease,
+    Operation,
+    Outcome,
+    RepeatPaymentRule,
+    State,
+)
+from paywitness.core.result import Classification, Effect, ResultClass
+
+# The order of a row's values. The first group says what the operation is and is written once; the second says how it
+# stands and is written with each change. The last ones of each are only searched for, and not read back.
+FIXED_COLUMNS = (
+    "id",
+    "key",
+    "generation",
+    "provider",
+    "operation",
+    "client_key",
+    "provider_key",
+    "currency",
+    "minor_units",
+    "created_at",
+    "identity",
+    "subject",
+    "stamp",
+)
+MUTABLE_COLUMNS = (
+    "state",
+    "version",
+    "updated_at",
+    "first_sent_at",
+    "ended_at",
+    "due_at",
+    "reference",
+    "incident",
+    "lease_token",
+    "lease_until_at",
+    "standing",
+    "guard",
+)
+COLUMNS = FIXED_COLUMNS + MUTABLE_COLUMNS
+READ_COLUMNS = tuple(column for column in COLUMNS if column not in {"subject", "stamp", "guard"})
+_FIXED_READ = FIXED_COLUMNS.index("identity") + 1
+
+RowValues = tuple[Any, ...]
+_EnumType = TypeVar("_EnumType", bound=StrEnum)
+
+
+def enum_or_safest(words: type[_EnumType], text: str, safest: _EnumType) -> _EnumType:
+    """The word, or the careful one in the place of a later version's."""
+    try:
+        return words(text)
+    except ValueError:
+        return safest
+
+
+_encode = compact_encoder()
+_decode = json.JSONDecoder().decode
+
+
+def fixed_values(operation: Operation) -> RowValues:
+    """The values of FIXED_COLUMNS."""
+    money, guard = operation.money, operation.guard
+    return (
+        operation.id,
+        operation.key,
+        operation.generation,
+        operation.provider,
+        operation.operation,
+        operation.client_key,
+        operation.provider_key,
+        None if money is None else money.currency,
+        None if money is None else money.minor_units,
+        operation.created_at,
+        _identity_document(operation),
+        (guard.label or None) if guard is not None else None,
+        (operation.stamp or None) if operation.stamp != operation.id else None,
+    )
+
+
+def mutable_values(operation: Operation) -> RowValues:
+    """The values of MOVING_COLUMNS."""
+    lease = operation.lease
+    return (
+        operation.state.value,  # a plain string: the driver takes a long way round for a subclass
+        operation.version,
+        operation.updated_at,
+        operation.first_sent_at,
+        operation.ended_at,
+        operation.due_at,
+        operation.reference,
+        operation.incident,
+        None if lease is None else lease.token,
+        None if lease is None else lease.until_at,
+        _state_document(operation),
+        indexed_guard(operation),
+    )
+
+
+def _identity_document(operation: Operation) -> str:
+    value: dict[str, Any] = {
+        "kind": operation.kind,
+        "account": operation.account,
+        "key_source": operation.key_source,
+        "names_purchase": operation.key_names_purchase,
+        "fingerprint": operation.fingerprint,
+        "ignore": operation.ignore,
+        "request_hash": operation.request_hash,
+        "credential": operation.credential,
+        "upstream": operation.upstream,
+        "stamp": operation.stamp,
+        "guard": _guard_to_value(operation.guard),
+    }
+    if operation.unstamped:
+        value["unstamped"] = True
+    if operation.distinct:
+        value["distinct"] = operation.distinct
+    if operation.fallback_of is not None:
+        value["fallback_of"] = operation.fallback_of
+    return _encode(value)
+
+
+def _guard_to_value(guard: Guard | None) -> tuple[str, ...] | None:
+    if guard is None:
+        return None
+    return (guard.kind, guard.value, guard.label, guard.after_success, guard.during_action)
+
+
+def _guard_from_value(value: list[str] | None) -> Guard | None:
+    if value is None:
+        return None
+    kind, text, classification, *later = value
+    again = (enum_or_safest(RepeatPaymentRule, each, RepeatPaymentRule.BLOCK) for each in later[:2])
+    return Guard(enum_or_safest(GuardKind, kind, GuardKind.INTENT), text, classification, *again)
+
+
+# What of its standing is written as it is, and only where it is not empty: most of it is, in most operations.
+# The stored key, the field of an operation, and what is empty. Stored keys never change; fields may get better names.
+_PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
+    ("attempts", "attempts", 0),
+    ("attempt_under_way", "attempt_under_way", False),
+    ("released", "key_released", False),
+    ("because", "because", ""),
+    ("cancel_sent", "cancel_sent", False),
+    ("cancel_wanted", "cancel_wanted", False),
+    ("quiet_at", "no_bytes_after_at", None),
+    ("looks", "checks_done", 0),
+    ("misses", "misses", 0),
+    ("first_miss_at", "first_miss_at", None),
+    ("unheard", "undelivered", False),
+    ("taken", "takeover", ""),
+    ("fallback_to", "fallback_to", None),
+)
+
+
+_COMMON_FIELDS, _RARE_FIELDS = (
+    _PLAIN_STATE_FIELDS[:4],
+    _PLAIN_STATE_FIELDS[4:],
+)  # all of the second part is empty in a clean payment
+_RARE_EMPTY = tuple(empty for _, _, empty in _RARE_FIELDS)
+_rare_values = itemgetter(*(field for _, field, _ in _RARE_FIELDS))
+
+
+def _state_document(operation: Operation) -> str:
+    value: dict[str, Any] = {"revision": operation.revision}
+    if operation.doubt:
+        value["doubt"] = sorted(operation.doubt)
+    if operation.answered_attempts:
+        value["seen"] = sorted(operation.answered_attempts)
+    if operation.result_class is not None:
+        value["reading"] = operation.result_class
+    if operation.effect is not None:
+        value["effect"] = operation.effect
+    known = operation.__dict__
+    rare = _RARE_FIELDS if _rare_values(known) != _RARE_EMPTY else ()
+    for key, field, empty in (*_COMMON_FIELDS, *rare):
+        if known[field] != empty:
+            value[key] = known[field]
+    return _encode(value)
+
+
+def operation_from_row(row: RowValues) -> Operation:
+    """The operation that a row of READ_COLUMNS holds."""
+    fixed = dict(zip(READ_COLUMNS[:_FIXED_READ], row[:_FIXED_READ], strict=True))
+    moving = dict(zip(READ_COLUMNS[_FIXED_READ:], row[_FIXED_READ:], strict=True))
+    identity = _decode(fixed.pop("identity"))
+    standing = _decode(moving.pop("standing"))
+    reading = standing.get("reading")
+    effect = standing.get("effect")
+    currency, minor_units = fixed.pop("currency"), fixed.pop("minor_units")
+    lease_token, lease_until_at = moving.pop("lease_token"), moving.pop("lease_until_at")
+    return Operation(
+        **fixed,
+        kind=enum_or_safest(OperationKind, identity["kind"], OperationKind.SALE),
+        account=identity["account"],
+        key_source=identity["key_source"],
+        key_names_purchase=identity["names_purchase"],
+        fingerprint=identity["fingerprint"],
+        ignore=tuple(identity["ignore"]),
+        request_hash=identity.get("request_hash", ""),
+        credential=identity["credential"],
+        upstream=identity["upstream"],
+        stamp=identity.get("stamp", ""),
+        unstamped=identity.get("unstamped", False),
+        guard=_guard_from_value(identity.get("guard")),
+        distinct=identity.get("distinct", ""),
+        fallback_of=identity.get("fallback_of"),
+        money=None if minor_units is None else Money(minor_units, currency),
+        state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
+        **moving,
+        revision=standing["revision"],
+        doubt=frozenset(standing.get("doubt", ())),
+        answered_attempts=frozenset(standing.get("seen", ())),
+        result_class=None if reading is None else enum_or_safest(ResultClass, reading, ResultClass.UNKNOWN_OUTCOME),
+        effect=None if effect is None else enum_or_safest(Effect, effect, Effect.POSSIBLE),
+        **{field: standing.get(key, empty) for key, field, empty in _PLAIN_STATE_FIELDS},
+        lease=None if lease_token is None else Lease(lease_token, lease_until_at),
+    )
+
+
+def entry_to_text(entry: HistoryEntry) -> str:
+    """The entry as JSON, without what is empty. Its time and version stand beside it in their own columns."""
+    value: dict[str, Any] = {
+        "source": entry.source,
+        "events": entry.events,
+        "state": entry.state,
+    }
+    if entry.doubt:
+        value["doubt"] = sorted(entry.doubt)
+    if entry.attempt is not None:
+        value["attempt"] = _attempt_to_value(entry.attempt)
+    if entry.action:
+        value["action"] = entry.action
+    if entry.because:
+        value["because"] = entry.because
+    if entry.delay_s is not None:
+        value["delay_s"] = entry.delay_s
+    if entry.note:
+        value["note"] = entry.note
+    if entry.finding is not None:
+        value["finding"] = _finding_to_value(entry.finding)
+    if entry.announcement is not None:
+        value["told"] = _announcement_to_value(entry.announcement)
+    if entry.actor:
+        value["actor"] = entry.actor
+    return _encode(value)
+
+
+def entry_from_text(at: float, version: int, text: str) -> HistoryEntry:
+    value = _decode(text)
+    attempt, finding, told = value.get("attempt"), value.get("finding"), value.get("told")
+    return HistoryEntry(
+        at=at,
+        version=version,
+        source=value["source"],
+        events=tuple(value["events"]),
+        state=enum_or_safest(State, value["state"], State.REQUIRES_REVIEW),
+        doubt=frozenset(value.get("doubt", ())),
+        attempt=None if attempt is None else _attempt_from_value(attempt),
+        action=value.get("action", ""),
+        because=value.get("because", ""),
+        delay_s=value.get("delay_s"),
+        note=value.get("note", ""),
+        finding=None if finding is None else _finding_from_value(finding),
+        announcement=None if told is None else _announcement_from_value(told),
+        actor=value.get("actor", ""),
+    )
+
+
+def _attempt_to_value(attempt: AttemptSummary) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "phase": attempt.phase,
+        "bytes_written": attempt.bytes_written,
+        "fault": attempt.fault,
+        "status_code": attempt.status_code,
+        "detail": attempt.detail,
+        "duration_s": attempt.duration_s,
+        "reset_by_us": attempt.reset_by_us,
+        **_classification_to_value(attempt.classification),
+    }
+
+
+def _attempt_from_value(value: dict[str, Any]) -> AttemptSummary:
+    return AttemptSummary(
+        number=value["number"],
+        phase=value["phase"],
+        bytes_written=value["bytes_written"],
+        fault=value["fault"],
+        status_code=value["status_code"],
+        detail=value.get("detail", ""),
+        duration_s=value["duration_s"],
+        reset_by_us=value.get("reset_by_us", False),
+        classification=_classification_from_value(value),
+    )
+
+
+def _classification_to_value(classification: Classification) -> dict[str, Any]:
+    value = {
+        "reading": classification.result_class,
+        "effect": classification.effect,
+        "rule": classification.rule,
+        "lost": classification.lost,
+        "reference": classification.reference,
+    }
+    return value if classification.stored else {**value, "stored": False}
+
+
+def _classification_from_value(value: dict[str, Any]) -> Classification:
+    return Classification(
+        result_class=enum_or_safest(ResultClass, value["reading"], ResultClass.UNKNOWN_OUTCOME),
+        effect=enum_or_safest(Effect, value["effect"], Effect.POSSIBLE),
+        rule=value["rule"],
+        lost=value.get("lost", False),
+        reference=value.get("reference"),
+        stored=value.get("stored", True),
+    )
+
+
+def _finding_to_value(finding: Finding) -> dict[str, Any]:
+    classification = finding.classification
+    return {
+        "source": finding.source,
+        "found": finding.kind,
+        "status_code": finding.status_code,
+        "classification": None if classification is None else _classification_to_value(classification),
+        "detail": finding.detail,
+    }
+
+
+def _finding_from_value(value: dict[str, Any]) -> Finding:
+    classification = value["classification"]
+    return Finding(
+        source=value["source"],
+        kind=enum_or_safest(FindingKind, value["found"], FindingKind.FAILED),
+        status_code=value["status_code"],
+        classification=None if classification is None else _classification_from_value(classification),
+        detail=value["detail"],
+    )
+
+
+def _announcement_to_value(told: Announcement) -> list[Any]:
+    return [told.kinds, told.outcome, told.result_class, told.reference, told.incident]
+
+
+def _announcement_from_value(value: list[Any]) -> Announcement:
+    words, outcome, reading, reference, incident, *_ = value
+    known = {word.value for word in AnnouncementKind}
+    return Announcement(
+        tuple(AnnouncementKind(word) for word in words if word in known),
+        enum_or_safest(Outcome, outcome, Outcome.UNKNOWN),
+        None if reading is None else enum_or_safest(ResultClass, reading, ResultClass.UNKNOWN_OUTCOME),
+        reference,
+        incident,
+    )

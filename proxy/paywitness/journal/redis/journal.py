@@ -1,0 +1,241 @@
+"""The fleet's journal: one Redis primary, with replicas and sentinels, shared by any number of sidecars.
+
+Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`redis_lane`). Every step is
+one script, or two of which the second writes only over exactly what the first one read (`redis_writes`). The rules are
+those of every store, in Python; the scripts look up, compare and write. Time is Redis' own.
+
+A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may have happened: a claim is
+asked again with its token, a record meets StaleWrite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from redis.exceptions import AuthenticationError, RedisError
+
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable, JournalUnusable
+from paywitness.core.operation import HistoryEntry, Operation
+from paywitness.journal import transitions
+from paywitness.journal.base import (
+    AnnouncementRow,
+    DoubtCount,
+    OperationChange,
+    OperationQuery,
+    PolicyRevision,
+    StoredWebhookEvent,
+)
+from paywitness.journal.redis import checks, scripts
+from paywitness.journal.redis.pipeline import CALL_TIMEOUT_S, RedisPipeline
+from paywitness.journal.redis.reader import RedisReader
+from paywitness.journal.redis.replication import ReplicationStatus
+from paywitness.journal.redis.retention import RedisRetention
+from paywitness.journal.redis.webhook_events import RedisWebhookEvents
+from paywitness.journal.redis.writer import RedisWriter
+from paywitness.journal.transitions import WallClock
+from paywitness.redis.connection import REPLICATION_INFO_COMMAND, connect_primary, parse_replication_info, unavailable
+from paywitness.redis.url import RedisTarget, parse_redis_url
+
+_OPEN_TIMEOUT_S = 5.0
+
+
+class RedisJournal:
+    """A `Journal` (see `base`) that a fleet shares. Open it with `open`; use it from that event loop alone."""
+
+    def __init__(
+        self,
+        target: RedisTarget,
+        replication: ReplicationStatus,
+        consumer: str,
+        *,
+        clock: WallClock | None,
+        call_timeout_s: float,
+    ) -> None:
+        self._prefix = target.prefix
+        self._replication = replication
+        self._write_pipeline = RedisPipeline(
+            "journal-writes", target, call_timeout_s=call_timeout_s, replication=replication, guards_sends=True
+        )
+        self._read_pipeline = RedisPipeline(
+            "journal-reads", target, call_timeout_s=call_timeout_s, replication=replication
+        )
+        self._writer = RedisWriter(self._write_pipeline, clock)
+        self._reader = RedisReader(self._read_pipeline, target.prefix)
+        self._webhook_events = RedisWebhookEvents(self._writer, self._write_pipeline, consumer)
+        self._retention = RedisRetention(self._writer, self._write_pipeline)
+
+    @classmethod
+    async def open(
+        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = CALL_TIMEOUT_S
+    ) -> RedisJournal:
+        """Open the journal (`redis_url` says how URLs look). Time is Redis' own; a `clock` is for the simulator and
+        tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be read, JournalUnfit
+        for a Redis that may not hold money, JournalUnavailable for one that does not answer now."""
+        target = parse_redis_url(url)
+        replication = ReplicationStatus(target)
+        try:
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                consumer = await _check_and_load_scripts(target, replication)
+        except AuthenticationError as error:
+            raise JournalUnusable(f"Redis at {target} does not take this user and password: {error}") from error
+        except (RedisError, OSError, TimeoutError) as error:
+            raise unavailable(error) from error
+        return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s)
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        return await self._writer.claim(request)
+
+    async def record(self, change: OperationChange) -> Operation:
+        return await self._writer.record(change)
+
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        return await self._writer.restore(operation, (sealed_request, sealed_response), lease_s)
+
+    async def take_lease(
+        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
+    ) -> Operation:
+        return await self._writer.take_lease(operation, token, lease_s, source)
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        return await self._writer.take_due(token, lease_s, limit, full)
+
+    async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
+        limit = transitions.bounded_expedite_limit(limit)
+        bounds = (repr(within_s), str(limit), str(limit * transitions.EXPEDITE_SCAN_FACTOR))
+        states = sorted(transitions.EXPEDITABLE_STATES)
+        return int(await self._writer.run(scripts.EXPEDITE, provider, *bounds, *states, droppable=True))
+
+    async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
+        return await self._writer.fall_back(change, request)
+
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        return await self._writer.renew(operation_ids, token_of, lease_s)
+
+    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+        """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
+        return await self._writer.expire_leases()
+
+    async def read(self, operation_id: str) -> Operation | None:
+        return await self._reader.read(operation_id)
+
+    async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        return await self._reader.sealed(operation_id)
+
+    async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
+        return await self._reader.history(operation_id)
+
+    async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]:
+        return await self._reader.find_operations(query)
+
+    async def doubt_counts(self) -> tuple[DoubtCount, ...]:
+        return await self._reader.doubt_counts()
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        return await self._reader.newest_credential(account)
+
+    async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
+        return await self._webhook_events.store(webhook_event)
+
+    async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
+        return await self._webhook_events.due(limit)
+
+    async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
+        await self._webhook_events.update(webhook_event)
+
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
+        return await self._reader.announcements(after, limit)
+
+    async def cursor(self, name: str) -> int:
+        return await self._reader.cursor(name)
+
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        seq = await self._writer.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)
+        return None if seq is None else int(seq)
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        return bool(await self._writer.run(scripts.CURSOR_MOVE, name, str(seq), token))
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        return await self._retention.retire(retention_s, tombstone_s, limit)
+
+    async def keep_revision(self, provider: str, revision: str, content: str) -> None:
+        named = f"{provider}\0{revision}"
+        await self._writer.run(scripts.STORE_REVISION, provider, named, revision, content)
+
+    async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
+        return await self._reader.revision(provider, revision)
+
+    async def latest_revision(self, provider: str) -> PolicyRevision | None:
+        return await self._reader.latest_revision(provider)
+
+    async def check_identity(self, check_value: str) -> None:
+        await self._write_pipeline.execute("HSETNX", f"{self._prefix}meta", "identity_check", check_value)
+        kept = await self._write_pipeline.execute("HGET", f"{self._prefix}meta", "identity_check")
+        if kept.decode() != check_value:
+            raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
+
+    async def healthy(self) -> bool:
+        try:
+            await self._writer.run(scripts.TIME, droppable=True)
+        except JournalUnavailable:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Send what waits, then let go of both connections."""
+        await self._write_pipeline.close()
+        await self._read_pipeline.close()
+
+    @property
+    def can_roll_back(self) -> bool:
+        return True
+
+    def rolled_back_s(self) -> float | None:
+        return self._replication.rolled_back_s
+
+    @property
+    def replication_id(self) -> str:
+        """Of the data set, as Redis told it last: another one after a failover, which may have forgotten something."""
+        return self._replication.replication_id
+
+    @property
+    def round_trips(self) -> int:
+        """Pipelines written so far, of writes; fewer than calls, where calls came together."""
+        return self._write_pipeline.round_trips
+
+    @property
+    def calls(self) -> int:
+        """Scripts and commands so far, of writes."""
+        return self._write_pipeline.calls
+
+
+async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationStatus) -> str:
+    """Check that it is fit, and teach it the scripts. The number that this journal takes notices under."""
+    connection = await connect_primary(target)
+    try:
+        await checks.check(connection, target)
+        for script in scripts.ALL:
+            await connection.send_command("SCRIPT", "LOAD", script.text, check_health=False)
+            await connection.read_response()
+        await connection.send_command(*REPLICATION_INFO_COMMAND, check_health=False)
+        info = parse_replication_info(await connection.read_response(disable_decoding=True))
+        if not info.is_primary:
+            raise JournalUnavailable(f"Redis at {target} is a replica: a failover may be under way")
+        await replication.update(connection, info)
+        await connection.send_command("INCR", f"{target.prefix}takers", check_health=False)
+        return str(await connection.read_response())
+    finally:
+        await connection.disconnect(nowait=True)

@@ -1,0 +1,142 @@
+"""What one script looked up for a claim or a change: a `claiming.ClaimLookups` over it, so that the rules run in
+Python over what Redis read in one step. What was not looked up is asked for, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from paywitness.core.claim import Alias, ClaimRequest, Tombstone
+from paywitness.core.operation import Operation
+from paywitness.core.record import record
+from paywitness.journal import claim_plan
+from paywitness.journal.redis.rows import RedisRow, index_term, parse_alias, parse_row, parse_tombstone
+from paywitness.redis.connection import Argument
+
+
+class NeedsLookup(Exception):
+    """The rules ask for something that the question did not name."""
+
+    def __init__(self, ask: Callable[[LookupQuery], LookupQuery]) -> None:
+        super().__init__("not looked up yet")
+        self.extend = ask
+
+
+@record
+class LookupQuery:
+    """What a script is to look up."""
+
+    key: str = ""
+    guard: str = ""
+    ids: tuple[str, ...] = ()
+    credentials: tuple[tuple[str, str], ...] = ()  # accounts and credentials
+
+    @classmethod
+    def of_claim(cls, request: ClaimRequest) -> LookupQuery:
+        fresh = request.fresh
+        guard = fresh.guard.value if fresh.guard is not None else ""
+        return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),))
+
+    def arguments(self) -> tuple[Argument, ...]:
+        credentials = "\n".join(f"{account}\0{credential}" for account, credential in self.credentials)
+        return (self.key, index_term(self.guard), " ".join(self.ids), credentials)
+
+
+class RedisLookups:
+    """A `claiming.ClaimLookups` of one script's answer."""
+
+    def __init__(self, query: LookupQuery, found: list[Any]) -> None:
+        now, self.token, rows, newest, disputed, alias, tombstone, holders, accepted = found
+        self.query = query
+        self.now_text: bytes = now
+        self.now = float(now)
+        self.rows: dict[str, RedisRow] = {}
+        for values in rows:
+            row = parse_row(values)
+            self.rows[row.operation.id] = row
+        self._read_with_sealed = {values[0].decode() for values in rows if len(values) > 8}
+        self._newest = newest
+        self._disputed = disputed
+        self._alias = None if alias is None else parse_alias(query.key, alias)
+        self._tombstone = None if tombstone is None else parse_tombstone(query.key, tombstone)
+        self._holders = [holder.decode() for holder in reversed(holders)]
+        self._accepted = {pair for pair, yes in zip(query.credentials, accepted, strict=True) if yes}
+
+    # What a claim looks up.
+
+    def newest(self, key: str) -> Operation | None:
+        return self._operation_at(key, self._newest)
+
+    def disputed(self, key: str) -> Operation | None:
+        return self._operation_at(key, self._disputed)
+
+    def _operation_at(self, key: str, operation_id: bytes | None) -> Operation | None:
+        if key != self.query.key:
+            raise LookupError(f"{key} was not asked for")
+        return None if operation_id is None else self.by_id(operation_id.decode())
+
+    def by_id(self, operation_id: str) -> Operation | None:
+        row = self.rows.get(operation_id)
+        if row is not None:
+            return row.operation
+        known = self._alias is not None and self._alias.operation_id == operation_id
+        if known or operation_id in self.query.ids:
+            return None  # it was looked for, and is not there
+        raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, operation_id)))
+
+    def alias(self, key: str) -> Alias | None:
+        return self._alias if key == self.query.key else None
+
+    def tombstone(self, key: str) -> Tombstone | None:
+        return self._tombstone if key == self.query.key else None
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        if guard != self.query.guard:
+            raise LookupError(f"the guard {guard} was not asked for")
+        return tuple(self.rows[holder].operation for holder in self._holders if holder in self.rows)
+
+    # What its answer holds.
+
+    def sealed(self, plan: claim_plan.ClaimPlan) -> tuple[bytes | None, bytes | None]:
+        """The holder's request and response, where the answer holds one of them."""
+        if plan.holder is None or not claim_plan.needs_sealed_messages(plan):
+            return None, None
+        holder = plan.holder.id
+        if holder in self.rows and holder not in self._read_with_sealed:
+            raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, holder)))
+        row = self.rows.get(holder)
+        return (None, None) if row is None else (row.sealed_request, row.sealed_response)
+
+    def accepts(self, plan: claim_plan.ClaimPlan, credential: str) -> bool:
+        """Whether the credential made the call, or the provider has since accepted it for that account."""
+        original = plan.original
+        if original is None or not claim_plan.needs_sealed_messages(plan) or original.credential == credential:
+            return True
+        pair = (original.account, credential)
+        if pair not in self.query.credentials:
+            raise NeedsLookup(lambda query: replace(query, credentials=(*query.credentials, pair)))
+        return pair in self._accepted
+
+
+class EmptyLookups:
+    """A `claiming.ClaimLookups` with nothing on it: what a claim comes to where nothing is known."""
+
+    def newest(self, key: str) -> None:
+        return None
+
+    def by_id(self, operation_id: str) -> None:
+        return None
+
+    def disputed(self, key: str) -> None:
+        return None
+
+    def alias(self, key: str) -> None:
+        return None
+
+    def tombstone(self, key: str) -> None:
+        return None
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        return ()

@@ -1,0 +1,354 @@
+"""A lane to Redis: one connection, and whatever is waiting goes out as one pipeline.
+
+Calls made in one turn of the event loop, or while a pipeline is under way, ride together; each has its own answer and
+its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
+run. A connection that fails fails all that rode on it: what they wrote is not known.
+
+A write before a send is followed by WAIT in the same pipeline, where there are replicas (`redis_replication`). Where we
+know of none, it is followed by the question whether others do: then it waits for them after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio.connection import Connection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from paywitness.core.errors import JournalUnavailable
+from paywitness.journal.redis.replication import ReplicationStatus
+from paywitness.journal.redis.scripts import LuaScript
+from paywitness.redis.connection import (
+    NOT_PRIMARY_ERRORS,
+    REPLICATION_INFO_COMMAND,
+    Argument,
+    Command,
+    RedisResponseReader,
+    connect_primary,
+    pack_command,
+    parse_replication_info,
+    unavailable,
+)
+from paywitness.redis.url import RedisTarget
+from paywitness.tasks import Tasks
+
+CALL_TIMEOUT_S = 1.0  # in all, waiting included: a caller is told within a second
+BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
+WAITING_MAX = 10_000
+WAIT_MS = 500  # for a replica: within the call's second
+REPLICATION_CHECK_S = 1.0  # how soon a replica that joined is counted upon
+CLOSE_TIMEOUT_S = 5.0
+
+NeedsReplication = Callable[[Any], bool]  # whether an answer means that something may be sent now
+
+
+@dataclass(slots=True, eq=False)
+class _QueuedCommand:
+    command: Command
+    wire: bytes  # the command as it goes out; made where it is asked, so that what cannot be sent fails nobody else
+    future: asyncio.Future[Any]
+    script: LuaScript | None
+    droppable: bool
+    needs_replication: NeedsReplication | None
+
+
+class RedisPipeline:
+    """Calls to one Redis, in the order they were made. Use it from one event loop alone."""
+
+    def __init__(
+        self,
+        name: str,
+        target: RedisTarget,
+        *,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        replication: ReplicationStatus | None = None,
+        guards_sends: bool = False,  # something may be sent on the strength of what rides here
+    ) -> None:
+        self._name = name
+        self._target = target
+        self._replicas_seen_command: Command = (
+            "HGET",
+            f"{target.prefix}meta",
+            "replicas_seen",
+        )  # whether anybody has seen a replica
+        self._call_timeout_s = call_timeout_s
+        self._queued: deque[_QueuedCommand] = deque()
+        self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
+        self._timer: asyncio.TimerHandle | None = None  # one for them all
+        self._tasks = Tasks()
+        self._running: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._responses: RedisResponseReader | None = None  # what comes on it
+        self._replication = replication
+        self._guards_sends = guards_sends
+        self._replication_checked_mono = 0.0
+        self._connected_replication_id = ""  # the history that was known then: where that is over, so is the connection
+        self._open = True
+        self.round_trips = 0  # pipelines so far; fewer than calls, where calls came together
+        self.calls = 0
+
+    def run(
+        self,
+        script: LuaScript,
+        *arguments: Argument,
+        droppable: bool = False,
+        needs_replication: NeedsReplication | None = None,
+    ) -> asyncio.Future[Any]:
+        """Run a script. `moot`: not sent once nobody waits for it any more. `binding`: see `Binding`."""
+        return self._enqueue(
+            ("EVALSHA", script.sha, 1, self._target.prefix, *arguments), script, droppable, needs_replication
+        )
+
+    def execute(self, name: str, *arguments: Argument | int) -> asyncio.Future[Any]:
+        """Any other command."""
+        return self._enqueue((name, *arguments), None, True, None)
+
+    def _enqueue(
+        self, command: Command, script: LuaScript | None, droppable: bool, needs_replication: NeedsReplication | None
+    ) -> asyncio.Future[Any]:
+        """What will be the answer. Whoever awaits it needs no coroutine in between: a call asks twice."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if not self._open or len(self._queued) >= WAITING_MAX:
+            why = f"{WAITING_MAX} calls wait for Redis already" if self._open else "the journal is closed"
+            future.set_exception(JournalUnavailable(why))
+            return future
+        self._queued.append(
+            _QueuedCommand(command, pack_command(command), future, script, droppable, needs_replication)
+        )
+        self.calls += 1
+        if self._running is None:
+            self._running = self._tasks.start(self._run_batches(), self._name)
+        self._unanswered.append((loop.time() + self._call_timeout_s, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self._call_timeout_s, self._fail_overdue)
+        return future
+
+    def _fail_overdue(self) -> None:
+        """Tell those that have waited too long, and wait for the next."""
+        self._timer = None
+        loop, unanswered = asyncio.get_running_loop(), self._unanswered
+        now = loop.time()
+        while unanswered and (unanswered[0][1].done() or unanswered[0][0] <= now):
+            _, future = unanswered.popleft()
+            if not future.done():
+                future.set_exception(JournalUnavailable(f"Redis did not answer in {self._call_timeout_s:g} s"))
+        if unanswered:
+            self._timer = loop.call_at(unanswered[0][0], self._fail_overdue)
+
+    async def _run_batches(self) -> None:
+        try:
+            while self._queued:
+                batch: list[_QueuedCommand] = []
+                while self._queued and len(batch) < BATCH_MAX:
+                    call = self._queued.popleft()
+                    if not (call.droppable and call.future.done()):
+                        batch.append(call)
+                if batch:
+                    await self._run_batch(batch)
+                while self._unanswered and self._unanswered[0][1].done():
+                    self._unanswered.popleft()
+        finally:
+            self._running = None
+
+    async def _run_batch(self, batch: list[_QueuedCommand]) -> None:
+        error: BaseException
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                unknown_scripts = await self._exchange(
+                    await self._ensure_connected(), batch, [call.wire for call in batch]
+                )
+                if unknown_scripts:
+                    await self._exchange(
+                        await self._ensure_connected(),
+                        unknown_scripts,
+                        [_eval_command(call) for call in unknown_scripts],
+                    )
+                return
+        except (RedisError, OSError, TimeoutError, JournalUnavailable) as failure:
+            error = failure
+        except BaseException as failure:
+            await self._fail(batch, failure)
+            raise
+        await self._fail(batch, error)
+
+    async def _fail(self, batch: list[_QueuedCommand], error: BaseException) -> None:
+        for call in batch:
+            if not call.future.done():
+                call.future.set_exception(unavailable(error))
+                call.future.exception()  # somebody may have gone away without it
+        await self._disconnect()
+
+    async def _exchange(
+        self, connection: Connection, calls: list[_QueuedCommand], wires: list[bytes]
+    ) -> list[_QueuedCommand]:
+        """Send all, read all; the calls whose script is not known, which have not run."""
+        replication = self._replication if self._guards_sends else None
+        required = replication.replicas_required if replication is not None else 0
+        guards_sends = replication is not None and any(call.needs_replication is not None for call in calls)
+        waits = required > 0 and guards_sends
+        checks_replicas_seen = guards_sends and replication is not None and replication.should_check_replicas_seen
+        checks_replication = replication is not None and self._is_replication_check_due()
+        responses = self._responses
+        assert responses is not None  # they come and go with the connection
+        after: list[Command] = (
+            [_wait_command(required)] if waits else [self._replicas_seen_command] if checks_replicas_seen else []
+        )
+        await _send(connection, wires, [*after, REPLICATION_INFO_COMMAND] if checks_replication else after)
+        self.round_trips += 1
+        result = _BatchResult(waits or checks_replicas_seen)
+        unanswered_calls = iter(calls)
+        left = len(calls)
+        while left:
+            for response in await responses.read_available(left):
+                result.resolve(next(unanswered_calls), response)
+                left -= 1
+        replicas_response = await responses.read_one() if after else None
+        if waits:
+            _release(result.awaiting_replicas, replicas_response, required)
+        if checks_replication and replication is not None:
+            info = await responses.read_one()
+            reported = parse_replication_info(info) if isinstance(info, bytes) else None
+            if reported is not None and reported.is_primary:
+                await replication.update(connection, reported)
+                self._connected_replication_id = replication.replication_id
+        if checks_replicas_seen and replication is not None:
+            if replicas_response == b"1":
+                replication.require_replica()
+            await self._wait_and_release(connection, responses, result.awaiting_replicas, replication.replicas_required)
+        if result.not_primary:
+            await self._disconnect()
+        return result.unknown_scripts
+
+    async def _wait_and_release(
+        self,
+        connection: Connection,
+        responses: RedisResponseReader,
+        held_back: list[tuple[_QueuedCommand, Any]],
+        required: int,
+    ) -> None:
+        """What was written before we knew whether replicas are to be waited for."""
+        replicas = 0
+        if required and held_back:
+            await _send(connection, [], [_wait_command(required)])
+            replicas = await responses.read_one()
+        _release(held_back, replicas, required)
+
+    def _is_replication_check_due(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now - self._replication_checked_mono < REPLICATION_CHECK_S:
+            return False
+        self._replication_checked_mono = now
+        return True
+
+    async def _ensure_connected(self) -> Connection:
+        if (
+            self._connection is not None
+            and self._connection.is_connected
+            and self._connected_replication_id == self._replication_id
+        ):
+            return self._connection
+        await self._disconnect()
+        self._connection = connection = await connect_primary(self._target)
+        await connection.send_command(*REPLICATION_INFO_COMMAND, check_health=False)
+        self._responses = RedisResponseReader(connection)
+        info = await self._responses.read_one()
+        if isinstance(info, bytes):
+            reported = parse_replication_info(info)
+            if not reported.is_primary:
+                raise JournalUnavailable(f"Redis at {self._target} is a replica: a failover may be under way")
+            if self._replication is not None and self._guards_sends:
+                await self._replication.update(connection, reported)
+        self._connected_replication_id = self._replication_id
+        return connection
+
+    @property
+    def _replication_id(self) -> str:
+        return self._replication.replication_id if self._replication is not None else ""
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._responses = None
+        if connection is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """Send what waits, then let go of the connection."""
+        self._open = False
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=CLOSE_TIMEOUT_S)
+        await self._tasks.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._disconnect()
+
+
+@dataclass(slots=True)
+class _BatchResult:
+    """What became of the calls of one pipeline."""
+
+    holds_for_replicas: bool  # for replicas, where an answer binds
+    unknown_scripts: list[_QueuedCommand] = field(default_factory=list)  # their script is not known: they have not run
+    awaiting_replicas: list[tuple[_QueuedCommand, Any]] = field(
+        default_factory=list
+    )  # told once enough replicas have them
+    not_primary: bool = False  # the primary is elsewhere
+
+    def resolve(self, call: _QueuedCommand, response: Any) -> None:
+        """Tell a call its answer. Raises what ends the connection."""
+        if isinstance(response, RedisError):
+            self._resolve_error(call, response)
+        elif self.holds_for_replicas and call.needs_replication is not None and call.needs_replication(response):
+            self.awaiting_replicas.append((call, response))
+        elif not call.future.done():
+            call.future.set_result(response)
+
+    def _resolve_error(self, call: _QueuedCommand, error: RedisError) -> None:
+        if isinstance(error, NoScriptError):
+            self.unknown_scripts.append(call)
+        elif isinstance(error, ResponseError):
+            _reject(call, error)
+            self.not_primary = self.not_primary or isinstance(error, NOT_PRIMARY_ERRORS)
+        else:
+            raise error
+
+
+def _wait_command(replicas: int) -> Command:
+    return ("WAIT", replicas, WAIT_MS)
+
+
+async def _send(connection: Connection, wires: list[bytes], after: list[Command]) -> None:
+    await connection.send_packed_command(b"".join([*wires, *map(pack_command, after)]), check_health=False)
+
+
+def _release(held_back: list[tuple[_QueuedCommand, Any]], replicas: Any, required: int) -> None:
+    """Tell those whose write may now be acted upon, or that too few replicas have it."""
+    enough = isinstance(replicas, int) and replicas >= required
+    for call, response in held_back:
+        if enough:
+            _resolve(call, response)
+        else:
+            few = f"{replicas} of {required} replicas had the write in {WAIT_MS} ms"
+            _reject(call, JournalUnavailable(f"Redis: {few}; nothing may be sent on it"))
+
+
+def _eval_command(call: _QueuedCommand) -> bytes:
+    assert call.script is not None
+    return pack_command(("EVAL", call.script.text, *call.command[2:]))
+
+
+def _resolve(call: _QueuedCommand, response: Any) -> None:
+    if not call.future.done():
+        call.future.set_result(response)
+
+
+def _reject(call: _QueuedCommand, error: BaseException) -> None:
+    if not call.future.done():
+        call.future.set_exception(unavailable(error))

@@ -1,0 +1,118 @@
+"""How the Redis journal forgets: operations become tombstones, tombstones and done notices go. A few at a time.
+
+Operations are walked in the order of their ids, which is about that of their start, so that no index has to be kept for
+it. What may not go yet is passed by; the next walk goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from paywitness.core.claim import Alias
+from paywitness.core.operation import Operation
+from paywitness.journal import retention
+from paywitness.journal.claim_plan import FALLBACKS_MAX
+from paywitness.journal.redis import scripts
+from paywitness.journal.redis.pipeline import RedisPipeline
+from paywitness.journal.redis.rows import RedisRow, fixed_index_lines, parse_alias, parse_row, tombstone_to_text
+from paywitness.journal.redis.writer import RedisWriter
+from paywitness.redis.connection import Argument
+
+_SCAN_MAX = 500  # operations in one script: about 2 ms of Redis' time
+_TOMBSTONES_PER_PIPELINE = 100
+
+
+class RedisRetention:
+    def __init__(self, writer: RedisWriter, pipeline: RedisPipeline) -> None:
+        self._writer = writer
+        self._pipeline = pipeline
+        self._resume_after = ""  # the id that the next walk goes on after
+
+    async def retire(self, retention_s: float, tombstone_s: float, limit: int) -> int:
+        now, read_to, last, old = await self._writer.run(
+            scripts.SCAN_EXPIRED, repr(retention_s), self._resume_after, str(_SCAN_MAX), droppable=True
+        )
+        expired = _ExpiredRows(float(now) - retention_s, None if read_to is None else int(read_to))
+        ids = [found.decode() for found in old]
+        await self._read_expired(expired, ids)
+        retired, stopped = await self._write_tombstones(expired, ids, limit, now)
+        if not stopped:
+            self._resume_after = last.decode()
+        forgotten = await self._pipeline.run(
+            scripts.PURGE, repr(float(now) - tombstone_s), repr(float(now) - retention_s), str(limit)
+        )
+        return retired + int(forgotten)
+
+    async def _read_expired(self, expired: _ExpiredRows, ids: list[str]) -> None:
+        """Read the operations, and those that they are the fallbacks of, or that are theirs."""
+        next_ids = ids
+        for _ in range(2 * FALLBACKS_MAX):
+            if not next_ids:
+                break
+            for values, aliases in await self._pipeline.run(scripts.EXPIRED_ROWS, *next_ids):
+                row = parse_row(values)
+                kept = [parse_alias(key.decode(), text) for key, text in aliases]
+                expired.rows[row.operation.id], expired.aliases[row.operation.id] = row, kept
+            expired.requested.update(next_ids)
+            next_ids = sorted(expired.linked_ids() - expired.requested)
+
+    async def _write_tombstones(
+        self, expired: _ExpiredRows, ids: list[str], limit: int, now: bytes
+    ) -> tuple[int, bool]:
+        """How many operations went, and whether some that may go had to stay for the next time."""
+        groups: list[list[Operation]] = []
+        retired_ids: set[str] = set()
+        stopped = False
+        for operation_id in ids:
+            operation = expired.by_id(operation_id)
+            if operation is None or operation_id in retired_ids or not expired.may_retire(operation):
+                continue
+            if operation.fallback_to is not None and expired.by_id(operation.fallback_to) is not None:
+                continue  # it goes with what stands for it
+            if len(retired_ids) >= limit:
+                stopped = True
+                break
+            groups.append(retention.retired_together(operation, expired.by_id, expired.may_retire))
+            retired_ids.update(each.id for each in groups[-1])
+        retired_count = 0
+        for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
+            some = [expired.arguments(group) for group in groups[first : first + _TOMBSTONES_PER_PIPELINE]]
+            tombstone_calls = (self._pipeline.run(scripts.TOMBSTONE, now, *arguments) for arguments in some)
+            retired_count += sum(await asyncio.gather(*tombstone_calls))
+        return retired_count, stopped
+
+
+class _ExpiredRows:
+    """What was read of operations that may go."""
+
+    def __init__(self, ended_before: float, read_to: int | None) -> None:
+        self._ended_before = ended_before
+        self._read_to = read_to
+        self.rows: dict[str, RedisRow] = {}
+        self.aliases: dict[str, list[Alias]] = {}
+        self.requested: set[str] = set()
+
+    def by_id(self, operation_id: str) -> Operation | None:
+        row = self.rows.get(operation_id)
+        return None if row is None else row.operation
+
+    def may_retire(self, operation: Operation) -> bool:
+        if not retention.may_retire(operation, self._ended_before):
+            return False
+        return self._read_to is None or self.rows[operation.id].last_announced_seq <= self._read_to
+
+    def linked_ids(self) -> set[str]:
+        linked = ((row.operation.fallback_of, row.operation.fallback_to) for row in self.rows.values())
+        return {operation_id for pair in linked for operation_id in pair if operation_id is not None}
+
+    def arguments(self, group: list[Operation]) -> list[Argument]:
+        """For `tombstone.lua`."""
+        arguments: list[Argument] = [str(len(group))]
+        for operation in group:
+            held = self.rows[operation.id].lease_end
+            what = (operation.id, str(operation.version), held, operation.key, operation.provider)
+            arguments.extend((*what, fixed_index_lines(operation)))
+        for operation in group:
+            for tombstone in retention.tombstones_of(operation, self.aliases[operation.id], group[0]):
+                arguments.extend((tombstone.key, repr(tombstone.ended_at), tombstone_to_text(tombstone)))
+        return arguments

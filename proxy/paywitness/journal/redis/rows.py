@@ -1,0 +1,223 @@
+"""How operations stand in Redis: a Step becomes the arguments of a script (a sheet, or a start), a row becomes the
+operation again. And the index: under which words an operation is found.
+
+A step that is written in one round trip does not know its time yet. It is made for `LATER`, the script puts the time
+in, and `dated` gives the operation as it was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.compact_json import compact_encoder
+from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
+from paywitness.journal.encoding import (
+    entry_from_text,
+    entry_to_text,
+    enum_or_safest,
+    fixed_values,
+    mutable_values,
+    operation_from_row,
+)
+from paywitness.journal.transitions import LEASABLE_STATES, OperationWrite
+from paywitness.redis.connection import Argument
+
+AT_WRITE = math.inf  # in the place of a time: that of the write
+
+WriteArgs = list[Argument]
+
+ANY_LEASE = "*"  # what is written over may be held by anybody
+_TERM_BYTES_MAX = 128  # a longer one is found by its hash
+_NOT_INDEXED_BY_STATE = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
+_STATES = frozenset(State)
+_FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
+_encode = compact_encoder()
+_decode = json.JSONDecoder().decode
+
+
+def index_term(text: str) -> bytes:
+    """The text as the index holds it: on one line, and not too long."""
+    term = text.encode("utf-8", "surrogatepass")
+    if len(term) > _TERM_BYTES_MAX or b"\n" in term or b"\0" in term:
+        return b"#" + hashlib.sha256(term).hexdigest().encode()
+    return term
+
+
+def fixed_index_lines(operation: Operation) -> bytes:
+    """The lines of the index that stay as long as the operation."""
+    lines = [b"i", b"c" + index_term(operation.client_key)]
+    if operation.provider_key is not None and operation.provider_key != operation.client_key:
+        lines.append(b"p" + index_term(operation.provider_key))
+    if operation.guard is not None and operation.guard.label:
+        lines.append(b"j" + index_term(operation.guard.label))
+    if operation.stamp and operation.stamp != operation.id:
+        lines.append(b"m" + index_term(operation.stamp))
+    return b"\n".join(lines)
+
+
+def _mutable_index_lines(operation: Operation, guard: str | None) -> bytes:
+    """The lines that come and go. An open incident's comes first: a script looks for it there."""
+    lines = []
+    if operation.incident is not None:
+        lines.append(b"!")
+    if guard is not None:
+        lines.append(b"g" + index_term(guard))
+    if operation.reference is not None:
+        lines.append(b"r" + index_term(operation.reference))
+    if operation.state not in _NOT_INDEXED_BY_STATE:
+        lines.append(b"s" + operation.state.value.encode())
+    return b"\n".join(lines)
+
+
+def _time_argument(time: float | None) -> str:
+    if time is None:
+        return "null"
+    return "now" if time == AT_WRITE else repr(time)
+
+
+def write_args(
+    write: OperationWrite,
+    *,
+    lease_end: Argument = ANY_LEASE,
+    lease_s: float = 0.0,
+    sealed_response: bytes | None = None,
+) -> WriteArgs:
+    """What is written of the step over the version before it, as `lib.lua` reads it. `held` is the end of the lease
+    as it was read; `lease_s` counts where the step was made for LATER."""
+    operation, entry = write.operation, write.entry
+    state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, guard = (
+        mutable_values(operation)
+    )
+    due = due_at is not None and token is None and operation.state in LEASABLE_STATES
+    lease = "" if token is None else f"+{lease_s!r}" if until_at == AT_WRITE else repr(until_at)
+    return [
+        operation.id,
+        str(operation.version - 1),
+        lease_end,
+        str(operation.version),
+        _time_argument(updated_at),
+        _time_argument(first_sent_at),
+        _time_argument(ended_at),
+        f"{_encode([state, due_at, reference, incident])[1:]}\n{standing}",
+        token or "",
+        lease,
+        repr(due_at) if due else "",
+        operation.provider,
+        _mutable_index_lines(operation, guard),
+        _doubt_entry(operation) if operation.state.in_doubt else "",
+        entry_to_text(entry),
+        "" if entry.announcement is None else "1",
+        "1" if write.erase_request else "",
+        sealed_argument(sealed_response),
+    ]
+
+
+def insert_args(
+    write: OperationWrite, sealed_request: bytes | None, lease_s: float, *, sealed_response: bytes | None = None
+) -> WriteArgs:
+    """What is written of an operation that starts; with a response, of one that is put back."""
+    operation = write.operation
+    _, *fixed, created_at, identity, _, _ = fixed_values(operation)
+    return [
+        *write_args(write, lease_s=lease_s, sealed_response=sealed_response),
+        _time_argument(created_at),
+        f"{_encode(fixed)[1:]}\n{identity}",
+        operation.key,
+        fixed_index_lines(operation),
+        sealed_argument(sealed_request),
+    ]
+
+
+def sealed_argument(sealed: bytes | None) -> bytes:
+    return b"" if sealed is None else b"=" + sealed
+
+
+def with_write_time(operation: Operation, now: float, lease_s: float) -> Operation:
+    """The operation of a step that was made for LATER, as it was written."""
+    lease = operation.lease
+    return operation.changed(
+        created_at=now if operation.created_at == AT_WRITE else operation.created_at,
+        updated_at=now,
+        first_sent_at=now if operation.first_sent_at == AT_WRITE else operation.first_sent_at,
+        ended_at=now if operation.ended_at == AT_WRITE else operation.ended_at,
+        lease=lease if lease is None or lease.until_at != AT_WRITE else Lease(lease.token, now + lease_s),
+    )
+
+
+# What is read.
+
+
+@dataclass(frozen=True, slots=True)
+class RedisRow:
+    """An operation as it was read, and what a write over it is compared with."""
+
+    operation: Operation
+    lease_end: bytes  # until when, as it is written; empty where nobody holds it
+    last_announced_seq: int  # the number of the last change that told something
+    from_newer_version: bool  # in a state of a later version's: no sweep of ours touches it
+    sealed_request: bytes | None = None
+    sealed_response: bytes | None = None
+
+
+def parse_row(values: list[Any]) -> RedisRow:
+    """A row as the scripts give it."""
+    operation_id, _, version, token, until_at, fixed, standing, seq, *sealed = values
+    what, identity = fixed.decode().split("\n", 1)
+    how, rest = standing.decode().split("\n", 1)
+    created_at, *known = _decode(what)[:_FIXED]  # a later version may have written more
+    updated_at, first_sent_at, ended_at, state, due_at, reference, incident, *_ = _decode(how)
+    from_newer_version = state not in _STATES
+    # Whoever holds what we cannot read holds it until that one says otherwise.
+    lease = (None, None) if token is None else (token.decode(), math.inf if from_newer_version else float(until_at))
+    operation = operation_from_row(
+        (
+            *(operation_id.decode(), *known, created_at, identity),
+            *(state, int(version), updated_at, first_sent_at, ended_at, due_at, reference, incident),
+            *(*lease, rest),
+        )
+    )
+    return RedisRow(operation, until_at or b"", int(seq or 0), from_newer_version, *sealed)
+
+
+def parse_entry(version: int, text: bytes) -> HistoryEntry:
+    at, _, entry = text.decode().split(" ", 2)
+    return entry_from_text(float(at), version, entry)
+
+
+# What is kept beside operations.
+
+
+def _doubt_entry(operation: Operation) -> str:
+    money = operation.money
+    currency, minor_units = ("", 0) if money is None else (money.currency, money.minor_units)
+    what = (operation.provider, operation.operation, currency, operation.state.value)
+    return _encode([*what, minor_units, operation.created_at])
+
+
+def alias_to_text(alias: Alias) -> bytes:
+    rest = _encode([alias.client_key, alias.kind.value, alias.at])
+    return b"\n".join((alias.operation_id.encode(), index_term(alias.client_key), rest.encode()))
+
+
+def parse_alias(key: str, text: bytes) -> Alias:
+    operation_id, _, rest = text.split(b"\n", 2)
+    client_key, kind, at, *_ = _decode(rest.decode())
+    return Alias(key, client_key, operation_id.decode(), enum_or_safest(AliasKind, kind, AliasKind.JOINED), at)
+
+
+def tombstone_to_text(tombstone: Tombstone) -> str:
+    """Without its key and when it ended, which stand beside it."""
+    what = (tombstone.operation_id, tombstone.provider, tombstone.operation, tombstone.client_key)
+    return _encode([*what, tombstone.outcome.value, tombstone.reference])
+
+
+def parse_tombstone(key: str, text: bytes) -> Tombstone:
+    ended_at, rest = text.decode().split(" ", 1)
+    operation_id, provider, operation, client_key, outcome, reference, *_ = _decode(rest)
+    outcome_value = enum_or_safest(Outcome, outcome, Outcome.UNKNOWN)
+    return Tombstone(key, operation_id, provider, operation, client_key, outcome_value, reference, float(ended_at))

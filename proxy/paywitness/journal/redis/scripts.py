@@ -1,0 +1,60 @@
+"""The Lua scripts of the Redis journal: one a file, each run by the hash of its text. `lib.lua` is put in front of
+all of them, and of each what else it needs: Redis makes every function anew whenever a script runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from paywitness.journal.transitions import GUARDED_MAX
+
+_LUA_DIRECTORY = Path(__file__).parent / "lua"
+_SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
+# What Python decides, and scripts have to know.
+_LUA_CONSTANTS = f"local GUARDED_MAX, NUMBERS_SKIPPED = {GUARDED_MAX}, {_SEQS_SKIPPED}"
+
+
+@dataclass(frozen=True, slots=True)
+class LuaScript:
+    name: str
+    text: str
+    sha: str
+
+
+def _script(name: str, *includes: str) -> LuaScript:
+    text = "\n".join(
+        (_LUA_CONSTANTS, *((_LUA_DIRECTORY / f"{part}.lua").read_text("utf-8") for part in ("lib", *includes, name)))
+    )
+    return LuaScript(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+CLAIM = _script("claim", "lib_lookup", "lib_write")
+LOOKUP = _script("lookup", "lib_lookup")
+RECORD = _script("record", "lib_write", "lib_credentials")
+COMMIT = _script("commit", "lib_lookup", "lib_write", "lib_aliases", "lib_credentials")
+WRITE_MANY = _script("write_many", "lib_write")
+DUE = _script("due")
+EXPIRED_LEASES = _script("expired_leases")
+RENEW = _script("renew")
+ROWS = _script("rows")
+HISTORY = _script("history")
+ANNOUNCEMENTS = _script("announcements")
+SCAN_EXPIRED = _script("scan_expired")
+EXPIRED_ROWS = _script("expired_rows")
+TOMBSTONE = _script("tombstone", "lib_write", "lib_aliases")
+PURGE = _script("purge")
+WEBHOOK_EVENT_STORE = _script("webhook_event_store", "lib_webhook_events")
+WEBHOOK_EVENT_UPDATE = _script("webhook_event_update", "lib_webhook_events")
+WEBHOOK_EVENTS_DUE = _script("webhook_events_due", "lib_webhook_events")
+EXPEDITE = _script("expedite")
+CURSOR_TAKE = _script("cursor_take", "lib_cursor")
+CURSOR_MOVE = _script("cursor_move", "lib_cursor")
+STORE_REVISION = _script("store_revision")
+LATEST_REVISION = _script("latest_revision")
+NEWEST_CREDENTIAL = _script("newest_credential")
+TIME = _script("time")
+REPLICATION_SEEN = _script("replication_seen")
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, LuaScript))

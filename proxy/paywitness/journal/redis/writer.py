@@ -1,0 +1,373 @@
+"""The steps of the Redis journal: one script looks up, Python judges (`claiming`, `steps`), another script writes over
+exactly what was read, or says what is known now and Python judges again.
+
+The two that every clean call makes need no second trip: a claim of which nothing is known, and a change that says all
+by itself, are judged beforehand, and their script writes them where that judgement holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paywitness.core.claim import Alias, Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.operation import Operation
+from paywitness.journal import claim_plan, transitions
+from paywitness.journal.base import OperationChange
+from paywitness.journal.redis import scripts
+from paywitness.journal.redis.lookups import EmptyLookups, LookupQuery, NeedsLookup, RedisLookups
+from paywitness.journal.redis.pipeline import NeedsReplication, RedisPipeline
+from paywitness.journal.redis.replication import plan_restore
+from paywitness.journal.redis.rows import (
+    AT_WRITE,
+    RedisRow,
+    WriteArgs,
+    alias_to_text,
+    insert_args,
+    parse_row,
+    sealed_argument,
+    with_write_time,
+    write_args,
+)
+from paywitness.redis.connection import Argument
+
+TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
+PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
+_SWEEP_SIZE = 100  # operations in one script: about 5 ms of Redis' time
+_KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedWrite:
+    """What a judgement comes to: what is to be written, and the answer once it is. Nothing to write: the answer."""
+
+    result: Any
+    updates: tuple[WriteArgs, ...] = ()
+    insert: WriteArgs | None = None
+    alias: Alias | None = None
+    acceptance: tuple[Argument, ...] = ("", "", "")
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.updates and self.insert is None and self.alias is None
+
+
+class RedisWriter:
+    """Everything that changes an operation."""
+
+    def __init__(self, pipeline: RedisPipeline, clock: transitions.WallClock | None) -> None:
+        self._pipeline = pipeline
+        self._clock = clock
+        self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
+        self._latest_at = 0.0  # the last time that an answer told
+
+    def time_argument(self) -> str:
+        """For the scripts: empty, and they ask Redis itself."""
+        return "" if self._clock is None else repr(self._clock.now())
+
+    def run(
+        self,
+        script: scripts.LuaScript,
+        *arguments: Argument,
+        droppable: bool = False,
+        needs_replication: NeedsReplication | None = None,
+    ) -> Awaitable[Any]:
+        """Run a script that begins by telling the time."""
+        return self._pipeline.run(
+            script, self.time_argument(), *arguments, droppable=droppable, needs_replication=needs_replication
+        )
+
+    # Claims.
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        query = LookupQuery.of_claim(request)
+        unknown = claim_plan.plan_claim(request, AT_WRITE, EmptyLookups())
+        start: WriteArgs = []
+        if unknown.insert is not None:
+            start = insert_args(unknown.insert, request.sealed_request, request.lease_s)
+        owns = _owned_by(request)
+        reply = await self.run(scripts.CLAIM, *query.arguments(), *start, droppable=True, needs_replication=owns)
+        if reply[0] == b"owned" and unknown.insert is not None:
+            now = self._note_time(reply[1])
+            return Claim(unknown.verdict, with_write_time(unknown.insert.operation, now, request.lease_s), now)
+        if reply[0] == b"another":
+            raise _id_taken_error()
+        claim: Claim = await self._plan_and_commit(query, lambda found: self._plan_claim(request, found), owns, reply)
+        return claim
+
+    def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
+        taken = claim_plan.plan_claim(request, found.now, found)
+        accepted = found.accepts(taken, request.fresh.credential)
+        answer = claim_plan.claim_result(taken, found.now, found.sealed(taken), accepted=accepted)
+        return _PlannedWrite(
+            answer,
+            tuple(write_args(write) for write in taken.updates),
+            _insert_args_of(taken, request),
+            taken.alias,
+        )
+
+    async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
+        query = LookupQuery(request.fresh.key, ids=(change.operation.id, request.fresh.id))
+
+        def judge(found: RedisLookups) -> _PlannedWrite:
+            taken = claim_plan.plan_fallback(change, request, found.now, found)
+            second = taken.second
+            accepted = found.accepts(second, request.fresh.credential)
+            answer = claim_plan.claim_result(second, found.now, found.sealed(second), accepted=accepted)
+            if taken.end is None:
+                return _PlannedWrite((taken.first, answer))
+            ended = write_args(taken.end, sealed_response=change.sealed_response)
+            return _PlannedWrite(
+                (taken.first, answer),
+                (ended,),
+                _insert_args_of(second, request),
+                acceptance=self._acceptance_args(change),
+            )
+
+        result: tuple[Operation, Claim] = await self._plan_and_commit(query, judge, _owned_by(request))
+        self._remember_acceptance(change)
+        return result
+
+    # Changes.
+
+    async def record(self, change: OperationChange) -> Operation:
+        if transitions.needs_stored_lease(change):
+            return await self._record_after_lookup(change)
+        write = transitions.record_write(change, None, AT_WRITE)
+        lease_s = change.lease_s or 0.0
+        guard = change.operation.guard
+        paid = guard.value if guard is not None and transitions.needs_duplicate_check(change) else ""
+        reply = await self.run(
+            scripts.RECORD,
+            paid,
+            *self._acceptance_args(change),
+            *write_args(write, lease_s=lease_s, sealed_response=change.sealed_response),
+            needs_replication=_replication_need(change),
+        )
+        if reply[0] == b"stale":
+            raise transitions.stale_write(change.operation.id, change.operation.version)
+        if reply[0] == b"judge":
+            return await self._record_after_lookup(change)
+        now = self._note_time(reply[1])
+        self._remember_acceptance(change)
+        return with_write_time(write.operation, now, lease_s)
+
+    async def _record_after_lookup(self, change: OperationChange) -> Operation:
+        """A change that needs what the journal holds: the lease, or who else paid the intent."""
+        requested = change.operation
+        guard = (
+            requested.guard.value if requested.guard is not None and transitions.needs_duplicate_check(change) else ""
+        )
+
+        def judge(found: RedisLookups) -> _PlannedWrite:
+            stored = found.by_id(requested.id)
+            if stored is None or stored.version != requested.version:
+                raise transitions.stale_write(requested.id, requested.version)
+            write = transitions.record_write(change, stored.lease, found.now, found.guarded(guard) if guard else ())
+            return _PlannedWrite(
+                write.operation,
+                (write_args(write, sealed_response=change.sealed_response),),
+                acceptance=self._acceptance_args(change),
+            )
+
+        recorded: Operation = await self._plan_and_commit(
+            LookupQuery(guard=guard, ids=(requested.id,)), judge, _replication_need(change)
+        )
+        self._remember_acceptance(change)
+        return recorded
+
+    async def restore(
+        self, operation: Operation, sealed: tuple[bytes | None, bytes | None], lease_s: float | None
+    ) -> Operation:
+        request, response = sealed
+        guard = operation.guard.value if operation.guard is not None else ""
+
+        def judge(found: RedisLookups) -> _PlannedWrite:
+            stored, newest = found.by_id(operation.id), found.newest(operation.key)
+            under_guard = found.guarded(guard) if guard else ()
+            plan = plan_restore(operation, stored, newest, under_guard, lease_s, found.now)
+            if plan is None:
+                return _PlannedWrite(stored)
+            write = plan.write
+            if stored is not None:
+                return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),))
+            kept = None if write.erase_request else request
+            start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
+            return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""])
+
+        stands: Operation = await self._plan_and_commit(LookupQuery(operation.key, guard, ids=(operation.id,)), judge)
+        return stands
+
+    # Leases.
+
+    async def take_lease(self, operation: Operation, token: str, lease_s: float, source: str) -> Operation:
+        def judge(found: RedisLookups) -> _PlannedWrite:
+            stored = found.by_id(operation.id)
+            write = transitions.lease_write(stored, operation, token, lease_s, found.now, source)
+            return _PlannedWrite(stored) if write is None else _PlannedWrite(write.operation, (write_args(write),))
+
+        held: Operation = await self._plan_and_commit(LookupQuery(ids=(operation.id,)), judge)
+        return held
+
+    async def take_due(self, token: str, lease_s: float, limit: int, full: frozenset[str]) -> tuple[Operation, ...]:
+        taken: list[Operation] = []
+        newer = 0
+        for _ in range(TRIES_MAX):
+            wanted = min(limit - len(taken), _SWEEP_SIZE)
+            if wanted <= 0:
+                break
+            now, due = await self.run(scripts.DUE, str(wanted + newer), *sorted(full), droppable=True)
+            read = [parse_row(values) for values in due]
+            rows = [row for row in read if not row.from_newer_version]
+            passed, newer = newer, len(read) - len(rows)
+            if not rows and newer <= passed:  # else there may be others behind them
+                break
+            held = transitions.lease_due_writes((row.operation for row in rows), token, lease_s, self._note_time(now))
+            taken.extend(await self._write_each(now, rows, held))
+        return tuple(taken)
+
+    async def expire_leases(self) -> tuple[Operation, ...]:
+        acted_upon: list[Operation] = []
+        passed = 0
+        for _ in range(transitions.EXPIRED_LEASES_MAX // _SWEEP_SIZE + TRIES_MAX):
+            wanted = min(transitions.EXPIRED_LEASES_MAX - len(acted_upon), _SWEEP_SIZE)
+            if wanted <= 0:
+                break
+            now, over = await self.run(scripts.EXPIRED_LEASES, str(passed), str(wanted), droppable=True)
+            rows = [parse_row(values) for values in over]
+            if not rows:
+                break
+            expired = transitions.expired_lease_writes(
+                (row.operation for row in rows if not row.from_newer_version), self._note_time(now)
+            )
+            passed += len(rows) - len(expired)  # what cannot be acted upon does not hold up the rest
+            acted_upon.extend(await self._write_each(now, rows, expired))
+        return tuple(acted_upon)
+
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        held = [(operation_id, token_of[operation_id]) for operation_id in operation_ids if operation_id in token_of]
+        renewed: set[str] = set()
+        for first in range(0, len(held), _SWEEP_SIZE):
+            pairs = [text for pair in held[first : first + _SWEEP_SIZE] for text in pair]
+            renewed.update(found.decode() for found in await self.run(scripts.RENEW, repr(lease_s), *pairs))
+        return frozenset(renewed)
+
+    # What the steps are made of.
+
+    async def _write_each(
+        self, now: bytes, rows: list[RedisRow], taken: Iterable[transitions.OperationWrite]
+    ) -> list[Operation]:
+        """Write each of the steps that nobody was faster than; their operations."""
+        held = {row.operation.id: row.lease_end for row in rows}
+        written = {write.operation.id: write.operation for write in taken}
+        updates = [argument for write in taken for argument in write_args(write, lease_end=held[write.operation.id])]
+        if not updates:
+            return []
+        ids = await self.run(scripts.WRITE_MANY, now, repr(PLAN_VALID_S), *updates)
+        return [written[found.decode()] for found in ids]
+
+    async def _plan_and_commit(
+        self,
+        query: LookupQuery,
+        judge: Callable[[RedisLookups], _PlannedWrite],
+        needs_replication: NeedsReplication | None = None,
+        reply: Any = None,
+    ) -> Any:
+        """Look up, judge, write over what was looked up; again where somebody was faster."""
+        for _ in range(TRIES_MAX):
+            if reply is None:
+                reply = await self.run(
+                    scripts.LOOKUP, *query.arguments(), droppable=True, needs_replication=needs_replication
+                )
+            found = RedisLookups(query, reply[1])
+            self._note_time(found.now_text)
+            try:
+                written = judge(found)
+            except NeedsLookup as missing:
+                query, reply = missing.extend(query), None
+                continue
+            if written.is_empty:
+                return written.result
+            reply = await self._commit(found, written, needs_replication)
+            if reply[0] == b"written":
+                return written.result
+        raise JournalUnavailable(f"others were faster {TRIES_MAX} times: nothing was written")
+
+    async def _commit(
+        self, found: RedisLookups, written: _PlannedWrite, needs_replication: NeedsReplication | None
+    ) -> Any:
+        alias = written.alias
+        reply = await self.run(
+            scripts.COMMIT,
+            *found.query.arguments(),
+            found.token,
+            found.now_text,
+            repr(PLAN_VALID_S),
+            *written.acceptance,
+            "" if alias is None else alias.key,
+            b"" if alias is None else alias_to_text(alias),
+            str(len(written.updates)),
+            *(argument for update in written.updates for argument in update),
+            *(written.insert or ()),
+            needs_replication=needs_replication,
+        )
+        if reply[0] == b"another":
+            raise _id_taken_error()
+        return reply
+
+    def _note_time(self, now: bytes) -> float:
+        at = float(now)
+        if at > self._latest_at:
+            self._latest_at = at
+        return at
+
+    def _acceptance_args(self, change: OperationChange) -> tuple[Argument, ...]:
+        """What is to be written of a credential that the provider accepted, where what is written will not do."""
+        operation, sealed = change.operation, change.sealed_credential
+        if not change.accepted_credential:
+            return ("", "", "")
+        before = self._accepted.get((operation.account, operation.credential))
+        if transitions.refreshed_acceptance(before, sealed, self._latest_at) is None:
+            return ("", "", "")
+        return (operation.account, operation.credential, sealed_argument(sealed))
+
+    def _remember_acceptance(self, change: OperationChange) -> None:
+        if not change.accepted_credential:
+            return
+        pair = (change.operation.account, change.operation.credential)
+        accepted = transitions.refreshed_acceptance(self._accepted.get(pair), change.sealed_credential, self._latest_at)
+        if accepted is not None:
+            if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
+                self._accepted.clear()
+            self._accepted[pair] = accepted
+
+
+def _insert_args_of(taken: claim_plan.ClaimPlan, request: ClaimRequest) -> WriteArgs | None:
+    return None if taken.insert is None else insert_args(taken.insert, request.sealed_request, request.lease_s)
+
+
+def _id_taken_error() -> JournalUnavailable:
+    return JournalUnavailable("the journal holds another operation of the id that would start")
+
+
+def _owned_by(request: ClaimRequest) -> NeedsReplication:
+    """Whether an answer lets the claimer send. Also what it owns already, and comes back for after a lost reply: that
+    the replicas have it was not known then."""
+    token = request.token.encode()
+
+    def needs_replication(reply: Any) -> bool:
+        return reply[0] in {b"owned", b"written"} or (
+            reply[0] == b"found" and any(values[3] == token for values in reply[1][2])
+        )
+
+    return needs_replication
+
+
+def _replication_need(change: OperationChange) -> NeedsReplication | None:
+    """A change that leaves an attempt under way precedes a send, whatever is answered: one that comes back stale may
+    be known again by its writer, whose first reply was lost."""
+    return (lambda reply: True) if change.operation.attempt_under_way else None

@@ -1,0 +1,95 @@
+"""How the embedded journal forgets: operations become tombstones, tombstones and done notices go. Used by the writer's
+thread, within its transaction, a few at a time.
+
+Operations are walked in the order they started, which is that of the file, so that no index has to be kept for it with
+every call. What may not go yet is passed by; a walk that passed many goes on from there the next time.
+"""
+
+from __future__ import annotations
+
+from paywitness.core.claim import Tombstone
+from paywitness.core.operation import Operation
+from paywitness.journal import retention
+from paywitness.journal.sqlite.schema import WEBHOOK_EVENT_DONE
+from paywitness.journal.sqlite.writer import SqliteWriter
+
+_SCAN_MAX = 5_000  # operations in one call: some milliseconds of the writer's time
+
+_SCAN = """SELECT number, created_at, id, state IN ('succeeded', 'failed') AND ended_at <= ?
+    AND incident IS NULL AND lease_token IS NULL FROM operations WHERE number > ? ORDER BY number LIMIT ?"""
+_LAST_SEQ = "SELECT max(seq) FROM changes WHERE operation_id = ?"
+_READ_TO = "SELECT min(seq) FROM cursors"
+_STORE_TOMBSTONE = """INSERT INTO tombstones
+    (key, operation_id, provider, operation, client_key, outcome, reference, ended_at, buried_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET operation_id = excluded.operation_id, provider = excluded.provider,
+    operation = excluded.operation, client_key = excluded.client_key, outcome = excluded.outcome,
+    reference = excluded.reference, ended_at = excluded.ended_at, buried_at = excluded.buried_at
+    WHERE excluded.ended_at >= ended_at"""
+_PURGE_TOMBSTONES = """DELETE FROM tombstones WHERE key IN
+    (SELECT key FROM tombstones WHERE buried_at <= ? ORDER BY buried_at, key LIMIT ?)"""
+_PURGE_WEBHOOK_EVENTS = f"""DELETE FROM notices WHERE number IN (SELECT number FROM notices INDEXED BY notices_done
+    WHERE {WEBHOOK_EVENT_DONE} AND received_at <= ? ORDER BY received_at, number LIMIT ?)"""
+
+
+class SqliteRetention:
+    def __init__(self, writer: SqliteWriter) -> None:
+        self._writer = writer
+        self._resume_after = 0  # the number of the operation that the next walk goes on after
+
+    def retire(self, arguments: tuple[float, float, int]) -> int:
+        retention_s, tombstone_s, limit = arguments
+        now = self._writer.time.now()
+        retired = self._retire_operations(now - retention_s, limit, now)
+        cursor = self._writer.cursor
+        tombstones = cursor.execute(_PURGE_TOMBSTONES, (now - tombstone_s, limit)).rowcount
+        notices = cursor.execute(_PURGE_WEBHOOK_EVENTS, (now - retention_s, limit)).rowcount
+        return retired + tombstones + notices
+
+    def _retire_operations(self, ended_before: float, limit: int, now: float) -> int:
+        read_to = self._writer.rows.scalar(_READ_TO)
+
+        def may_go(operation: Operation) -> bool:
+            if not retention.may_retire(operation, ended_before):
+                return False
+            return read_to is None or bool(self._writer.rows.scalar(_LAST_SEQ, operation.id) <= read_to)
+
+        retired = 0
+        scanned = self._writer.cursor.execute(_SCAN, (ended_before, self._resume_after, _SCAN_MAX)).fetchall()
+        self._resume_after = scanned[-1][0] if len(scanned) == _SCAN_MAX else 0
+        for _, created_at, operation_id, is_over in scanned:
+            if created_at > ended_before or retired >= limit:
+                self._resume_after = 0  # the next walk begins again
+                break
+            operation = self._writer.rows.by_id(operation_id) if is_over else None
+            if operation is None or not may_go(operation) or self._fallback_stays(operation):
+                continue
+            together = retention.retired_together(operation, self._writer.rows.by_id, may_go)
+            for operation_to_retire in together:
+                self._replace_by_tombstones(operation_to_retire, operation, now)
+            retired += len(together)
+        return retired
+
+    def _fallback_stays(self, operation: Operation) -> bool:
+        return operation.fallback_to is not None and self._writer.rows.by_id(operation.fallback_to) is not None
+
+    def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
+        cursor = self._writer.cursor
+        for tombstone in retention.tombstones_of(operation, self._writer.rows.aliases_of(operation.id), last):
+            cursor.execute(_STORE_TOMBSTONE, (*_tombstone_row(tombstone), now))
+        cursor.execute("DELETE FROM aliases WHERE operation_id = ?", (operation.id,))
+        cursor.execute("DELETE FROM changes WHERE operation_id = ?", (operation.id,))
+        cursor.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+
+def _tombstone_row(tombstone: Tombstone) -> tuple[object, ...]:
+    return (
+        tombstone.key,
+        tombstone.operation_id,
+        tombstone.provider,
+        tombstone.operation,
+        tombstone.client_key,
+        tombstone.outcome.value,
+        tombstone.reference,
+        tombstone.ended_at,
+    )

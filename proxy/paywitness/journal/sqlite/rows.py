@@ -1,0 +1,226 @@
+"""The rows of the embedded journal, as the writer looks them up and writes them: always within its transaction."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.operation import Lease, Operation, Outcome, State
+from paywitness.journal import transitions
+from paywitness.journal.encoding import (
+    COLUMNS,
+    MUTABLE_COLUMNS,
+    READ_COLUMNS,
+    entry_to_text,
+    fixed_values,
+    mutable_values,
+    operation_from_row,
+)
+from paywitness.journal.sqlite.schema import DUE
+
+# Every name put into a statement here is a constant of ours; values are always bound
+
+SELECT = f"SELECT {', '.join(READ_COLUMNS)} FROM operations"
+_NEWEST_OF_KEY = f"{SELECT} WHERE key = ? ORDER BY generation DESC LIMIT 1"
+_DISPUTED_OF_KEY = f"{SELECT} WHERE key = ? AND incident IS NOT NULL ORDER BY generation DESC LIMIT 1"
+_BY_ID = f"{SELECT} WHERE id = ?"
+_GUARDED = f"{SELECT} INDEXED BY guards WHERE guard = ? ORDER BY number DESC LIMIT ?"
+_PAID = f"{SELECT} INDEXED BY guards WHERE guard = ? AND state = 'succeeded' ORDER BY number DESC LIMIT ?"
+_EXPIRED = f"{SELECT} INDEXED BY leased WHERE lease_until_at <= ? ORDER BY lease_until_at, number LIMIT ?"
+# The change that made an operation what it is tells who holds it: us, or whoever had the journal before.
+_OF_EARLIER_HOLDERS = (
+    f"{SELECT} INDEXED BY leased WHERE lease_until_at IS NOT NULL AND (lease_until_at <= ? OR ? >= "
+    "(SELECT seq FROM changes WHERE operation_id = operations.id AND changes.version = operations.version)) "
+    "ORDER BY lease_until_at, number LIMIT ?"
+)
+_NEXT_PROVIDER_DUE = f"SELECT min(provider) FROM operations INDEXED BY due WHERE {DUE} AND provider > ?"
+_DUE_OF_PROVIDER = (
+    f"SELECT due_at, number FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND due_at <= ? "
+    "AND lease_token IS NULL ORDER BY due_at, number LIMIT ?"
+)
+_NOT_YET_DUE = (
+    f"SELECT id, state, due_at FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND due_at > ? "
+    "AND lease_token IS NULL ORDER BY due_at, number LIMIT ?"
+)
+_BY_NUMBER = f"{SELECT} WHERE number = ?"
+_ALIASES = "SELECT key, client_key, operation_id, kind, at FROM aliases"
+_TOMBSTONE = """SELECT key, operation_id, provider, operation, client_key, outcome, reference, ended_at
+    FROM tombstones WHERE key = ?"""
+_INSERT = (
+    f"INSERT INTO operations ({', '.join(COLUMNS)}, sealed_request) VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
+)
+_INSERT_CHANGE = "INSERT INTO changes (operation_id, version, at, entry, told) VALUES (?, ?, ?, ?, ?)"
+
+
+def _update_statement(*, erase_request: bool, keep_response: bool, same_guard: bool) -> str:
+    """Large values, and what an index would be rewritten for, are named only where they change."""
+    assignments = [f"{column} = ?" for column in MUTABLE_COLUMNS if column != "guard"]
+    if erase_request:
+        assignments.append("sealed_request = NULL")
+    if keep_response:
+        assignments.append("sealed_response = ?")
+    if not same_guard:
+        assignments.append("guard = ?")
+    where = "id = ? AND version = ?" + " AND guard IS ?" * same_guard
+    return f"UPDATE operations SET {', '.join(assignments)} WHERE {where}"
+
+
+_UPDATES = {
+    asked: _update_statement(erase_request=asked[0], keep_response=asked[1], same_guard=asked[2])
+    for asked in itertools.product((False, True), repeat=3)
+}
+
+
+class SqliteRows:
+    """A `claiming.ClaimLookups` over one connection's cursor, and what else its writer looks up."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    # What a claim looks up.
+
+    def newest(self, key: str) -> Operation | None:
+        return self._one(_NEWEST_OF_KEY, key)
+
+    def by_id(self, operation_id: str) -> Operation | None:
+        return self._one(_BY_ID, operation_id)
+
+    def disputed(self, key: str) -> Operation | None:
+        return self._one(_DISPUTED_OF_KEY, key)
+
+    def alias(self, key: str) -> Alias | None:
+        row = self._cursor.execute(f"{_ALIASES} WHERE key = ?", (key,)).fetchone()
+        return None if row is None else _alias_from_row(*row)
+
+    def aliases_of(self, operation_id: str) -> list[Alias]:
+        rows = self._cursor.execute(f"{_ALIASES} WHERE operation_id = ?", (operation_id,)).fetchall()
+        return [_alias_from_row(*row) for row in rows]
+
+    def tombstone(self, key: str) -> Tombstone | None:
+        row = self._cursor.execute(_TOMBSTONE, (key,)).fetchone()
+        return None if row is None else _tombstone_from_row(*row)
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        rows = self._cursor.execute(_GUARDED, (guard, transitions.GUARDED_MAX)).fetchall()
+        return tuple(operation_from_row(row) for row in reversed(rows))
+
+    # What the other steps look up.
+
+    def paid(self, guard: str) -> list[Operation]:
+        """Of those that are `guarded`, the ones that may have paid."""
+        return self._several(_PAID, guard, transitions.GUARDED_MAX)[::-1]
+
+    def expired(self, now: float) -> list[Operation]:
+        return self._several(_EXPIRED, now, transitions.EXPIRED_LEASES_MAX)
+
+    def of_earlier_holders(self, now: float, opened_at_seq: int) -> list[Operation]:
+        return self._several(_OF_EARLIER_HOLDERS, now, opened_at_seq, transitions.EXPIRED_LEASES_MAX)
+
+    def due(self, now: float, limit: int, full: frozenset[str]) -> list[Operation]:
+        """Those that nobody holds, longest due first. Each provider is asked for its own: one that is full costs
+        nothing, however much is due there."""
+        found: list[tuple[float, int]] = []
+        provider = self.scalar(_NEXT_PROVIDER_DUE, "")
+        while provider is not None:
+            if provider not in full:
+                found.extend(self._cursor.execute(_DUE_OF_PROVIDER, (provider, now, limit)))
+            provider = self.scalar(_NEXT_PROVIDER_DUE, provider)
+        numbers = [number for _, number in sorted(found)[:limit]]
+        return [operation for number in numbers for operation in self._several(_BY_NUMBER, number)]
+
+    def not_yet_due(self, provider: str, now: float, limit: int) -> list[tuple[str, State, float]]:
+        """Those of the provider that nobody holds and that are not due yet, earliest first: id, state, due_at."""
+        rows = self._cursor.execute(_NOT_YET_DUE, (provider, now, limit))
+        return [(operation_id, State(state), due_at) for operation_id, state, due_at in rows]
+
+    def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        row = self._cursor.execute(
+            "SELECT sealed_request, sealed_response FROM operations WHERE id = ?", (operation_id,)
+        ).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def lease_of(self, operation_id: str) -> Lease | None:
+        row = self._cursor.execute(
+            "SELECT lease_token, lease_until_at FROM operations WHERE id = ?", (operation_id,)
+        ).fetchone()
+        return None if row is None or row[0] is None else Lease(*row)
+
+    def lease_at(self, operation: Operation) -> Lease | None:
+        """The lease that is held at exactly this version, else StaleWrite."""
+        version = self.scalar("SELECT version FROM operations WHERE id = ?", operation.id)
+        if version != operation.version:
+            raise transitions.stale_write(operation.id, operation.version)
+        return self.lease_of(operation.id)
+
+    def scalar(self, query: str, *arguments: object) -> Any:
+        row = self._cursor.execute(query, arguments).fetchone()
+        return None if row is None else row[0]
+
+    def _one(self, query: str, *arguments: object) -> Operation | None:
+        row = self._cursor.execute(query, arguments).fetchone()
+        return None if row is None else operation_from_row(row)
+
+    def _several(self, query: str, *arguments: object) -> list[Operation]:
+        return [operation_from_row(row) for row in self._cursor.execute(query, arguments).fetchall()]
+
+    # What is written.
+
+    def insert(self, write: transitions.OperationWrite, sealed_request: bytes | None) -> None:
+        operation = write.operation
+        self._cursor.execute(_INSERT, (*fixed_values(operation), *mutable_values(operation), sealed_request))
+        self._append_history(write)
+
+    def update(self, write: transitions.OperationWrite, sealed_response: bytes | None = None) -> None:
+        """Write the step over the version before it, or raise StaleWrite and have written nothing."""
+        operation = write.operation
+        *standing, guard = mutable_values(operation)
+        if sealed_response is not None:
+            standing.append(sealed_response)
+        which = (operation.id, operation.version - 1)
+        kind = (write.erase_request, sealed_response is not None)
+        # A guard that is kept mostly was kept before.
+        same = guard is not None and self._execute_update((*kind, True), *standing, *which, guard)
+        if not same and not self._execute_update((*kind, False), *standing, guard, *which):
+            raise transitions.stale_write(*which)
+        self._append_history(write)
+
+    def _execute_update(self, kind: tuple[bool, bool, bool], *values: object) -> bool:
+        return self._cursor.execute(_UPDATES[kind], values).rowcount == 1
+
+    def update_all(self, taken: Iterable[transitions.OperationWrite]) -> tuple[Operation, ...]:
+        written = []
+        for write in taken:
+            self.update(write)
+            written.append(write.operation)
+        return tuple(written)
+
+    def _append_history(self, write: transitions.OperationWrite) -> None:
+        entry = write.entry
+        told = None if entry.announcement is None else 1
+        self._cursor.execute(_INSERT_CHANGE, (write.operation.id, entry.version, entry.at, entry_to_text(entry), told))
+
+    def store_alias(self, alias: Alias) -> None:
+        self._cursor.execute(
+            "INSERT OR REPLACE INTO aliases (key, client_key, operation_id, kind, at) VALUES (?, ?, ?, ?, ?)",
+            (alias.key, alias.client_key, alias.operation_id, alias.kind.value, alias.at),
+        )
+
+
+def _alias_from_row(key: str, client_key: str, operation_id: str, kind: str, at: float) -> Alias:
+    return Alias(key, client_key, operation_id, AliasKind(kind), at)
+
+
+def _tombstone_from_row(
+    key: str,
+    operation_id: str,
+    provider: str,
+    operation: str,
+    client_key: str,
+    outcome: str,
+    reference: str | None,
+    ended_at: float,
+) -> Tombstone:
+    return Tombstone(key, operation_id, provider, operation, client_key, Outcome(outcome), reference, ended_at)

@@ -1,0 +1,298 @@
+"""The writer of the SQLite journal: all waiting calls become one transaction and one fsync. Cursors of outbox
+readers too. Each method reads and judges first and writes last, and raises an error of ours only before it has
+written anything. So a batch needs no savepoints: if a call fails half-way by its own fault, the batch is rolled back
+and each call runs again alone. Who holds a cursor is kept in memory, not in the file: only this process can hold the
+file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
+from paywitness.core.operation import Lease, Operation
+from paywitness.journal import claim_plan, transitions
+from paywitness.journal.base import OperationChange
+from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
+from paywitness.journal.sqlite.rows import SqliteRows
+from paywitness.journal.sqlite.worker import WorkerCall
+
+_KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
+_STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
+
+
+class SqliteWriter:
+    """Owns the writing connection and the lock. Made anywhere, then used by one thread alone."""
+
+    def __init__(self, path: Path, clock: transitions.WallClock, lock: FileLock) -> None:
+        self._path = path
+        self._lock = lock
+        self._connection = open_for_writing(path)
+        self.cursor = self._connection.cursor()
+        self.rows = SqliteRows(self.cursor)
+        self._inode = path.stat().st_ino
+        self.time = transitions.JournalTime(clock, self._latest_at())
+        # What stands at or before this change was held by whoever had the journal before us.
+        self._opened_at_seq = int(self.rows.scalar("SELECT coalesce(max(seq), 0) FROM changes"))
+        self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
+        self._newly_accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
+        self._broken = False
+        self.commits = 0
+
+    def _latest_at(self) -> float:
+        changed_at = self.rows.scalar("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
+        stored_at = self.rows.scalar("SELECT value FROM meta WHERE name = 'latest_at'")
+        return max(float(changed_at or 0.0), float(stored_at or 0.0))
+
+    # The transaction.
+
+    def run_batch(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any]:
+        try:
+            if self._broken:
+                self._reconnect()
+        except sqlite3.Error as error:
+            return [unavailable(error) for _ in calls]
+        except PaywitnessError as error:
+            return [JournalUnavailable(str(error)) for _ in calls]
+        results = self._in_one_transaction(calls, computed)
+        if results is None:
+            results = [self._in_own_transaction(call, computed) for call in calls]
+        return results
+
+    def _in_one_transaction(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any] | None:
+        """All calls in one transaction; None where one failed half-way by its own fault, and nothing was written."""
+        results: list[Any] = []
+        try:
+            self.cursor.execute("BEGIN IMMEDIATE")
+            for method, argument, future, droppable in calls:
+                if droppable and future.done():
+                    results.append(None)
+                    continue
+                try:
+                    results.append(method(argument))
+                except PaywitnessError as error:
+                    results.append(error)  # raised before it wrote anything
+            computed()
+            self.cursor.execute("COMMIT")
+        except sqlite3.OperationalError as error:  # the disk, not the call
+            self._roll_back()
+            return [unavailable(error) for _ in calls]
+        except Exception as error:  # noqa: BLE001  # any call's own fault: it alone is to suffer
+            self._roll_back()
+            if len(calls) > 1:
+                return None
+            return [unavailable(error) if isinstance(error, sqlite3.Error) else error]
+        self._after_commit()
+        return results
+
+    def _in_own_transaction(self, call: WorkerCall, computed: Callable[[], None]) -> Any:
+        (result,) = self._in_one_transaction([call], computed) or (None,)
+        return result
+
+    def _after_commit(self) -> None:
+        self.commits += 1
+        if self._newly_accepted:
+            if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
+                self._accepted.clear()
+            self._accepted.update(self._newly_accepted)
+            self._newly_accepted.clear()
+
+    def _roll_back(self) -> None:
+        self._newly_accepted.clear()
+        try:
+            if self._connection.in_transaction:
+                self.cursor.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._connection.close()  # closing rolls back too
+            self._broken = True
+
+    def _reconnect(self) -> None:
+        self._check_file()  # another file in its place would know no payment, and own every claim
+        self._connection = open_for_writing(self._path)
+        self.cursor = self._connection.cursor()
+        self.rows = SqliteRows(self.cursor)
+        self._broken = False
+
+    def on_idle(self) -> None:
+        truncate_wal(self._connection)
+
+    def close(self) -> None:
+        try:
+            with contextlib.suppress(sqlite3.Error, PaywitnessError):
+                self.store_time(None)
+            truncate_wal(self._connection)
+            self._connection.close()
+        finally:
+            self._lock.release()
+
+    # The steps.
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        now = self.time.now()
+        plan = claim_plan.plan_claim(request, now, self.rows)
+        self.rows.update_all(plan.updates)
+        if plan.alias is not None:
+            self.rows.store_alias(plan.alias)
+        if plan.insert is not None:
+            self.rows.insert(plan.insert, request.sealed_request)
+        return self._claim_result(plan, request, now)
+
+    def _claim_result(self, plan: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
+        asked, credential = plan.original, request.fresh.credential
+        if plan.holder is None or asked is None or not claim_plan.needs_sealed_messages(plan):
+            return claim_plan.claim_result(plan, now, (None, None), accepted=True)
+        accepted = asked.credential == credential or self._stored_acceptance((asked.account, credential)) is not None
+        return claim_plan.claim_result(plan, now, self.rows.sealed(plan.holder.id), accepted=accepted)
+
+    def record(self, change: OperationChange) -> Operation:
+        now = self.time.now()
+        stored_lease = self.rows.lease_at(change.operation) if transitions.needs_stored_lease(change) else None
+        guard = change.operation.guard
+        paid = self.rows.paid(guard.value) if guard is not None and transitions.needs_duplicate_check(change) else ()
+        return self._write_change(change, transitions.record_write(change, stored_lease, now, paid), now)
+
+    def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
+        self.rows.update(write, change.sealed_response)
+        if change.accepted_credential:
+            self._store_acceptance((write.operation.account, write.operation.credential), change.sealed_credential, now)
+        return write.operation
+
+    def fall_back(self, asked: tuple[OperationChange, ClaimRequest]) -> tuple[Operation, Claim]:
+        change, request = asked
+        now = self.time.now()
+        plan = claim_plan.plan_fallback(change, request, now, self.rows)
+        if plan.end is not None:
+            self._write_change(change, plan.end, now)
+        if plan.second.insert is not None:
+            self.rows.insert(plan.second.insert, request.sealed_request)
+        return plan.first, self._claim_result(plan.second, request, now)
+
+    def take_lease(self, asked: tuple[Operation, str, float, str]) -> Operation:
+        operation, token, lease_s, source = asked
+        stored = self.rows.by_id(operation.id)
+        write = transitions.lease_write(stored, operation, token, lease_s, self.time.now(), source)
+        if write is None and stored is not None:
+            return stored
+        if write is None:
+            raise transitions.stale_write(operation.id, operation.version)
+        self.rows.update(write)
+        return write.operation
+
+    def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
+        token, lease_s, limit, full = asked
+        now = self.time.now()
+        return self.rows.update_all(transitions.lease_due_writes(self.rows.due(now, limit, full), token, lease_s, now))
+
+    def expedite(self, asked: tuple[str, float, int]) -> int:
+        provider, within_s, limit = asked
+        now, limit = self.time.now(), transitions.bounded_expedite_limit(limit)
+        waiting = self.rows.not_yet_due(provider, now, limit * transitions.EXPEDITE_SCAN_FACTOR)
+        expedited = transitions.expedited_due_times(waiting, now, within_s, limit)
+        for operation_id, due_at in expedited:
+            self.cursor.execute("UPDATE operations SET due_at = ? WHERE id = ?", (due_at, operation_id))
+        return len(expedited)
+
+    def renew(self, asked: tuple[tuple[str, ...], Mapping[str, str], float]) -> frozenset[str]:
+        operation_ids, token_of, lease_s = asked
+        now = self.time.now()
+        renewed = set()
+        for operation_id in operation_ids:
+            lease = transitions.renewed_lease(
+                self.rows.lease_of(operation_id), token_of.get(operation_id), lease_s, now
+            )
+            if lease is None:
+                continue
+            self.cursor.execute("UPDATE operations SET lease_until_at = ? WHERE id = ?", (lease.until_at, operation_id))
+            renewed.add(operation_id)
+        return frozenset(renewed)
+
+    def expire_leases(self, all_of_earlier_holders: bool) -> tuple[Operation, ...]:
+        now = self.time.now()
+        if all_of_earlier_holders:
+            over = self.rows.of_earlier_holders(now, self._opened_at_seq)
+        else:
+            over = self.rows.expired(now)
+        return self.rows.update_all(transitions.expired_lease_writes(over, now))
+
+    def keep_revision(self, asked: tuple[str, str, str]) -> None:
+        provider, revision, content = asked
+        latest = self.rows.scalar(
+            "SELECT revision FROM revisions WHERE provider = ? ORDER BY seq DESC LIMIT 1", provider
+        )
+        if latest == revision:
+            return
+        self.cursor.execute(  # one that comes back after another is the latest again
+            "INSERT OR REPLACE INTO revisions (provider, revision, content, kept_at) VALUES (?, ?, ?, ?)",
+            (provider, revision, content, self.time.now()),
+        )
+
+    def check_identity(self, check_value: str) -> None:
+        kept = self.rows.scalar("SELECT value FROM meta WHERE name = 'identity_check'")
+        if kept is None:
+            self.cursor.execute("INSERT INTO meta VALUES ('identity_check', ?)", (check_value,))
+        elif kept != check_value:
+            raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
+
+    def store_time(self, _: None) -> None:
+        """A small real write, which health asks for; and a restart goes on from the time it holds."""
+        self._check_file()  # what is written to a file without a name is lost at the next start
+        self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self.time.now(),))
+
+    # What the steps are made of.
+
+    def _check_file(self) -> None:
+        try:
+            there = self._path.stat().st_ino == self._inode
+        except OSError:
+            there = False
+        if not there:
+            raise JournalUnavailable(f"the journal {self._path} was moved or deleted while it was open")
+
+    def _stored_acceptance(self, pair: tuple[str, str]) -> transitions.AcceptedCredential | None:
+        accepted = self._newly_accepted.get(pair) or self._accepted.get(pair)
+        if accepted is None:
+            query = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WHERE account = ? AND credential = ?"
+            row = self.cursor.execute(query, pair).fetchone()
+            accepted = None if row is None else transitions.AcceptedCredential(row[0], bool(row[1]))
+        return accepted
+
+    def _store_acceptance(self, pair: tuple[str, str], sealed: bytes | None, now: float) -> None:
+        accepted = transitions.refreshed_acceptance(self._stored_acceptance(pair), sealed, now)
+        if accepted is not None:
+            self.cursor.execute(_STORE_CREDENTIAL, (*pair, now, sealed))
+            self._newly_accepted[pair] = accepted
+
+
+# --- sqlite cursors
+
+_MOVE_CURSOR = """INSERT INTO cursors (name, seq) VALUES (?, ?)
+    ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)"""
+
+
+class SqliteCursors:
+    """Steps of the writer, run in its thread and within its transaction."""
+
+    def __init__(self, writer: SqliteWriter) -> None:
+        self._writer = writer
+        self._leases: dict[str, Lease] = {}
+
+    def take(self, arguments: tuple[str, str, float]) -> int | None:
+        name, token, lease_s = arguments
+        lease = transitions.cursor_lease(self._leases.get(name), token, lease_s, self._writer.time.now())
+        if lease is None:
+            return None
+        self._leases[name] = lease
+        return int(self._writer.rows.scalar("SELECT seq FROM cursors WHERE name = ?", name) or 0)
+
+    def move(self, arguments: tuple[str, int, str]) -> bool:
+        name, seq, token = arguments
+        if token and not transitions.holds_cursor(self._leases.get(name), token, self._writer.time.now()):
+            return False
+        self._writer.cursor.execute(_MOVE_CURSOR, (name, seq))
+        return True

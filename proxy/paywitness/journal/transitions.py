@@ -1,0 +1,311 @@
+"""What a record, an expired lease, a taken or renewed lease, an expedited due time or a cursor lease makes of the
+stored row. Pure: `now` and the stored operation are passed in; nothing here reads a clock or a store. Every store
+runs these functions, and those of `claim_plan`, between its read and its write, so stores cannot disagree. Claims
+and fallbacks belong in `claim_plan`; tombstones in `retention`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from paywitness.core.announcements import announcement_of
+from paywitness.core.claim import drop_lease
+from paywitness.core.errors import IllegalTransition, StaleWrite
+from paywitness.core.guard import indexed_guard, is_duplicate_success
+from paywitness.core.lifecycle import Event, IncidentKind
+from paywitness.core.operation import Announcement, AnnouncementKind, GuardKind, HistoryEntry, Lease, Operation, State
+from paywitness.core.record import record
+from paywitness.journal.base import OperationChange, OperationQuery
+
+_log = logging.getLogger("paywitness.journal")
+
+GUARDED_MAX = 50  # operations looked at under one guard: a paid intent has one, an argued one a few
+EXPIRED_LEASES_MAX = 1_000  # acted upon in one call: a start after a crash must not hold up the first claims for long
+HISTORY_MAX = 1_000  # entries told of one operation
+LISTING_MAX = 500  # operations listed in one call
+ACCEPTANCE_REFRESH_S = 60.0  # saves a write with every success; which of two in use is newest hardly matters
+
+WRONG_IDENTITY_SECRET = (
+    "the journal was written under another identity secret: start with that one (PAYWITNESS_IDENTITY_SECRET), or give "
+    "this one a journal of its own. Under another secret no earlier payment would be recognised"
+)
+
+
+class WallClock(Protocol):
+    """All that a journal asks of a clock."""
+
+    def now(self) -> float: ...
+
+
+class JournalTime:
+    """The journal's own time: the clock's, except that it never goes back, not even across a restart."""
+
+    def __init__(self, clock: WallClock, latest_at: float = 0.0) -> None:
+        self._clock = clock
+        self.latest_at = latest_at
+
+    def now(self) -> float:
+        now = self._clock.now()
+        if now > self.latest_at:
+            self.latest_at = now
+        return self.latest_at
+
+
+@record
+class OperationWrite:
+    """An operation as it now stands and the entry that tells how it came so: written together or not at all."""
+
+    operation: Operation
+    entry: HistoryEntry
+    erase_request: bool = False
+
+
+def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[OperationWrite]:
+    """The operations after their holders are gone. One that cannot be acted upon does not keep the others waiting."""
+    acted_upon = []
+    for operation in operations:
+        try:
+            acted_upon.append(lease_end_write(operation, drop_lease(operation), now))
+        except IllegalTransition as error:
+            _log.error("the lease of operation %s is over, and it cannot be acted upon: %s", operation.id, error)
+    return acted_upon
+
+
+def lease_end_write(before: Operation, dropped: Operation, now: float) -> OperationWrite:
+    """The operation after its holder is gone: `dropped`, with what follows from it."""
+    advanced = dropped.state is not before.state or dropped.attempt_under_way is not before.attempt_under_way
+    events = (Event.LEASE_EXPIRED.value,) if advanced else ()
+    due_at = dropped.due_at
+    if dropped.state.ended:
+        due_at = None
+    elif dropped.state is State.UNKNOWN or (dropped.state is State.PENDING and due_at is None):
+        due_at = now  # nobody holds it any more, so somebody has to look at it
+    operation = dropped.changed(
+        version=before.version + 1,
+        updated_at=now,
+        ended_at=before.ended_at or (now if dropped.state.ended else None),
+        due_at=due_at,
+        # Its holder checked, before a byte, that the lease would outlast the writing: none can leave from here on.
+        no_bytes_after_at=max(dropped.no_bytes_after_at or 0.0, now)
+        if before.attempt_under_way
+        else dropped.no_bytes_after_at,
+    )
+    entry = history_entry(operation, "recovery", events, "lease expired")
+    return OperationWrite(
+        operation, replace(entry, announcement=announcement_of(before, operation)), operation.state.ended
+    )
+
+
+def needs_duplicate_check(change: OperationChange) -> bool:
+    """Whether the change shows a payment of an intent: then another one before it is an incident. Also of one that had
+    failed, and whose intent was then paid otherwise: by a fallback, say."""
+    operation = change.operation
+    guard = operation.guard
+    first_time = operation.state is State.SUCCEEDED and operation.ended_at is None
+    paid = first_time or operation.incident == IncidentKind.SUCCESS_AFTER_FAILURE
+    return paid and guard is not None and guard.kind is GuardKind.INTENT and operation.kind.pays
+
+
+def record_write(
+    change: OperationChange, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()
+) -> OperationWrite:
+    """The change as it is to be written. `stored_lease` is what the journal holds, where `needs_stored_lease`;
+    `guarded` what stands under the same guard, where `needs_paid_before`."""
+    operation = change.operation
+    announcement, note = change.announcement, change.note
+    twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None
+    if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
+        operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
+        words = announcement.kinds if announcement is not None else ()
+        words = words if AnnouncementKind.INCIDENT_OPENED in words else (*words, AnnouncementKind.INCIDENT_OPENED)
+        announcement = Announcement(
+            words, operation.outcome, operation.result_class, operation.reference, operation.incident
+        )
+        note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
+    lease = _lease_after(change, stored_lease, now)
+    if lease is None and _is_being_sent(operation):
+        # No lease could ever expire, so nobody would ever act upon it.
+        raise IllegalTransition(f"{operation.id}: an attempt is under way in {operation.state}, and nobody holds it")
+    after = operation.changed(
+        version=operation.version + 1,
+        updated_at=now,
+        ended_at=operation.ended_at or (now if operation.state.ended else None),
+        lease=lease,
+    )
+    entry = HistoryEntry(
+        now,
+        after.version,
+        change.source,
+        change.events,
+        after.state,
+        after.doubt,
+        change.attempt,
+        change.action,
+        change.because,
+        change.delay_s,
+        note,
+        change.finding,
+        announcement,
+        change.actor,
+    )
+    return OperationWrite(after, entry, change.erase_request or after.state.ended)
+
+
+# What an operation is, as opposed to how it stands: written once, with its claim.
+IDENTITY_FIELDS = (
+    *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
+    *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
+    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of"),
+)
+
+
+def needs_stored_lease(change: OperationChange) -> bool:
+    """Whether the change does not say by itself what the lease shall be."""
+    if change.operation.lease is None:
+        return _is_being_sent(change.operation)
+    return change.lease_s is None
+
+
+def _lease_after(change: OperationChange, stored: Lease | None, now: float) -> Lease | None:
+    lease = change.operation.lease
+    if lease is None:
+        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
+        return stored if _is_being_sent(change.operation) else None
+    if change.lease_s is not None:
+        return Lease(lease.token, now + change.lease_s)
+    if stored is not None and stored.token == lease.token:
+        # A renewal moves the end without a new version. Whoever read it earlier, a webhook say, must not move it back:
+        # the holder would go on sending under a lease that the journal believes is over.
+        return Lease(lease.token, max(stored.until_at, lease.until_at))
+    return lease
+
+
+def _is_being_sent(operation: Operation) -> bool:
+    return operation.attempt_under_way and not operation.state.ended
+
+
+def lease_write(
+    stored: Operation | None, requested: Operation, token: str, lease_s: float, now: float, source: str
+) -> OperationWrite | None:
+    """The operation held by the asker, or StaleWrite. None where the asker holds it already: its reply was lost."""
+    if stored is None:
+        raise stale_write(requested.id, requested.version)
+    if stored.version == requested.version + 1 and stored.lease is not None and stored.lease.token == token:
+        return None
+    if stored.version != requested.version:
+        raise stale_write(requested.id, requested.version)
+    if stored.lease is not None or stored.state not in LEASABLE_STATES:
+        raise StaleWrite(f"{stored.id} is held, or nothing is to be done for it: {stored.state}")
+    operation = stored.changed(version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
+    return OperationWrite(operation, history_entry(operation, source, (), "lease taken"))
+
+
+def lease_due_writes(due: Iterable[Operation], token: str, lease_s: float, now: float) -> list[OperationWrite]:
+    """Operations that are due and that nobody holds, held by whoever took them."""
+    steps = (lease_write(operation, operation, token, lease_s, now, "resolver") for operation in due)
+    return [write for write in steps if write is not None]
+
+
+# What somebody may hold to ask or to re-send: all that is open and not being sent by its first holder.
+LEASABLE_STATES = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.REQUIRES_ACTION})
+
+
+def renewed_lease(stored: Lease | None, token: str | None, lease_s: float, now: float) -> Lease | None:
+    """The lengthened lease, or None where the token does not hold it any more. No new version: nothing became true."""
+    if stored is None or stored.token != token or stored.until_at <= now:
+        return None
+    return Lease(stored.token, max(stored.until_at, now + lease_s))
+
+
+@record
+class AcceptedCredential:
+    """When the provider accepted a credential for an account, as far as it is written, and whether it is kept."""
+
+    at: float
+    sealed: bool
+
+
+def refreshed_acceptance(
+    before: AcceptedCredential | None, sealed: bytes | None, now: float
+) -> AcceptedCredential | None:
+    """What is to be written when a credential is accepted (again); None: what is written will do."""
+    if before is not None and (before.sealed or sealed is None) and now - before.at < ACCEPTANCE_REFRESH_S:
+        return None
+    return AcceptedCredential(now, sealed is not None or (before is not None and before.sealed))
+
+
+def stale_write(operation_id: str, version: int) -> StaleWrite:
+    return StaleWrite(f"{operation_id} is no longer at version {version}")
+
+
+def history_entry(operation: Operation, source: str, events: tuple[str, ...], note: str) -> HistoryEntry:
+    at, version, state, doubt = operation.updated_at, operation.version, operation.state, operation.doubt
+    if not note:
+        return HistoryEntry(at, version, source, events, state, doubt)
+    return HistoryEntry(at, version, source, events, state, doubt, note=note)
+
+
+def matches_query(operation: Operation, query: OperationQuery) -> bool:
+    """Whether the operation is asked for, leaving its keys aside."""
+    subject = operation.guard.label if operation.guard is not None else ""
+    filters = (
+        (query.provider, {operation.provider}),
+        (query.operation, {operation.operation}),
+        (query.reference, {operation.reference}),
+        (query.stamp, {operation.id, operation.stamp or None}),
+        (query.guard, {indexed_guard(operation)}),
+        (query.subject, {subject or None}),
+        (query.money, {operation.money}),
+    )
+    return (
+        all(requested is None or requested in found for requested, found in filters)
+        and (not query.states or operation.state in query.states)
+        and (not query.incidents_only or operation.incident is not None)
+        and (query.before is None or operation.id < query.before)
+    )
+
+
+# --- haste
+
+# What only waits for the next look. An action waits for the customer, a review for a person.
+EXPEDITABLE_STATES = frozenset({State.UNKNOWN, State.PENDING})
+EXPEDITE_SCAN_FACTOR = 10  # times the limit: how many are passed by at most, to find those that may be hastened
+_EXPEDITE_MAX = 500  # in one step: about 10 ms of a store's time
+
+
+def bounded_expedite_limit(limit: int) -> int:
+    return max(0, min(limit, _EXPEDITE_MAX))
+
+
+def expedited_due_times(
+    waiting: Iterable[tuple[str, State, float]], now: float, within_s: float, limit: int
+) -> list[tuple[str, float]]:
+    """When to look at which, of those that nobody holds and that are not due yet, earliest first (id, state, due_at).
+
+    The next `limit` of them shall be due within `within_s`, evenly spread. Those that will be by themselves stay, and
+    count: several that ask at the same moment do not ask for more than one of them.
+    """
+    chosen = [(operation_id, due_at) for operation_id, state, due_at in waiting if state in EXPEDITABLE_STATES][:limit]
+    return [
+        (operation_id, now + place * within_s / len(chosen))
+        for place, (operation_id, due_at) in enumerate(chosen)
+        if due_at > now + within_s
+    ]
+
+
+# --- holding
+
+
+def cursor_lease(stored: Lease | None, token: str, lease_s: float, now: float) -> Lease | None:
+    """The lease after the token asked for it, for the first time or again; None where it may not have it. Zero seconds
+    give it back."""
+    if stored is not None and (stored.token == token) != (stored.until_at > now):
+        return None  # another's that runs, or its own that has run out
+    return Lease(token, now + lease_s)
+
+
+def holds_cursor(stored: Lease | None, token: str, now: float) -> bool:
+    return stored is not None and stored.token == token and stored.until_at > now

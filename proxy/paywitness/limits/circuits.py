@@ -1,0 +1,320 @@
+"""Circuits: the interface, and the local ones: the core's machine with one row, this sidecar's own.
+
+`view` and `observe` are on the path of every call and ask nobody. `report` is called twice a second. A probe that was
+taken must be ended, with what it showed or with None; one that is not (its process died) is free again when its lease
+is over, and its vote, should it still come, is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from paywitness.clock import Clock
+from paywitness.core import circuit as machine
+from paywitness.core.circuit import (
+    PASSING,
+    PERMITTED,
+    CallGroup,
+    Circuit,
+    CircuitRules,
+    CircuitState,
+    CircuitView,
+    ForcedState,
+    SharedCircuit,
+    SidecarReport,
+    view_of,
+)
+from paywitness.core.health import RECENT_BUCKETS, Health, HealthSample, HealthWindow
+from paywitness.randomness import Randomness
+
+FORCED_MAX_S = 7 * 86400.0  # an operator's word is forgotten sooner than the operator
+_HERE = "here"
+_DOWN = frozenset({CircuitState.OPEN, CircuitState.HALF_OPEN})
+
+CurrentRules = Callable[[], Mapping[str, CircuitRules]]  # the rules of every provider that there is now
+SampleListener = Callable[[str, CallGroup, HealthSample], None]  # who else wants to know what an attempt showed
+CircuitKey = tuple[str, CallGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The right to one call while a circuit is half open."""
+
+    provider: str
+    group: CallGroup
+    lease: str
+    fleet: bool  # leased by the fleet's store; else by this sidecar for itself
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitCommand:
+    """An operator's word about a circuit. `state` None takes an earlier one back."""
+
+    state: CircuitState | None
+    actor: str
+    reason: str
+    for_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not self.actor.strip() or not self.reason.strip():
+            raise ValueError("who orders it, and why?")
+        if self.state is not None and self.state not in machine.FORCIBLE:
+            raise ValueError(f"{self.state} cannot be forced, only {', '.join(sorted(machine.FORCIBLE))}")
+        if not 0 < self.for_s <= FORCED_MAX_S:
+            raise ValueError(f"for more than 0 and at most {FORCED_MAX_S:.0f} seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitStatus:
+    """Where a circuit stands, for people and gauges."""
+
+    provider: str
+    group: CallGroup
+    state: CircuitState
+    fleet: bool  # the fleet's state; else this sidecar's own
+    for_s: float  # how long it has stood so
+    retry_after_s: float  # until the next change, where that is known: OPEN, forced, the gate
+    throttled: bool
+    sidecars: int
+    forced: ForcedState | None
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitChange:
+    provider: str
+    group: CallGroup
+    before: CircuitState
+    after: CircuitState
+    fleet: bool
+
+    @property
+    def recovered(self) -> bool:
+        """The provider is back: its due inquiries may be pulled forward."""
+        return self.before in _DOWN and self.after not in _DOWN
+
+
+class Circuits(Protocol):
+    def view(self, provider: str, group: CallGroup) -> CircuitView:
+        """Whether a call may pass now. Asks nobody."""
+        ...
+
+    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None) -> None:
+        """What an attempt showed, probes included; None (it showed nothing) is taken and not counted."""
+        ...
+
+    async def sync(self) -> tuple[CircuitChange, ...]:
+        """Tell the fleet, hear from it, and let time pass. Twice a second. Never raises for a store that is gone."""
+        ...
+
+    async def take_probe(self, provider: str, group: CallGroup, per_try_s: float, *, repeatable: bool) -> Probe | None:
+        """The right to a call where `view` said PROBE, or None: refuse. `repeatable`: a safe read, or deduped."""
+        ...
+
+    async def end_probe(self, probe: Probe, sample: HealthSample | None) -> None:
+        """Give the probe back, with its vote. None, or throttled: no vote. Every probe taken is ended once."""
+        ...
+
+    async def force(self, provider: str, group: CallGroup, command: CircuitCommand) -> None:
+        """Put an operator's word in force, fleet-wide. Raises StoreUnavailable where that could not be confirmed."""
+        ...
+
+    def statuses(self) -> tuple[CircuitStatus, ...]: ...
+
+
+def probe_vote(sample: HealthSample | None) -> bool | None:
+    """A probe's vote. Throttled is neither well nor ill: the gate speaks for it."""
+    if sample is None or sample.health is Health.THROTTLED:
+        return None
+    return sample.healthy
+
+
+@dataclass(slots=True)
+class CircuitSamples:
+    """What this sidecar has seen of one circuit in its present epoch."""
+
+    rules: CircuitRules
+    window: HealthWindow
+    epoch: int = 0
+    began_ms: int = 0  # of the epoch: calls that began before it say nothing about it
+    gate_ms: int = 0
+
+    @classmethod
+    def of(cls, rules: CircuitRules) -> CircuitSamples:
+        return cls(rules, HealthWindow(rules.window_s))
+
+    def add(self, sample: HealthSample, now_ms: int) -> bool:
+        """Whether it counted."""
+        if now_ms - sample.duration_s * 1000 < self.began_ms:
+            return False
+        self.window.add(sample, now_ms)
+        if sample.retry_after_s is not None:
+            self.gate_ms = max(self.gate_ms, now_ms + round(min(sample.retry_after_s, 1e6) * 1000))
+        return True
+
+    def row(self, now_ms: int) -> SidecarReport:
+        recent, whole = self.window.counts(now_ms, RECENT_BUCKETS), self.window.counts(now_ms)
+        return SidecarReport(now_ms, self.epoch, recent, whole, self.gate_ms if self.gate_ms > now_ms else 0)
+
+    def follow_epoch(self, epoch: int, now_ms: int) -> None:
+        """Start anew where a new epoch has begun."""
+        if epoch != self.epoch:
+            self.epoch, self.began_ms, self.gate_ms = epoch, now_ms, 0
+            self.window.clear()
+
+    def set_rules(self, rules: CircuitRules) -> None:
+        if rules != self.rules:
+            if rules.window_s != self.rules.window_s:
+                self.window = HealthWindow(rules.window_s)
+            self.rules = rules
+
+
+@dataclass(slots=True)
+class _LocalEntry:
+    samples: CircuitSamples
+    fleet: SharedCircuit = field(default_factory=SharedCircuit)
+    reported_state: CircuitState = CircuitState.CLOSED
+
+
+class LocalCircuits:
+    """The circuits of one sidecar that knows of no other."""
+
+    def __init__(
+        self, current_rules: CurrentRules, clock: Clock, chance: Randomness, listener: SampleListener | None = None
+    ) -> None:
+        self._current_rules = current_rules
+        self._clock = clock
+        self._chance = chance
+        self._listener = listener
+        self._entries: dict[CircuitKey, _LocalEntry] = {}
+
+    def view(self, provider: str, group: CallGroup) -> CircuitView:
+        entry = self._entries.get((provider, group))
+        if entry is None:
+            return PERMITTED
+        circuit = entry.fleet.circuit
+        if circuit.state is CircuitState.CLOSED and circuit.gate_ms == 0 and circuit.forced is None:
+            return PERMITTED
+        draw = self._chance.draw() if circuit.state not in PASSING else 0.0
+        return view_of(circuit, self.now_ms(), draw)
+
+    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None) -> None:
+        if sample is None:
+            return
+        if self._listener is not None:
+            self._listener(provider, group, sample)
+        entry, now_ms = self._entry(provider, group), self.now_ms()
+        counted = entry.samples.add(sample, now_ms)
+        if sample.healthy:
+            return
+        due = not 0 <= now_ms - entry.fleet.circuit.judged_ms < machine.JUDGE_EVERY_MS
+        if counted and due:
+            self._judge(entry, now_ms)  # bad news does not wait for the next report
+
+    async def sync(self) -> tuple[CircuitChange, ...]:
+        self.judge_all()
+        return tuple(self._changes())
+
+    async def take_probe(self, provider: str, group: CallGroup, per_try_s: float, *, repeatable: bool) -> Probe | None:
+        if not repeatable:
+            return None
+        entry, now_ms, lease = self._entry(provider, group), self.now_ms(), self._chance.token()
+        self._set_fleet(entry, machine.advance(entry.fleet, now_ms), now_ms)
+        fleet, granted = machine.take_probe(entry.fleet, lease, now_ms, probe_lease_ms(per_try_s))
+        self._set_fleet(entry, fleet, now_ms)
+        return Probe(provider, group, lease, fleet=False) if granted else None
+
+    async def end_probe(self, probe: Probe, sample: HealthSample | None) -> None:
+        entry, now_ms = self._entry(probe.provider, probe.group), self.now_ms()
+        draw = self._chance.draw()
+        self._set_fleet(entry, machine.end_probe(entry.fleet, probe.lease, probe_vote(sample), now_ms, draw), now_ms)
+
+    async def force(self, provider: str, group: CallGroup, command: CircuitCommand) -> None:
+        entry, now_ms = self._entry(provider, group), self.now_ms()
+        if command.state is None:
+            self._set_fleet(entry, machine.release(entry.fleet, now_ms), now_ms)
+            return
+        by = ForcedState(command.actor, command.reason)
+        self._set_fleet(
+            entry, machine.force(entry.fleet, command.state, by, now_ms, round(command.for_s * 1000)), now_ms
+        )
+
+    def statuses(self) -> tuple[CircuitStatus, ...]:
+        now_ms = self.now_ms()
+        return tuple(
+            circuit_status(key, machine.advance(entry.fleet, now_ms).circuit, now_ms, fleet=False, sidecars=1)
+            for key, entry in sorted(self._entries.items())
+        )
+
+    # --- for the fleet's circuits, which keep these warm
+
+    def now_ms(self) -> int:
+        return int(self._clock.mono() * 1000)
+
+    def circuit(self, provider: str, group: CallGroup) -> Circuit:
+        entry = self._entries.get((provider, group))
+        return machine.advance(entry.fleet, self.now_ms()).circuit if entry is not None else Circuit()
+
+    def adopt(self, provider: str, group: CallGroup, circuit: Circuit) -> None:
+        """Go on from where the fleet stood, or from the beginning. Times are those of this sidecar's clock."""
+        entry, now_ms = self._entry(provider, group), self.now_ms()
+        # Beyond both numberings, so that what was counted until now is not taken for this epoch's.
+        number = max(entry.fleet.circuit.version, circuit.version) + 1
+        adopted = replace(circuit, version=number, epoch=number, since_ms=circuit.since_ms or now_ms)
+        self._set_fleet(entry, SharedCircuit(adopted), now_ms)
+
+    def judge_all(self) -> None:
+        now_ms, current_rules = self.now_ms(), self._current_rules()
+        for key in [key for key in self._entries if key[0] not in current_rules]:
+            del self._entries[key]
+        for provider, rules in current_rules.items():
+            for group in CallGroup:
+                entry = self._entry(provider, group)
+                entry.samples.set_rules(rules.for_group(group))
+                self._judge(entry, now_ms)
+
+    # --- the machine
+
+    def _entry(self, provider: str, group: CallGroup) -> _LocalEntry:
+        entry = self._entries.get((provider, group))
+        if entry is None:
+            rules = self._current_rules().get(provider) or CircuitRules()
+            entry = self._entries[provider, group] = _LocalEntry(CircuitSamples.of(rules.for_group(group)))
+        return entry
+
+    def _judge(self, entry: _LocalEntry, now_ms: int) -> None:
+        draw = self._chance.draw()
+        # First what time changes: what was counted until now belongs to the epoch that it ends.
+        self._set_fleet(entry, machine.advance(entry.fleet, now_ms), now_ms)
+        row = entry.samples.row(now_ms)
+        self._set_fleet(entry, machine.report(entry.fleet, _HERE, row, now_ms, draw, entry.samples.rules), now_ms)
+
+    def _set_fleet(self, entry: _LocalEntry, fleet: SharedCircuit, now_ms: int) -> None:
+        entry.fleet = fleet
+        entry.samples.follow_epoch(fleet.circuit.epoch, now_ms)
+
+    def _changes(self) -> Iterator[CircuitChange]:
+        for (provider, group), entry in self._entries.items():
+            state = entry.fleet.circuit.state
+            if state is not entry.reported_state:
+                yield CircuitChange(provider, group, entry.reported_state, state, fleet=False)
+                entry.reported_state = state
+
+
+def probe_lease_ms(per_try_s: float) -> int:
+    return round(per_try_s * 1000) + machine.LEASE_SPARE_MS
+
+
+def circuit_status(key: CircuitKey, circuit: Circuit, now_ms: int, *, fleet: bool, sidecars: int) -> CircuitStatus:
+    until_ms = circuit.until_ms if circuit.state is CircuitState.OPEN or circuit.forced is not None else 0
+    return CircuitStatus(
+        *key,
+        state=circuit.state,
+        fleet=fleet,
+        for_s=max(0, now_ms - circuit.since_ms) / 1000 if circuit.version else 0.0,
+        retry_after_s=max(0, until_ms - now_ms, circuit.gate_ms - now_ms) / 1000,
+        throttled=circuit.gate_ms > now_ms,
+        sidecars=sidecars,
+        forced=circuit.forced,
+    )

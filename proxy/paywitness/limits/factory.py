@@ -1,0 +1,72 @@
+"""Which limits a sidecar has: its own, or its fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from paywitness.clock import Clock
+from paywitness.core.budget import WEIGHT_OF_A_TIMEOUT
+from paywitness.core.circuit import CallGroup
+from paywitness.core.health import Health, HealthSample
+from paywitness.limits.admission import Admission
+from paywitness.limits.budgets import Budgets, LocalBudgets
+from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
+from paywitness.randomness import Randomness
+from paywitness.settings import LOCAL
+
+
+async def _nothing_to_close() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    circuits: Circuits
+    budgets: Budgets
+    admission: Admission  # a sidecar's own, always: a bound on calls in flight cannot wait for a store
+    close: Callable[[], Awaitable[None]] = _nothing_to_close
+
+
+LimitsFactory = Callable[[CurrentRules, Clock, Randomness], Limits]
+
+
+def local_limits(current_rules: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
+    budgets = LocalBudgets(clock, chance)
+    return Limits(
+        LocalCircuits(current_rules, clock, chance, budget_listener(budgets)), budgets, Admission(clock, chance)
+    )
+
+
+def budget_listener(budgets: Budgets) -> SampleListener:
+    """What attempts show the circuits, the budgets know as well: whether trying helps now."""
+
+    def heard(provider: str, group: CallGroup, sample: HealthSample) -> None:
+        late = sample.health is Health.UNKNOWN and sample.overload
+        weight = WEIGHT_OF_A_TIMEOUT if late else 1
+        budgets.count_result(provider, group, well=sample.health is Health.OK, weight=weight)
+
+    return heard
+
+
+def limits_factory(url: str) -> LimitsFactory:
+    """Those of a `--limits` setting. Raises SettingsError for a URL that cannot be used; connects when first asked."""
+    if url == LOCAL:
+        return local_limits
+    from paywitness.limits.redis_budgets import RedisBudgets  # a tenth of a second, which only a fleet's sidecars pay
+    from paywitness.limits.redis_circuits import RedisCircuits
+    from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+
+    client, prefix = redis_client(url)
+
+    def shared(current_rules: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
+        scripts = RedisScriptRunner(client, clock, chance)
+        budgets = RedisBudgets(scripts, clock, chance, prefix)
+        return Limits(
+            RedisCircuits(scripts, prefix, current_rules, clock, chance, budget_listener(budgets)),
+            budgets,
+            Admission(clock, chance),
+            scripts.close,
+        )
+
+    return shared

@@ -1,0 +1,146 @@
+"""`fallback`: other routes for a payment that provably had no effect, and what must hold between the two files.
+
+A second payment of one purchase is kept out by the guard of its intent. So both files must guard the same intents: one
+`merchant`, the same operation under the same name, the same place of the intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from paywitness.core.contract import FieldKind
+from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route
+from paywitness.policy.reading.document import MapNode
+from paywitness.policy.reading.locations import SourceLocation
+from paywitness.policy.reading.section import Section
+from paywitness.policy.reading.value_readers import name, one_of, whole_number
+from paywitness.policy.schema import FALLBACK
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackEntry:
+    """One fallback of a file, and where it stands there."""
+
+    fallback: Fallback
+    location: SourceLocation
+    path: str
+
+
+def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]:
+    """What the file's `fallback` lists. Whether the other provider fits shows only in a whole directory."""
+    entries: list[FallbackEntry] = []
+    for section in file.children("fallback", FALLBACK):
+        target = section.read("to", name)
+        when = section.read_list("when", one_of(FallbackCause))
+        after = section.read("after", whole_number(1, 10))
+        if target == own_name:
+            section.add_problem("to", f"found '{target}', which is this provider, allowed: another one")
+        elif target is not None and target in {entry.fallback.to for entry in entries}:
+            section.add_problem("to", f"found '{target}' again, allowed: each provider once")
+        elif target is not None:
+            fallback = Fallback(target, frozenset(when), after)
+            entries.append(FallbackEntry(fallback, section.value_location("to"), section.key_path("to")))
+        if FallbackCause.ABSENT in when and not _has_settle(file):
+            section.add_problem(
+                "when", "found 'absent', which needs 'resolve.settle': from when on absence may be believed"
+            )
+    return tuple(entries)
+
+
+def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies: tuple[Policy, ...]) -> None:
+    """What the paying operations must have, so that a fallback is safe for them."""
+    wants_absent = any(FallbackCause.ABSENT in entry.fallback.when for entry in entries)
+    falling = [policy for policy in policies if policy.fallbacks]
+    if policies and wants_absent and not any(policy.contract.supports_inquiry for policy in falling):
+        file.add_problem(
+            "fallback", "found 'absent', which needs an operation with 'ask': nobody could say that it is absent"
+        )
+    operations = {entry.name: entry for entry in file.entries("operations")}
+    for policy in falling:
+        if policy.intent is None:
+            entry = operations[policy.operation]
+            why = "it is required where 'fallback' is given: a guard must keep the second payment out"
+            file.problems.add(entry.location, f"{entry.path}.intent", f"found nothing, {why}")
+
+
+def can_fall_back(policy: Policy) -> bool:
+    """A payment of a purchase can be made elsewhere; what acts on a thing of this provider cannot, for nobody else has
+    it."""
+    acts_on_a_thing = policy.target is not None and policy.target.kind is FieldKind.PATH
+    return policy.kind.pays and not acts_on_a_thing
+
+
+def _has_settle(file: Section) -> bool:
+    resolve = file.node("resolve")
+    return isinstance(resolve, MapNode) and "settle" in resolve.entries
+
+
+# -- between files ----------------------------------------------------------------------------------------------------
+
+
+def fallback_problems(
+    entries: Mapping[str, tuple[FallbackEntry, ...]], providers: Mapping[str, Provider], *, complete: bool
+) -> Iterator[str]:
+    """What is wrong with the fallbacks of these providers. `complete`: there is no other provider."""
+    for source, listed in entries.items():
+        for entry in listed:
+            to = entry.fallback.to
+            target = providers.get(to)
+            if target is None:
+                if complete:
+                    yield f"{entry.location}: {entry.path}: found '{to}', allowed: a provider of this directory"
+                continue
+            if target.observe:
+                wrong = f"found '{to}', which is only observed, allowed: one that is in force"
+                yield f"{entry.location}: {entry.path}: {wrong}"
+            for found in _incompatibilities(providers[source], target):
+                yield f"{entry.location}: {entry.path}: found '{to}', {found}"
+            if _leads_back(source, to, entries):
+                found = f"whose own fallback leads back to '{source}', allowed: a chain that ends"
+                yield f"{entry.location}: {entry.path}: found '{to}', {found}"
+
+
+def _incompatibilities(provider: Provider, target: Provider) -> Iterator[str]:
+    own, theirs = provider.identity["merchant"], target.identity["merchant"]
+    if not own:
+        yield "without 'merchant' in this file, it is required: the purchases of both must be one scope"
+    elif own != theirs:
+        yield f"of the merchant '{theirs}', allowed: one of '{own}': the purchases of both must be one scope"
+    by_name = {policy.operation: policy for policy in target.policies}
+    for policy in provider.policies:
+        if not policy.fallbacks:
+            continue
+        other = by_name.get(policy.operation)
+        if other is None:
+            yield f"which has no operation '{policy.operation}', allowed: a provider that speaks the same API"
+            continue
+        if (other.kind, other.encoding) != (policy.kind, policy.encoding):
+            yield f"whose '{policy.operation}' is another kind or body, allowed: a provider that speaks the same API"
+        if str(other.intent) != str(policy.intent):
+            yield f"whose '{policy.operation}' has another 'intent', allowed: {policy.intent}, as here"
+        for route in policy.routes:
+            if not any(covers(their_route, route) for their_route in other.routes):
+                yield f"whose '{policy.operation}' does not match {route}, allowed: a provider that speaks the same API"
+
+
+def _leads_back(source: str, to: str, entries: Mapping[str, tuple[FallbackEntry, ...]]) -> bool:
+    seen: set[str] = set()
+    waiting = [to]
+    while waiting:
+        current = waiting.pop()
+        if current == source:
+            return True
+        if current not in seen:
+            seen.add(current)
+            waiting += [entry.fallback.to for entry in entries.get(current, ())]
+    return False
+
+
+def covers(general: Route, special: Route) -> bool:
+    """Whether every call that matches the special route matches the general one."""
+    return (
+        general.method == special.method
+        and len(general.segments) == len(special.segments)
+        and all(a.startswith("{") or a == b for a, b in zip(general.segments, special.segments, strict=True))
+    )

@@ -1,0 +1,302 @@
+"""One operation of a file: its block, with what the provider's level says merged in, as a `core.policy.Policy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from paywitness.core.bodies.tree import Encoding
+from paywitness.core.budget import BudgetRules
+from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
+from paywitness.core.contract import FieldKind, FieldRef, OperationKind, ProviderContract
+from paywitness.core.money import Unit
+from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
+from paywitness.core.template import Template
+from paywitness.policy.blocks.fallback import FallbackEntry, can_fall_back
+from paywitness.policy.blocks.idempotency import NO_FIELD, KeyRules, key_field_or_none, read_key_rules
+from paywitness.policy.blocks.inquiries import (
+    PlaceholderSources,
+    check_answer_name,
+    check_settable_header,
+    read_cancel,
+    read_inquiries,
+)
+from paywitness.policy.blocks.limits import read_priorities
+from paywitness.policy.blocks.response_rules import Tables, can_read_a_success
+from paywitness.policy.blocks.timing import read_resolve, read_retry, read_timeouts
+from paywitness.policy.reading.document import MapNode, TextNode, json_value
+from paywitness.policy.reading.expressions import expression, expression_over
+from paywitness.policy.reading.locations import listed
+from paywitness.policy.reading.section import Layers, Section, SectionEntry, invalid_value_message, section_of
+from paywitness.policy.reading.templates import link_template
+from paywitness.policy.reading.value_readers import (
+    InvalidValue,
+    body_path,
+    choice_of,
+    field_ref,
+    name,
+    one_of,
+    parameters_of,
+    route,
+)
+from paywitness.policy.schema import AMOUNT, FITS, IDEMPOTENCY, OPERATION, RESOLVE, TIMEOUTS
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRules:
+    """What the file's level gives to all of its operations."""
+
+    file: Section
+    name: str
+    key_name: str
+    revision: str
+    upstream: str
+    trust: UpstreamTrust
+    encoding: Encoding
+    account: tuple[FieldRef, ...]
+    merchant: str
+    tables: Tables
+    answers: dict[str, tuple[ResponseRule, ...]]
+    classify: tuple[ResponseRule, ...]
+    all_rows_valid: bool  # False where a row could not be read: what the others leave out proves nothing
+    credentials: BackgroundCredentials | None
+    fallbacks: tuple[FallbackEntry, ...]
+    has_evidence_webhook: bool  # there is a webhook whose signatures can be checked
+    has_hint_webhook: bool  # there is one, and its events only hint
+    observe: bool
+    budget: BudgetRules
+    priorities: tuple[PriorityRule, ...]
+
+
+def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
+    """The operation's policy, or None where its block cannot be used; why is among the problems."""
+    problems = shared.file.problems
+    _check_name(entry, shared)
+    section = section_of(entry, OPERATION, problems)
+    if section is None:
+        return None
+    before = problems.count
+    kind = section.read_or("kind", one_of(OperationKind), OperationKind.NONE)
+    routes = section.read_list("match", route, single=True)
+    keys = read_key_rules(_layers(section, shared, "idempotency"), moves_money=kind.moves_money)
+    stamp = _read_stamp(section, shared)
+    known = _placeholder_sources(section, shared, routes, keys, stamp)
+    timeouts = read_timeouts(_layers(section, shared, "timeouts"))
+    inquiries = read_inquiries(section, known)
+    contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
+    retry_default, retry = read_retry(section, shared.file)
+    over_body = expression_over(shared.encoding)
+    has_money = section.has("amount") and section.has("currency")
+    problem = shared.file.node("problem")
+    policy = Policy(
+        provider=shared.name,
+        operation=entry.name,
+        kind=kind,
+        routes=routes,
+        contract=contract,
+        classify=_classify_rules(section, shared, kind, stamp),
+        revision=shared.revision,
+        upstream=shared.upstream,
+        trust=shared.trust,
+        encoding=shared.encoding,
+        where=section.read("where", over_body),
+        account=shared.account,
+        take_from=keys.take_from,
+        key_required=keys.required,
+        names=(shared.key_name, section.read_or("formerly", name, entry.name)),
+        stamp=stamp,
+        ignore=(*shared.file.read_list("ignore", body_path), *section.read_list("ignore", body_path)),
+        never_store=(*shared.file.read_list("never_store", body_path), *section.read_list("never_store", body_path)),
+        amount=_read_amount(section),
+        currency=section.read("currency", expression),
+        intent=section.read("intent", expression),
+        target=section.read("target", field_ref(FieldKind.PATH, FieldKind.BODY, FieldKind.HEADER)),
+        merchant=shared.merchant,
+        after_success=section.read_or("after_success", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
+        during_action=section.read_or("during_action", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
+        timeouts=timeouts,
+        retry=retry,
+        retry_default=retry_default,
+        resolve=read_resolve(_layers(section, shared, "resolve"), contract, timeouts, entry.name),
+        problem=json_value(problem) if problem is not None else None,
+        give_up_headers=_read_headers(section, shared, "give_up_headers"),
+        headers=_read_headers(section, shared, "headers"),
+        inquiries=inquiries,
+        cancel=read_cancel(section, known, shared.tables),
+        as_response=section.read("as_response", expression),
+        dashboard=_read_dashboard(section, shared, known),
+        credentials=shared.credentials,
+        observe=shared.observe,
+        budget=shared.budget,
+        priorities=(*read_priorities(section, over_body, has_money=has_money), *shared.priorities),
+    )
+    if can_fall_back(policy):
+        policy = replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
+    _check_path_fields(section, shared, policy, known.parameters)
+    if problems.count == before:
+        _check_success(section, shared, policy)
+    return policy if problems.count == before else None
+
+
+_BLOCKS = {"idempotency": IDEMPOTENCY, "timeouts": TIMEOUTS, "resolve": RESOLVE}
+
+
+def _layers(section: Section, shared: SharedRules, key: str) -> Layers:
+    return Layers(section.child(key, _BLOCKS[key]), shared.file.child(key, _BLOCKS[key]))
+
+
+def _check_name(entry: SectionEntry, shared: SharedRules) -> None:
+    try:
+        name(entry.name)
+    except InvalidValue as invalid:
+        shared.file.problems.add(entry.location, entry.path, invalid_value_message(entry.name, invalid))
+
+
+def _read_stamp(section: Section, shared: SharedRules) -> FieldRef | None:
+    found = Layers(section, shared.file).read("stamp", key_field_or_none)
+    return None if found is NO_FIELD else found
+
+
+def _read_dashboard(section: Section, shared: SharedRules, known: PlaceholderSources) -> Template | None:
+    """The operation's own link, else the provider's. What it cannot fill in for an operation makes no link there."""
+    own = section.read("dashboard", link_template(known.parameters))
+    return own or shared.file.read("dashboard", link_template(frozenset()))
+
+
+def _placeholder_sources(
+    section: Section, shared: SharedRules, routes: tuple[Route, ...], keys: KeyRules, stamp: FieldRef | None
+) -> PlaceholderSources:
+    parameters = [parameters_of(found) for found in routes]
+    return PlaceholderSources(
+        parameters=frozenset.intersection(*parameters) if parameters else frozenset(),
+        answers=shared.answers,
+        has_amount=section.has("amount"),
+        has_currency=section.has("currency"),
+        has_reference=section.has("reference"),
+        send_as=keys.send_as,
+        stamp=stamp,
+        fits_amount=_has_fit(section, "amount"),
+        amount_at=_text_under(section, "amount", "at"),
+    )
+
+
+def _text_under(section: Section, key: str, name: str) -> str:
+    node = section.node(key)
+    found = node.entries.get(name) if isinstance(node, MapNode) else None
+    return found.text if isinstance(found, TextNode) else ""
+
+
+def _has_fit(section: Section, key: str) -> bool:
+    node = section.node("fits")
+    return isinstance(node, MapNode) and key in node.entries
+
+
+def _contract(section: Section, shared: SharedRules, keys: KeyRules, *, can_be_asked: bool) -> ProviderContract:
+    told_by_no_event = section.read("webhook", choice_of("none")) is not None
+    return ProviderContract(
+        send_as=keys.send_as,
+        window_s=keys.window_s,
+        errors_under_key=keys.errors_under_key,
+        max_length=keys.max_length,
+        min_length=keys.min_length,
+        characters=keys.characters,
+        key_space_is_account=keys.key_space_is_account,
+        supports_inquiry=can_be_asked,
+        webhook_expected=shared.has_evidence_webhook and not told_by_no_event,
+        webhook_hints=shared.has_hint_webhook and not told_by_no_event and can_be_asked,
+        assumed=keys.assumed,
+    )
+
+
+def _classify_rules(
+    section: Section, shared: SharedRules, kind: OperationKind, stamp: FieldRef | None
+) -> ClassifyRules:
+    answer = check_answer_name(section, "answer", shared.answers)
+    return ClassifyRules(
+        rows=shared.classify,
+        answers=shared.answers[answer] if answer is not None else (),
+        reference=section.read("reference", expression),
+        fit=_read_fit(section, stamp),
+        moves_money=kind.moves_money,
+        encoding=shared.encoding,
+    )
+
+
+def _read_amount(section: Section) -> AmountField | None:
+    amount = section.child("amount", AMOUNT)
+    if amount is None:
+        return None
+    at = amount.read("at", expression)
+    unit = amount.read_or("unit", one_of(Unit), Unit.MINOR)
+    absent_is_full = amount.read("absent", choice_of("full")) is not None
+    return AmountField(at, unit, absent_is_full) if at is not None else None
+
+
+def _read_fit(section: Section, stamp: FieldRef | None) -> ResponseMatcher:
+    fits = section.child("fits", FITS)
+    if fits is None:
+        return ResponseMatcher()
+    nothing = "there is nothing to hold the answer against"
+    if fits.has("amount") and not fits.has("unit"):
+        fits.problems.add(
+            fits.location, fits.key_path("unit"), "found nothing beside 'amount', it is required: minor or major"
+        )
+    for key in ("amount", "currency"):
+        lacking = [needed for needed in ("amount", "currency") if not section.has(needed)]
+        if fits.has(key) and lacking:
+            fits.add_problem(key, f"found without '{lacking[0]}' in the operation: {nothing}")
+    if fits.has("stamp") and stamp is None:
+        fits.add_problem("stamp", f"found without 'stamp', which puts it into the request: {nothing}")
+    return ResponseMatcher(
+        amount=fits.read("amount", expression),
+        unit=fits.read_or("unit", one_of(Unit), Unit.MINOR),
+        currency=fits.read("currency", expression),
+        stamp=fits.read("stamp", expression),
+    )
+
+
+def _read_headers(section: Section, shared: SharedRules, key: str) -> tuple[tuple[str, str], ...]:
+    """Headers of the provider's level and the operation's, which wins where both name one."""
+    found: dict[str, tuple[str, str]] = {}
+    for entry, value in (*shared.file.headers(key), *(section.headers(key) if key in OPERATION.keys else ())):
+        check_settable_header(entry, shared.file.problems)
+        found[entry.name.lower()] = (entry.name, value)
+    return tuple(found.values())
+
+
+def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, parameters: frozenset[str]) -> None:
+    """`path:x` must be in every match, else some calls would lack it."""
+    if not policy.routes:
+        return
+    allowed = f"allowed: {listed(sorted(parameters))}" if parameters else "and no parameter is"
+    if policy.target is not None and policy.target.kind is FieldKind.PATH and policy.target.name not in parameters:
+        section.add_problem("target", f"found 'path:{policy.target.name}', which is not in every 'match', {allowed}")
+    sources = Layers(section.child("idempotency", IDEMPOTENCY), shared.file.child("idempotency", IDEMPOTENCY))
+    for found in policy.take_from:
+        if found.kind is FieldKind.PATH and found.name not in parameters:
+            sources.add_problem(
+                "take_from", f"found '{found}', which is not in every 'match' of {policy.operation}, {allowed}"
+            )
+    for found in policy.account:
+        if found.kind is FieldKind.PATH and found.name not in parameters:
+            lack = f"which is not in every 'match' of {policy.operation}"
+            shared.file.add_problem("account", f"found '{found}', {lack}, {allowed}")
+
+
+def _check_success(section: Section, shared: SharedRules, policy: Policy) -> None:
+    """A money-moving operation of which nothing could ever be read as a success: every 2xx would be doubt."""
+    if not shared.all_rows_valid or not policy.kind.moves_money:
+        return
+    if can_read_a_success((*policy.classify.rows, *policy.classify.answers)):
+        return
+    if section.has("answer"):
+        section.add_problem(
+            "answer", "found an object none of whose rows reads a success: every payment would stay in doubt"
+        )
+    else:
+        allowed = f"allowed: {listed(shared.answers)}" if shared.answers else "to be written under 'answers'"
+        section.problems.add(
+            section.location,
+            section.key_path("answer"),
+            f"found nothing, it is required where money moves ({allowed}): else every 2xx would be doubt",
+        )

@@ -1,0 +1,155 @@
+"""Rows and tables: how an answer is read. `classify`, `answers`, and what a cancel or an event shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paywitness.core.classify import ResponseRule
+from paywitness.core.result import DEFAULT_EFFECTS, Effect, ResultClass
+from paywitness.policy.reading.document import ListNode, MapNode
+from paywitness.policy.reading.expressions import expression
+from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
+from paywitness.policy.reading.section import (
+    Section,
+    SectionEntry,
+    entries_of,
+    invalid_value_message,
+    read_text,
+    rows_of,
+)
+from paywitness.policy.reading.value_readers import InvalidValue, boolean, one_of, status_codes, text, union
+from paywitness.policy.schema import ROW
+
+Tables = Mapping[str, Mapping[str, ResultClass]]
+
+_SUCCESSES = frozenset({ResultClass.SUCCEEDED, ResultClass.PENDING})
+_result_class = one_of(ResultClass)
+
+
+def read_tables(file: Section) -> Tables:
+    """`tables: {declines: {issuer_hard_decline: [stolen_card, ...]}}`, turned round: from the code to the reading."""
+    return {entry.name: _read_table(entry, file.problems) for entry in file.entries("tables")}
+
+
+def _read_table(entry: SectionEntry, problems: FileProblems) -> Mapping[str, ResultClass]:
+    table: dict[str, ResultClass] = {}
+    if not isinstance(entry.node, MapNode):
+        problems.add(entry.node.location, entry.path, "found no mapping, allowed: lists of codes by reading")
+        return table
+    for bucket in entries_of(entry.node, entry.path):
+        try:
+            reading = _result_class(bucket.name)
+        except InvalidValue as invalid:
+            problems.add(bucket.location, bucket.path, invalid_value_message(bucket.name, invalid))
+            continue
+        if not isinstance(bucket.node, ListNode):
+            problems.add(bucket.node.location, bucket.path, "found no list, allowed: a list of codes")
+            continue
+        for index, item in enumerate(bucket.node.items):
+            path = f"{bucket.path}[{index}]"
+            code = read_text(item, path, "a code", text, problems)
+            if code is not None and code in table:
+                problems.add(item.location, path, f"found the code {quoted(code)}, which {table[code]} has already")
+            elif code is not None:
+                table[code] = reading
+    return table
+
+
+def read_answers(file: Section, tables: Tables) -> dict[str, tuple[ResponseRule, ...]]:
+    """`answers`: for each object of the provider, the rows that read it."""
+    found = {}
+    for entry in file.entries("answers"):
+        sections = rows_of(entry.node, entry.path, ROW, file.problems)
+        found[entry.name] = tuple(row for row in (read_row(section, tables) for section in sections) if row)
+    return found
+
+
+def read_rows(parent: Section, key: str, tables: Tables) -> tuple[ResponseRule, ...]:
+    return tuple(row for row in (read_row(section, tables) for section in parent.children(key, ROW)) if row)
+
+
+def read_row(section: Section, tables: Tables) -> ResponseRule | None:
+    """One row, or None where it cannot be used; why is among the problems."""
+    problems_before = section.problems.count
+    reading = section.read("as", _result_class)
+    effect = section.read("effect", one_of(Effect))
+    statuses = section.read_list("status", status_codes, single=True)
+    when = section.read("when", expression) or section.read("body", expression)
+    code = section.read("code", expression)
+    row = ResponseRule(
+        name=section.path,
+        result_class=reading,
+        effect=effect,
+        status_codes=union(statuses) if section.has("status") else None,
+        headers=tuple((entry.name.lower(), value) for entry, value in section.headers("header")),
+        when=when,
+        code=code,
+        table=_named_table(section, tables),
+        otherwise=section.read("otherwise", _result_class),
+        stored=section.read_or("stored", boolean, default=True),
+        observe=section.read_or("observe", boolean, default=False),
+    )
+    if section.problems.count == problems_before:
+        _check_row(section, row)
+    return row if section.problems.count == problems_before else None
+
+
+def _named_table(section: Section, tables: Tables) -> Mapping[str, ResultClass] | None:
+    name = section.read("table", text)
+    if name is None:
+        return None
+    if name not in tables:
+        known = f"allowed: {listed(tables)}" if tables else "and there is none under 'tables'"
+        section.add_problem("table", f"found {quoted(name)}, {known}{did_you_mean(name, tables)}")
+        return None
+    return tables[name]
+
+
+def _check_row(section: Section, row: ResponseRule) -> None:
+    """What a row must and must not say at once."""
+    conditions = ("when", "body", "status", "header", "code")
+    if section.has("when") and section.has("body"):
+        section.add_problem("body", "found beside 'when', which means the same, allowed: one of them")
+    if section.has("code") != section.has("table"):
+        lacking, given = ("table", "code") if section.has("code") else ("code", "table")
+        section.add_problem(given, f"found without '{lacking}', allowed: both, to look a code up in a table")
+    elif section.has("as") and section.has("table"):
+        section.add_problem(
+            "as", "found beside 'table', allowed: one of them; 'otherwise' is for codes not in the table"
+        )
+    elif not section.has("as") and not section.has("table"):
+        section.problems.add(section.location, section.path, "found neither 'as' nor 'table', allowed: one of them")
+    if section.has("otherwise") and not section.has("table"):
+        section.add_problem("otherwise", "found without 'table', allowed: only beside one")
+    if not any(section.has(key) for key in conditions):
+        found = f"found no condition, so it would match every answer, allowed: at least one of {listed(conditions)}"
+        section.problems.add(section.location, section.path, found)
+    _check_effect(section, row)
+
+
+def _check_effect(section: Section, row: ResponseRule) -> None:
+    if not row.stored and any(
+        (row.effect or DEFAULT_EFFECTS[reading]) is Effect.DONE for reading in row.result_classes
+    ):
+        section.add_problem(
+            "stored", "found 'false' for what was done, allowed: true, or leave it out; a success is kept"
+        )
+    if row.result_class is ResultClass.SUCCEEDED and row.effect not in {None, Effect.DONE}:
+        section.add_problem("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")
+    by_status_alone = row.when is None and not row.headers and row.code is None
+    server_errors = row.status_codes is not None and all(code >= 500 for code in row.status_codes)
+    if not (by_status_alone and server_errors and row.result_class is not None):
+        return
+    if row.result_class in _SUCCESSES:
+        section.add_problem(
+            "as", f"found '{row.result_class}' for a 5xx by its status alone: a gateway's error would count as paid"
+        )
+    elif (row.effect or DEFAULT_EFFECTS[row.result_class]) is Effect.NONE:
+        section.add_warning(
+            "as", "says that a 5xx had no effect, by its status alone; a gateway's 5xx may follow a payment"
+        )
+
+
+def can_read_a_success(rows: tuple[ResponseRule, ...]) -> bool:
+    """Whether any of the rows in force may say that the operation succeeded (or was accepted)."""
+    return any(_SUCCESSES & row.result_classes for row in rows if not row.observe)

@@ -1,0 +1,277 @@
+"""`paywitness policy check`: files and directories read as they would be at start, and told about in plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paywitness.core.budget import BudgetRules
+from paywitness.core.call import Priority
+from paywitness.core.circuit import CircuitRules, CircuitThresholds
+from paywitness.core.contract import ErrorsUnderKey, ProviderContract
+from paywitness.core.errors import PolicyError
+from paywitness.core.inquiry import Inquiry
+from paywitness.core.policy import Policy, PriorityRule, Provider
+from paywitness.core.retry import RetryRule
+from paywitness.core.webhook_event import WebhookRules
+from paywitness.policy.book import compile_content, cross_file_problems, policy_files, read_policy_file
+from paywitness.policy.compile import CompiledFile
+from paywitness.policy.reading.templates import template_text
+from paywitness.policy.reading.value_readers import duration_text
+
+# --- Policies in words: what a person reads to see what a file means, contract by contract.
+
+_RESEND_TEXTS = {
+    ErrorsUnderKey.REPLAYED: "re-sent after a lost answer, asked about after a 5xx",
+    ErrorsUnderKey.REEXECUTED: "re-sent after a lost answer or a 5xx",
+    ErrorsUnderKey.NOT_STORED: "never re-sent in doubt",
+    ErrorsUnderKey.UNKNOWN: "never re-sent in doubt",
+}
+
+
+SHADOW_MODE_TEXT = "observe: calls pass as they came; what would have been decided is counted"
+
+
+def shadow_rows(provider: Provider) -> tuple[str, ...]:
+    """The names of rows that are only watched, each once."""
+    rows = [row for policy in provider.policies for row in (*policy.classify.rows, *policy.classify.answers)]
+    rows += [row for policy in provider.policies for inquiry in policy.inquiries for row in inquiry.answers]
+    rows += [row for policy in provider.policies if policy.cancel is not None for row in policy.cancel.read]
+    if provider.webhook_rules is not None:
+        rows += [row for answers in provider.webhook_rules.answers.values() for row in answers]
+        rows += provider.webhook_rules.read
+    return tuple(dict.fromkeys(row.name for row in rows if row.observe))
+
+
+def describe_provider(provider: Provider) -> tuple[str, ...]:
+    """The provider in a line, then its operations."""
+    hosts = f" ({', '.join(provider.hosts)})" if provider.hosts else ""
+    lines = [f"{provider.name} -> {provider.upstream}{hosts}, revision {provider.revision}"]
+    if provider.observe:
+        lines.append(f"  mode: {SHADOW_MODE_TEXT}")
+    rows = shadow_rows(provider)
+    if rows:
+        lines.append(f"  rows only observed, and passed over: {', '.join(rows)}")
+    for policy in provider.policies:
+        lines += (f"  {line}" for line in describe_policy(policy))
+    if provider.webhook_rules is not None:
+        lines.append(f"  {_describe_webhook(provider.webhook_rules)}")
+    if provider.policies:
+        lines.append(f"  budget: {describe_budget(provider.policies[0].budget)}")
+    lines.append(f"  circuit: {_describe_circuit(provider.circuit)}")
+    return tuple(lines)
+
+
+def _describe_webhook(rules: WebhookRules) -> str:
+    variables = sorted({name for names in rules.secrets.values() for name in names})
+    found = ", ".join(dict.fromkeys(str(finder) for finder, _ in rules.find))
+    relay = f", told again to {rules.relay}" if rules.relay is not None else ""
+    hint = ", only a hint: the provider is asked then" if rules.hint else ""
+    secrets = ", ".join(variables) or "no variable"
+    return f"webhook: {rules.scheme}, secrets in {secrets}, found by {found}{hint}{relay}"
+
+
+def describe_budget(rules: BudgetRules) -> str:
+    """What retries may cost in a window, scope by scope."""
+    scopes = {
+        "provider": rules.provider,
+        "operation": rules.operation,
+        "account": rules.account,
+        "failure_class": rules.failure_class,
+    }
+    parts = [
+        f"{name} {rule.floor:g} or {_percent(rule.ratio)} to {_percent(rule.ceiling)}" for name, rule in scopes.items()
+    ]
+    window = duration_text(rules.window_s)
+    return f"retries in {window}: {', '.join(parts)} of first attempts; {rules.per_intent} an intent"
+
+
+def _describe_circuit(rules: CircuitRules) -> str:
+    judged = f"{rules.minimum} calls or more in {duration_text(rules.window_s)}"
+    slow = f"slow after {duration_text(rules.slow_after_s)}"
+    return f"{judged}: open at {_shares(rules.open_at)}; degraded at {_shares(rules.degrade_at)}; {slow}"
+
+
+def _shares(shares: CircuitThresholds) -> str:
+    parts = {"bad": shares.bad, "unknown": shares.unknown, "slow": shares.slow, "throttled": shares.throttled}
+    return ", ".join(f"{name} {_percent(share)}" for name, share in parts.items() if share <= 1)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g}%"
+
+
+def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
+    """The rows in their order, and what is left over."""
+    parts: list[str] = []
+    for rule in rules:
+        conditions = [str(rule.when)] if rule.when is not None else []
+        conditions += [f"above {rule.above}"] if rule.above is not None else []
+        conditions += [f"below {rule.below}"] if rule.below is not None else []
+        if not conditions:
+            return ", else ".join([*parts, str(rule.priority)])
+        parts.append(f"{rule.priority} where {' and '.join(conditions)}")
+    return ", else ".join([*parts, str(Priority.HIGH)])
+
+
+def describe_policy(policy: Policy) -> tuple[str, ...]:
+    """An operation: what it is, what the provider promises about it, how it is tried."""
+    routes = ", ".join(str(route) for route in policy.routes)
+    condition = f" where {policy.where}" if policy.where is not None else ""
+    lines = [f"{policy.operation} ({policy.kind}): {routes}{condition}"]
+    if policy.kind.moves_money:
+        lines.append(f"  contract: {describe_contract(policy.contract)}")
+    lines.append(f"  {_describe_attempts(policy)}")
+    if policy.kind.moves_money:
+        lines.append(f"  in doubt: {describe_doubt(policy)}")
+    if policy.priorities:
+        lines.append(f"  priority: {describe_priorities(policy.priorities)}")
+    if policy.fallbacks:
+        lines.append(f"  {_describe_fallbacks(policy)}")
+    return tuple(lines)
+
+
+def describe_doubt(policy: Policy) -> str:
+    """How doubt of the operation is resolved once its caller has left, step by step."""
+    contract, resolve = policy.contract, policy.resolve
+    steps = []
+    if policy.inquiries:
+        steps.append("asked by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
+    if contract.webhook_expected:
+        steps.append("told by a webhook")
+    if contract.webhook_hints:
+        steps.append("asked at once when a webhook hints at it")
+    resends = contract.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
+    if contract.dedupes and resends and resolve.resend_for_s > 0:
+        steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} where that is safe")
+    if policy.inquiries or contract.webhook_expected:
+        steps.append(f"looked at after {', '.join(duration_text(step) for step in resolve.schedule_s)}")
+    if policy.inquiries:
+        steps.append(f"absent only after {duration_text(resolve.settle_s)} of silence and the misses above")
+    if policy.cancel is not None and policy.cancel.when_schedule_ran_out:
+        steps.append("then cancelled")
+    return "; ".join([*steps, "then a person's" if steps else "a person's at once"])
+
+
+def _describe_inquiry(inquiry: Inquiry) -> str:
+    query = "&".join(f"{name}={template_text(value)}" for name, value in inquiry.query)
+    misses = "1 miss" if inquiry.misses == 1 else f"{inquiry.misses} misses"
+    lag = f" over {duration_text(inquiry.lag_s)}" if inquiry.lag_s > 0 else ""
+    return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag})"
+
+
+def _describe_fallbacks(policy: Policy) -> str:
+    parts = []
+    for fallback in policy.fallbacks:
+        after = f" after {fallback.after} tries" if fallback.after is not None else ""
+        parts.append(f"{fallback.to} when {' or '.join(sorted(fallback.when))}{after}")
+    return f"fallback: {', else '.join(parts)}"
+
+
+def describe_contract(contract: ProviderContract) -> str:
+    """What the provider promises, and so what doubt permits."""
+    if contract.send_as is None:
+        key = "takes no key; never re-sent in doubt"
+    elif not contract.dedupes:
+        key = f"key as {contract.send_as}, remembered for nobody knows how long; never re-sent in doubt"
+    else:
+        window = duration_text(contract.window_s or 0.0)
+        key = f"key as {contract.send_as}, remembered {window}{_assumed(contract, 'window')}"
+        errors = f"errors {contract.errors_under_key}{_assumed(contract, 'errors_under_key')}"
+        key += f", {errors}: {_RESEND_TEXTS[contract.errors_under_key]}"
+    asked = "can be asked" if contract.supports_inquiry else "cannot be asked"
+    hints = "; a webhook is only a hint" if contract.webhook_hints else ""
+    return f"{key}; {asked}" + ("; a webhook is expected" if contract.webhook_expected else hints)
+
+
+def _assumed(contract: ProviderContract, fact: str) -> str:
+    return " (assumed)" if fact in contract.assumed else ""
+
+
+def _describe_attempts(policy: Policy) -> str:
+    rules = [f"tries: {_describe_rule(policy.retry_default)}"]
+    rules += [f"{reading} {_describe_rule(rule)}" for reading, rule in policy.retry.items()]
+    timeouts = policy.timeouts
+    waits = f"first byte {duration_text(timeouts.first_byte_s)}, deadline {duration_text(timeouts.deadline_s)}"
+    return f"{'; '.join(rules)}; {waits}"
+
+
+def _describe_rule(rule: RetryRule) -> str:
+    if rule.attempts == 1:
+        return "1"
+    return f"{rule.attempts}, {rule.jitter} {duration_text(rule.base_s)} up to {duration_text(rule.cap_s)}"
+
+
+# --- check
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check found. `ok`: everything may be put in force as it is."""
+
+    ok: bool
+    lines: tuple[str, ...]
+
+
+def check(paths: Iterable[Path]) -> CheckReport:
+    """Check files and directories together. Never raises: whatever is wrong is a line."""
+    files, lines = _files_of(paths)
+    ok = not lines
+    compiled: list[CompiledFile] = []
+    for path in files:
+        try:
+            found = compile_content(read_policy_file(path), str(path))
+        except PolicyError as error:
+            ok = False
+            lines += [f"{path}: {_plural(len(error.problems), 'error')}", *(f"  {line}" for line in error.problems)]
+            continue
+        compiled.append(found)
+        lines += _report_lines(found)
+    between = cross_file_problems(compiled, complete=False)
+    lines += [f"  {line}" for line in between]
+    lines += _unchecked_fallbacks(compiled)
+    return CheckReport(ok and not between, tuple(lines))
+
+
+def _files_of(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """The files to check, each once, and what is wrong with the paths themselves."""
+    files: dict[Path, None] = {}
+    problems: list[str] = []
+    for path in paths:
+        try:
+            found = policy_files(path) if path.is_dir() else [path]
+        except PolicyError as error:
+            problems += error.problems
+            continue
+        except OSError as error:
+            problems.append(f"{path}: cannot be read: {error.strerror or type(error).__name__}")
+            continue
+        if not found:
+            problems.append(f"{path}: found no policy file (*.yaml, *.yml)")
+        files.update(dict.fromkeys(found))
+    if not files and not problems:
+        problems.append("found nothing to check: name a policy file or a directory of them")
+    return list(files), problems
+
+
+def _report_lines(found: CompiledFile) -> list[str]:
+    provider = found.provider
+    lines = [f"{provider.source}: OK", *(f"  {line}" for line in describe_provider(provider))]
+    lines += [f"  warning: {line}" for line in found.warnings]
+    return lines
+
+
+def _unchecked_fallbacks(files: list[CompiledFile]) -> list[str]:
+    """A fallback to a provider that is not among the files checked: an error only when a whole directory is loaded."""
+    names = {found.provider.name for found in files}
+    return [
+        f"  warning: {entry.location}: {entry.path}: '{entry.fallback.to}' is not among the files checked"
+        for found in files
+        for entry in found.fallbacks
+        if entry.fallback.to not in names
+    ]
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,261 @@
+"""A whole file: its top level, its operations, and what only shows when all of it is seen together."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from paywitness.core.addresses import is_private
+from paywitness.core.bodies.tree import Encoding
+from paywitness.core.classify import truthy
+from paywitness.core.contract import FieldKind, FieldRef
+from paywitness.core.inquiry import Inquiry
+from paywitness.core.policy import Policy, Provider, Route, Timeouts, UnmatchedCalls
+from paywitness.policy.blocks.access import read_credentials, read_trust
+from paywitness.policy.blocks.fallback import FallbackEntry, check_fallbacks, covers, read_fallbacks
+from paywitness.policy.blocks.idempotency import key_field_or_none, read_key_rules
+from paywitness.policy.blocks.limits import read_budget, read_circuit, read_priorities
+from paywitness.policy.blocks.operations import SharedRules, read_operation
+from paywitness.policy.blocks.response_rules import read_answers, read_rows, read_tables
+from paywitness.policy.blocks.timing import read_retry, read_timeouts
+from paywitness.policy.blocks.webhook import evidence_scheme, read_webhook, webhook_is_hint
+from paywitness.policy.identity_rules import identity_of
+from paywitness.policy.reading.document import MapNode, canonical_text, json_value
+from paywitness.policy.reading.expressions import expression_over
+from paywitness.policy.reading.locations import FileProblems, SourceLocation
+from paywitness.policy.reading.section import Layers, Section
+from paywitness.policy.reading.templates import template_text
+from paywitness.policy.reading.value_readers import (
+    body_path,
+    choice_of,
+    field_ref,
+    host,
+    listen,
+    name,
+    one_of,
+    provider_name,
+    upstream,
+)
+from paywitness.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
+
+# RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
+_PROBLEM_MEMBERS = frozenset(
+    {"type", "title", "status", "detail", "instance"}
+    | {"outcome", "sent", "operation", "side_effect_may_exist", "advice", "next_check_at"}
+)
+_REVISION_LENGTH = 16  # hexadecimal digits: 64 bits, for a set of files that people write
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFile:
+    """A provider, and what must still be held against the other files."""
+
+    provider: Provider
+    warnings: tuple[str, ...]
+    fallbacks: tuple[FallbackEntry, ...]
+    location: SourceLocation
+
+
+def revision_of(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:_REVISION_LENGTH]
+
+
+def compile_file(document: MapNode, source: str, problems: FileProblems) -> CompiledFile | None:
+    """The provider that the (resolved) document describes, or None with the reasons among the problems."""
+    content = canonical_text(document)
+    file = Section(document, "", FILE, problems)
+    shared = _read_shared(file, revision_of(content))
+    _check_provider_level(file)
+    read = [read_operation(entry, shared) for entry in file.entries("operations")]
+    policies = tuple(policy for policy in read if policy is not None)
+    if not file.entries("operations") and file.has("operations"):
+        file.add_problem("operations", "found no operation, allowed: at least one")
+    _check_names(file, policies)
+    _check_routes(file, policies)
+    _check_inquiries(file, policies)
+    check_fallbacks(file, shared.fallbacks, policies)
+    provider = _provider(file, shared, policies, content, source)
+    if problems.count:
+        return None
+    return CompiledFile(provider, problems.warnings, shared.fallbacks, document.location)
+
+
+def _read_shared(file: Section, revision: str) -> SharedRules:
+    own_name = file.read_or("provider", provider_name, "unnamed")
+    before = file.problems.count
+    tables = read_tables(file)
+    answers = read_answers(file, tables)
+    classify = read_rows(file, "classify", tables)
+    rows_are_whole = file.problems.count == before
+    encoding = file.read_or("body", one_of(Encoding), Encoding.JSON)
+    return SharedRules(
+        file=file,
+        name=own_name,
+        key_name=file.read_or("formerly", name, own_name),
+        revision=revision,
+        upstream=_read_upstream(file),
+        trust=read_trust(file),
+        encoding=encoding,
+        account=_read_account(file),
+        merchant=file.read_or("merchant", name, ""),
+        tables=tables,
+        answers=answers,
+        classify=classify,
+        all_rows_valid=rows_are_whole,
+        credentials=read_credentials(file),
+        fallbacks=read_fallbacks(file, own_name=own_name),
+        has_evidence_webhook=evidence_scheme(file) is not None,
+        has_hint_webhook=webhook_is_hint(file),
+        observe=file.read_or("mode", choice_of("enforce", "observe"), "enforce") == "observe",
+        budget=read_budget(file),
+        priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
+    )
+
+
+def _has_money(file: Section) -> bool:
+    """Whether some operation says where its amount and currency stand."""
+    nodes = (entry.node for entry in file.entries("operations"))
+    return any(isinstance(node, MapNode) and {"amount", "currency"} <= node.entries.keys() for node in nodes)
+
+
+def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], content: str, source: str) -> Provider:
+    problem = file.node("problem")
+    accepted = file.read("identity_change", choice_of("accepted")) is not None
+    if accepted:
+        file.add_warning(
+            "identity_change", "accepts that keys change their meaning; take it out once the file is in force"
+        )
+    stamped = any(policy.stamp is not None for policy in policies)
+    return Provider(
+        name=shared.name,
+        upstream=shared.upstream,
+        hosts=file.read_list("hosts", host) or _own_hosts(shared.upstream),
+        revision=shared.revision,
+        content=content,
+        source=source,
+        policies=policies,
+        unmatched=file.read_or("unmatched", one_of(UnmatchedCalls), UnmatchedCalls.FORWARD),
+        listen=file.read("listen", listen),
+        timeouts=_timeouts(file),
+        problem=json_value(problem) if problem is not None else None,
+        identity=identity_of(shared.key_name, shared.merchant, policies),
+        identity_change_accepted=accepted,
+        webhook_rules=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
+        account=shared.account,
+        key_name=shared.key_name,
+        trust=shared.trust,
+        circuit=read_circuit(file),
+        observe=shared.observe,
+    )
+
+
+def _own_hosts(address: str) -> tuple[str, ...]:
+    """The upstream's own name, which clients use. An address of this machine or network is no provider's name."""
+    hostname = urlsplit(address).hostname or ""
+    return () if is_private(hostname) or ":" in hostname or hostname.replace(".", "").isdigit() else (hostname,)
+
+
+def _timeouts(file: Section) -> Timeouts:
+    return read_timeouts(Layers(file.child("timeouts", TIMEOUTS)))
+
+
+def _read_upstream(file: Section) -> str:
+    found = file.read("upstream", upstream)
+    if found is None:
+        return ""
+    parts = urlsplit(found)
+    if parts.scheme == "http" and not is_private(parts.hostname or ""):
+        file.add_warning("upstream", "is plain http beyond this machine and private networks: others may read along")
+    return found
+
+
+def _read_account(file: Section) -> tuple[FieldRef, ...]:
+    kinds = (FieldKind.CONST, FieldKind.HEADER, FieldKind.BODY, FieldKind.PATH)
+    found = file.read_list("account", field_ref(*kinds))
+    for selector in found:
+        if selector.kind is FieldKind.HEADER and selector.name.lower() in {"authorization", "cookie", "x-api-key"}:
+            file.add_problem(
+                "account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id"
+            )
+    return found or (FieldRef(FieldKind.CONST, "main"),)
+
+
+def _check_problem(file: Section) -> None:
+    for entry in file.entries("problem"):
+        if entry.name in _PROBLEM_MEMBERS:
+            found = "found a member that every answer of ours has already, allowed: other names"
+            file.problems.add(entry.location, entry.path, found)
+
+
+def _check_provider_level(file: Section) -> None:
+    """Read the provider's own blocks by themselves: what every operation overrides must still be readable.
+
+    Done before the operations, so that a problem here is not taken for one of theirs.
+    """
+    idempotency = file.child("idempotency", IDEMPOTENCY)
+    if idempotency is not None and idempotency.has("send_as"):
+        read_key_rules(Layers(idempotency), moves_money=False)
+    read_retry(None, file)
+    _check_problem(file)
+    file.read("stamp", key_field_or_none)
+    for key in ("ignore", "never_store"):
+        file.read_list(key, body_path)
+
+
+def _check_names(file: Section, policies: tuple[Policy, ...]) -> None:
+    """Two operations under one name in keys would be one operation."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    seen: dict[str, str] = {}
+    for policy in policies:
+        other = seen.setdefault(policy.names[1], policy.operation)
+        if other != policy.operation:
+            entry = entries[policy.operation]
+            found = f"goes by the name '{policy.names[1]}' in keys, as '{other}' does, allowed: a name for each"
+            file.problems.add(entry.location, entry.path, f"found an operation that {found}")
+
+
+def _check_routes(file: Section, policies: tuple[Policy, ...]) -> None:
+    """An operation that no call can reach, because an earlier one takes all of its calls."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    for index, later in enumerate(policies):
+        for earlier in policies[:index]:
+            for path in later.routes:
+                if _covers_all_calls(earlier, later, path):
+                    entry = entries[later.operation]
+                    found = f"found {path}, all of whose calls '{earlier.operation}' above takes"
+                    allowed = "allowed: a 'where' above to tell them apart, or this one before it"
+                    file.problems.add(entry.location, f"{entry.path}.match", f"{found}, {allowed}")
+
+
+def _covers_all_calls(earlier: Policy, later: Policy, path: Route) -> bool:
+    if earlier.where is not None and earlier.where != later.where:
+        return False
+    return any(covers(route, path) for route in earlier.routes)
+
+
+def _check_inquiries(file: Section, policies: tuple[Policy, ...]) -> None:
+    """A look-up by POST that is itself one of the file's operations would pay where it should ask."""
+    entries = {entry.name: entry for entry in file.entries("operations")}
+    for policy in policies:
+        for inquiry in policy.inquiries:
+            made = next((other for other in policies if _is_call_of(other, inquiry)), None)
+            if made is not None:
+                entry = entries[policy.operation]
+                found = f"found {inquiry.method} {template_text(inquiry.path)}, a call of '{made.operation}'"
+                allowed = "allowed: what moves and makes nothing"
+                file.problems.add(entry.location, f"{entry.path}.{inquiry.name}.request", f"{found}, {allowed}")
+
+
+def _is_call_of(policy: Policy, inquiry: Inquiry) -> bool:
+    segments = tuple(template_text(inquiry.path).removeprefix("/").split("/"))  # a placeholder stands for some segment
+    if inquiry.method != "POST" or all(route.match("POST", segments) is None for route in policy.routes):
+        return False
+    body: dict[str, Any] = {}
+    for path, value in inquiry.body:
+        place = body
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = template_text(value)
+    return policy.where is None or truthy(policy.where, body)

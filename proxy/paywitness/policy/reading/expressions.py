@@ -1,0 +1,338 @@
+"""JMESPath, compiled to plain callables and bounded, so that core needs no expression library and no rule can hang.
+
+JMESPath has no loops and cannot look outside the tree it is given. What it can do is double a value again and again
+(`[@, @] | [@, @] | ...`) or escape a text again and again (`to_string(to_string(...))`): the bounds below end that, and
+the cost of an evaluation stays proportional to the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import jmespath
+from jmespath import exceptions, functions, lexer
+
+from paywitness.core.bodies.tree import Encoding, Tree
+from paywitness.policy.reading.locations import did_you_mean
+from paywitness.policy.reading.value_readers import InvalidValue, Reader
+
+# --- The part of JMESPath that policies are written in, as closures: fields, comparisons with a text or boolean, "and",
+# "or", "not", indexes, lists and their filters, `starts_with` and `contains`.
+#
+# The library parses and defines the language; its interpreter walks the parsed tree anew for every answer, which costs
+# more than the rest of a classification. Nearly every expression of a policy is made of these few parts; whatever else
+# one holds is left to the library. `tests/policy/test_jmespath_closures.py` holds the two to the same results.
+
+Closure = Callable[[Tree], Tree]
+Node = Mapping[str, Any]
+
+
+def closure_of(node: Node) -> Closure | None:
+    """The parsed expression as a closure, or None where it holds a part that only the library knows."""
+    make = _MAKERS.get(node["type"])
+    return make(node) if make is not None else None
+
+
+def _field(node: Node) -> Closure:
+    name = node["value"]
+    return lambda tree: tree.get(name) if isinstance(tree, dict) else None
+
+
+def _path(node: Node) -> Closure | None:
+    if all(child["type"] == "field" for child in node["children"]):
+        return _fields(tuple(child["value"] for child in node["children"]))
+    steps = tuple(closure_of(child) for child in node["children"])
+    if None in steps:
+        return None
+
+    def path(tree: Tree) -> Tree:
+        for step in steps:
+            tree = step(tree) if step is not None else None
+        return tree
+
+    return path
+
+
+def _fields(names: tuple[str, ...]) -> Closure:
+    def fields(tree: Tree) -> Tree:
+        for name in names:
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return tree
+
+    return fields
+
+
+def _comparison(node: Node) -> Closure | None:
+    """With a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
+    left, right = node["children"]
+    if left["type"] == "literal":
+        left, right = right, left
+    found = closure_of(left)
+    if found is None or right["type"] != "literal" or node["value"] not in {"eq", "ne"}:
+        return None
+    wanted, equal = right["value"], node["value"] == "eq"
+    if isinstance(wanted, bool):
+        return lambda tree: (found(tree) is wanted) is equal
+    if not isinstance(wanted, str):
+        return None
+    if equal and left["type"] == "field":  # most rows of most policies
+        name = left["value"]
+        return lambda tree: isinstance(tree, dict) and tree.get(name) == wanted
+    return lambda tree: (found(tree) == wanted) is equal
+
+
+def _either(node: Node) -> Closure | None:
+    first, second = (closure_of(child) for child in node["children"])
+    if first is None or second is None:
+        return None
+
+    if all(child["type"] == "comparator" for child in node["children"]):  # which give nothing but true and false
+        return lambda tree: first(tree) or second(tree)
+
+    def either(tree: Tree) -> Tree:
+        value = first(tree)
+        return second(tree) if is_false(value) else value
+
+    return either
+
+
+def _both(node: Node) -> Closure | None:
+    first, second = (closure_of(child) for child in node["children"])
+    if first is None or second is None:
+        return None
+
+    def both(tree: Tree) -> Tree:
+        value = first(tree)
+        return value if is_false(value) else second(tree)
+
+    return both
+
+
+def _not(node: Node) -> Closure | None:
+    found = closure_of(node["children"][0])
+    if found is None:
+        return None
+
+    def negated(tree: Tree) -> Tree:
+        value = found(tree)
+        return not (value or (isinstance(value, (int, float)) and not isinstance(value, bool)))  # 0 is true
+
+    return negated
+
+
+def _itself(_: Node) -> Closure:
+    return lambda tree: tree
+
+
+def _literal(node: Node) -> Closure:
+    value = node["value"]
+    return lambda _: value
+
+
+def _index(node: Node) -> Closure:
+    at = node["value"]
+    return lambda tree: tree[at] if isinstance(tree, list) and -len(tree) <= at < len(tree) else None
+
+
+def _selection(node: Node) -> Closure | None:
+    """`[a, b]`"""
+    parts = [part for part in map(closure_of, node["children"]) if part is not None]
+    if len(parts) < len(node["children"]):
+        return None
+    return lambda tree: [part(tree) for part in parts] if tree is not None else None
+
+
+def _flattened(node: Node) -> Closure | None:
+    """`a[]`: lists in the list are opened, once."""
+    base = closure_of(node["children"][0])
+    if base is None:
+        return None
+
+    def flattened(tree: Tree) -> Tree:
+        found = base(tree)
+        if not isinstance(found, list):
+            return None
+        return [inner for one in found for inner in (one if isinstance(one, list) else [one])]
+
+    return flattened
+
+
+def _each(node: Node) -> Closure | None:
+    """`a[].b` and `a[?c].b`: what each element gives, less nothing."""
+    base, then, *conditions = map(closure_of, node["children"])
+    if base is None or then is None or None in conditions:
+        return None
+    condition = conditions[0] if conditions else None
+
+    def each(tree: Tree) -> Tree:
+        found = base(tree)
+        if not isinstance(found, list):
+            return None
+        kept = found if condition is None else [one for one in found if not is_false(condition(one))]
+        return [value for value in map(then, kept) if value is not None]
+
+    return each
+
+
+def _called(node: Node) -> Closure | None:
+    """The library's own function over our arguments: it checks their types."""
+    name = node["value"]
+    arguments = [part for part in map(closure_of, node["children"]) if part is not None]
+    if name not in _FUNCTIONS or len(arguments) < len(node["children"]):
+        return None
+    return lambda tree: _LIBRARY.call_function(name, [argument(tree) for argument in arguments])
+
+
+_FUNCTIONS = frozenset({"starts_with", "contains"})
+_LIBRARY: Any = functions.Functions()
+
+
+def is_false(value: Tree) -> bool:
+    return value is None or value is False or value in ("", [], {})
+
+
+_MAKERS: dict[str, Callable[[Node], Closure | None]] = {
+    "field": _field,
+    "subexpression": _path,
+    "comparator": _comparison,
+    "or_expression": _either,
+    "and_expression": _both,
+    "not_expression": _not,
+    "identity": _itself,
+    "current": _itself,
+    "literal": _literal,
+    "index": _index,
+    "index_expression": _path,
+    "pipe": _path,
+    "multi_select_list": _selection,
+    "flatten": _flattened,
+    "projection": _each,
+    "filter_projection": _each,
+    "function_expression": _called,
+}
+
+
+# --- expressions
+
+_LENGTH_MAX = 1_000
+_NODES_MAX = 200  # an "or" over twenty statuses has 80
+_COPIES_MAX = 16  # how many times a multi-select may repeat what it was given, all of them multiplied
+_CALLS_MAX = 8
+_COMPARATORS = frozenset({"eq", "ne", "lt", "lte", "gt", "gte"})
+
+
+@dataclass(frozen=True, slots=True)
+class JmesPath:
+    """A compiled expression. Equal when its text is equal; may raise, which core reads as "does not match"."""
+
+    text: str
+    _parsed: Any = field(compare=False, repr=False)
+    _evaluate: Callable[[Tree], Tree] = field(compare=False, repr=False)
+
+    def __call__(self, tree: Tree) -> Tree:
+        return self._evaluate(tree)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def expression(text: str) -> JmesPath:
+    """The expression, compiled. Raises Wrong with a message that says what to write instead."""
+    if len(text) > _LENGTH_MAX:
+        raise InvalidValue(message=f"found an expression of {len(text)} characters, allowed: at most {_LENGTH_MAX}")
+    try:
+        tokens: list[Any] = list(lexer.Lexer().tokenize(text))
+        compiled = jmespath.compile(text)
+    except exceptions.EmptyExpressionError:
+        raise InvalidValue("a JMESPath expression") from None
+    except exceptions.LexerError as error:
+        raise _not_an_expression(text, error.lex_position, error.message) from None
+    except exceptions.IncompleteExpressionError:
+        raise _not_an_expression(text, len(text), "it ends too early") from None
+    except exceptions.ParseError as error:
+        raise _not_an_expression(text, error.lex_position, f"unexpected {error.token_value!r}") from None
+    except RecursionError:
+        raise InvalidValue(message="found an expression that is nested too deeply") from None
+    except Exception as error:  # noqa: BLE001  # whatever the library raises for odd text, the file is at fault, not us
+        raise InvalidValue(message=f"this is not a JMESPath expression: {type(error).__name__}") from None
+    _refuse_quoted_values(tokens)
+    _refuse_unbounded_growth(list(_walk(compiled.parsed)))
+    return JmesPath(text, compiled.parsed, closure_of(compiled.parsed) or compiled.search)
+
+
+def form_expression(text: str) -> JmesPath:
+    """An expression over a form body. Its values are all texts: a comparison with a number or boolean never holds."""
+    compiled = expression(text)
+    for node in _walk(compiled._parsed):  # made in this module
+        if node["type"] == "comparator":
+            for child in node["children"]:
+                if child["type"] == "literal" and isinstance(child["value"], (bool, int, float)):
+                    value = str(child["value"]).lower()
+                    raise InvalidValue(
+                        message=f"found a comparison with `{value}`, but form values are texts: write '{value}'"
+                    )
+    return compiled
+
+
+def expression_over(encoding: Encoding) -> Reader[JmesPath]:
+    """The reader of expressions over a request's body."""
+    return form_expression if encoding is Encoding.FORM else expression
+
+
+def _not_an_expression(text: str, position: int, reason: str) -> InvalidValue:
+    hint = " (equality is '==')" if "Unknown token '='" in reason else ""
+    return InvalidValue(message=f"this is not a JMESPath expression, at character {position + 1}: {reason}{hint}")
+
+
+def _refuse_quoted_values(tokens: list[Any]) -> None:
+    """`status == "x"` compares two fields, `status` and one called `x`: never what was meant."""
+    brackets: list[str] = []
+    for index, token in enumerate(tokens):
+        kind = token["type"]
+        if kind in {"lparen", "lbracket", "filter", "lbrace"}:
+            brackets.append(kind)
+        elif kind in {"rparen", "rbracket", "rbrace"} and brackets:
+            brackets.pop()
+        if kind != "quoted_identifier":
+            continue
+        before = tokens[index - 1]["type"] if index else "start"
+        after = tokens[index + 1]["type"]
+        compared_with = tokens[index + 2]["type"] if after in _COMPARATORS else ""
+        is_argument = before == "comma" and bool(brackets) and brackets[-1] == "lparen"
+        is_left_value = after in _COMPARATORS and before != "dot" and compared_with != "literal"
+        if before in _COMPARATORS or is_argument or is_left_value:
+            value = token["value"]
+            raise InvalidValue(
+                message=f'found "{value}" as a value: in JMESPath double quotes name a field; '
+                f"""write '{value}' or `"{value}"` for the text, or @."{value}" for the field""",
+            )
+
+
+def _refuse_unbounded_growth(nodes: list[Any]) -> None:
+    if len(nodes) > _NODES_MAX:
+        raise InvalidValue(message=f"found an expression of {len(nodes)} parts, allowed: at most {_NODES_MAX}")
+    known = functions.Functions.FUNCTION_TABLE
+    calls = [node["value"] for node in nodes if node["type"] == "function_expression"]
+    for call in calls:
+        if call not in known:
+            raise InvalidValue(message=f"found an unknown function {call}(){did_you_mean(call, known)}")
+    if len(calls) > _CALLS_MAX or calls.count("to_string") > 1:
+        raise InvalidValue(
+            message=f"found {len(calls)} function calls, allowed: at most {_CALLS_MAX}, to_string() once"
+        )
+    copies = prod(max(len(node["children"]), 1) for node in nodes if node["type"].startswith("multi_select"))
+    if copies > _COPIES_MAX:
+        raise InvalidValue(
+            message=f"found selections that repeat their input {copies} times, allowed: at most {_COPIES_MAX}"
+        )
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    waiting: list[Any] = [node]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting.extend(child for child in current.get("children", ()) if isinstance(child, dict))

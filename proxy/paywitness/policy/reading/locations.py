@@ -1,0 +1,77 @@
+"""Where something stands in a file, and the list of everything that is wrong there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_QUOTED_LENGTH_MAX = 60  # characters of a found value in a message: enough to recognise it
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceLocation:
+    """A place in a file; line and column count from 1, as editors do."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(slots=True)
+class FileProblems:
+    """Everything found wrong (or doubtful) in the files being read: gathered, not raised one by one.
+
+    The same problem said twice counts once: what a provider says for all its operations is read with each of them.
+    """
+
+    _errors: dict[str, SourceLocation] = field(default_factory=dict)
+    _warnings: dict[str, SourceLocation] = field(default_factory=dict)
+
+    def add(self, location: SourceLocation, path: str, text: str) -> None:
+        self._errors.setdefault(_line(location, path, text), location)
+
+    def warn(self, location: SourceLocation, path: str, text: str) -> None:
+        self._warnings.setdefault(_line(location, path, text), location)
+
+    @property
+    def count(self) -> int:
+        return len(self._errors)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """In the order of the file, each once."""
+        return _in_order(self._errors)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return _in_order(self._warnings)
+
+
+def _line(location: SourceLocation, path: str, text: str) -> str:
+    line = f"{location}: {path}: {text}" if path else f"{location}: {text}"
+    # A key may carry line breaks or terminal escapes; a problem is one plain line whatever the file says.
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in line)
+
+
+def _in_order(found: dict[str, SourceLocation]) -> tuple[str, ...]:
+    return tuple(sorted(found, key=lambda line: found[line]))
+
+
+def quoted(text: str) -> str:
+    """A found value as a message shows it: quoted, on one line, not longer than needed to recognise it."""
+    return repr(text if len(text) <= _QUOTED_LENGTH_MAX else text[:_QUOTED_LENGTH_MAX] + "...")
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where one of the known names is near, else nothing."""
+    by_fold = {name.lower().replace("-", "_"): name for name in known}
+    near = difflib.get_close_matches(found.lower().replace("-", "_"), by_fold, n=1, cutoff=0.7)
+    return f"; did you mean '{by_fold[near[0]]}'?" if near else ""

@@ -1,0 +1,299 @@
+"""The running process: opens what the engine stands on, listens, goes on in the background, and drains at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any
+
+from paywitness.admin.backend import Readiness
+from paywitness.admin.server import AdminServer
+from paywitness.clock import Clock, SteadyWallClock, SystemClock
+from paywitness.core.identity import check_value
+from paywitness.engine.durability.recovery import Recovery
+from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.spool import Spool
+from paywitness.engine.engine import Engine
+from paywitness.engine.failpoints import Failpoints, NoFailpoints
+from paywitness.engine.intents import Intents
+from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.policy_reload import PolicyReload, refuse_changed_identity, reload_event, store_revisions
+from paywitness.engine.webhooks.inbox import WebhookInbox
+from paywitness.journal.base import Journal
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.limits.admission import Admission
+from paywitness.limits.budgets import Budgets
+from paywitness.limits.circuits import Circuits
+from paywitness.limits.factory import limits_factory
+from paywitness.policy.book import PolicyBook, load_directory
+from paywitness.policy.watch import PolicyWatch
+from paywitness.randomness import SystemRandomness
+from paywitness.secrets import admin_token, events_secret, open_vault
+from paywitness.server.connect import InterceptConfig
+from paywitness.server.engine_interface import TracedCallHandler
+from paywitness.server.server import HttpServer, ProviderListeners
+from paywitness.server.webhooks import WebhookServer
+from paywitness.settings import Address, Settings
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry, open_tracing
+from paywitness.telemetry.gauges import LimitsSources
+from paywitness.telemetry.logs import LogWriter, install_logging
+from paywitness.telemetry.metrics import LoopLagMonitor, Metrics
+from paywitness.transparent.ca_files import CurrentLocalCa, LocalCaFiles
+from paywitness.transparent.local_ca import HostCertificates
+from paywitness.upstream.dial import PublicTunnelDialer
+from paywitness.wiring import (
+    EngineSettings,
+    Platform,
+    SidecarParts,
+    assemble,
+    build_spool_replayer,
+    build_webhooks,
+)
+
+_RECORDING_RESERVE_S = 2.0  # of the grace time, for writing down what did not finish
+PrintLine = Callable[[str], None]
+StartupLines = Callable[[Settings, PolicyBook, int], list[str]]  # what to say once it listens
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """Between the two of them calls should come here."""
+
+    stop: asyncio.Event
+    listening: asyncio.Event = field(default_factory=asyncio.Event)  # all listeners are there
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """What the admin server may look at, and the hands it lends to operators."""
+
+    engine: Engine
+    reload: PolicyReload
+    journal: Journal
+    metrics: Metrics
+    telemetry: Telemetry
+    review: CommandExecutor
+    intents: Intents
+    circuits: Circuits
+    budgets: Budgets
+    admission: Admission
+    state: ProcessState
+
+    def readiness(self) -> Readiness:
+        return Readiness(self.state.stop.is_set(), self.reload.problems, starting=not self.state.listening.is_set())
+
+    def book(self) -> PolicyBook | None:
+        return self.engine.book
+
+
+async def serve(
+    settings: Settings,
+    environment: Mapping[str, str],
+    *,
+    print_line: PrintLine,
+    startup_lines: StartupLines,
+    failpoints: Failpoints | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """The whole sidecar, until SIGTERM or SIGINT (or `stop`); then it drains within delay and grace time."""
+    clock, randomness, state = SystemClock(), SystemRandomness(), ProcessState(stop or asyncio.Event())
+    install_logging(sys.stderr, logging.getLevelName(settings.log_level.upper()))
+    book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
+    open_limits = limits_factory(settings.limits)
+    events_key = events_secret(settings, environment)
+    async with AsyncExitStack() as stack:
+        clean_level = logging.INFO if settings.log_calls == "all" else logging.DEBUG
+        telemetry = _telemetry(stack, environment, clock, clean_level)
+        journal, shared = await open_journal(settings, clock)
+        stack.push_async_callback(journal.close)
+        vault = open_vault(settings, environment, randomness)
+        await journal.check_identity(check_value(vault.identity_secret))
+        await refuse_changed_identity(journal, book)
+        await store_revisions(journal, book)
+        spool = Spool(settings.spool_directory, vault, clock)
+        stack.callback(spool.close)
+        platform = Platform(journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry, environment)
+        parts = assemble(platform, EngineSettings.of(settings), book, spool, open_limits)
+        engine = parts.engine
+        stack.push_async_callback(parts.limits.close)
+        stack.push_async_callback(parts.upstream.close)
+        spool_replayer = build_spool_replayer(platform, parts, spool)
+        await spool_replayer.replay_all()  # what is known for certain comes before what must be assumed
+        recovery = Recovery(journal, clock, telemetry, settings.lease_s)
+        recovered = await recovery.at_start(only_holder=not shared)
+        reload = PolicyReload(PolicyWatch(settings.policies, book), engine, journal, clock, telemetry)
+        telemetry.emit(reload_event(book))
+        webhooks = build_webhooks(platform, parts)
+        stack.push_async_callback(webhooks.close)
+        background = Tasks()  # loops that never end by themselves
+        stack.push_async_callback(background.stop)
+        loops: dict[str, Coroutine[Any, Any, None]] = {
+            "leases": parts.leases.keep_renewing(),
+            "limits": parts.limits_sync.keep_syncing(),
+            "recovery": recovery.keep_expiring_leases(),
+            "reload": reload.keep_polling(),
+            "resolver": parts.resolver.keep_resolving(spool_replayer.replay_all),
+            "webhooks": webhooks.keep_applying(),
+            "spool": spool_replayer.keep_replaying(),
+            "pulse": LoopLagMonitor(clock, telemetry.metrics).run(),
+            "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
+        }
+        if parts.rollback is not None:
+            loops["rollback"] = parts.rollback.keep_watching()
+        if settings.events is not None and events_key is not None:
+            sink = Sink(settings.events, events_key)
+            loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, randomness, telemetry).keep_delivering()
+        for name, loop in loops.items():
+            background.start(loop, name)
+        bound, server = await _listen(stack, settings, environment, platform, parts, reload, webhooks, state)
+        ports = ProviderListeners(server, lambda: engine.book, reuse_port=settings.reuse_port)
+        await ports.sync()
+        background.start(ports.keep_syncing(clock), "ports")
+        state.listening.set()
+        _install_signal_handlers(state.stop, reload.poll_now)
+        _tune_garbage_collector()
+        for line in startup_lines(bound, book, recovered):
+            print_line(line)
+        await state.stop.wait()
+        await _shut_down(settings, engine, server, clock, print_line)
+
+
+def _telemetry(
+    stack: AsyncExitStack, environment: Mapping[str, str], clock: Clock, clean_level: int = logging.DEBUG
+) -> Telemetry:
+    release = version("paywitness")
+    tracing = open_tracing(environment, release, clock.now)
+    if tracing is not None:
+        stack.push_async_callback(tracing.close)
+    return Telemetry(Metrics(release, clock.now), LogWriter(logging.getLogger("paywitness"), clean_level), tracing)
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    settings: Settings,
+    environment: Mapping[str, str],
+    platform: Platform,
+    parts: SidecarParts,
+    reload: PolicyReload,
+    webhooks: WebhookInbox,
+    state: ProcessState,
+) -> tuple[Settings, HttpServer]:
+    """The listeners: admin first, so that health can be asked; payments last, when all else is there. And where they
+    are, which only they know where a port was left to the system."""
+    engine, journal, telemetry = parts.engine, platform.journal, platform.telemetry
+    review = CommandExecutor(
+        parts.journal_writer,
+        parts.external_evidence,
+        journal,
+        parts.pinned,
+        lambda: engine.book,
+        platform.clock,
+        telemetry,
+    )
+    limits = parts.limits
+    telemetry.metrics.watch_limits(
+        LimitsSources(
+            limits.circuits.statuses,
+            limits.budgets.remaining,
+            limits.admission.stats,
+            lambda: limits.budgets.fleet,
+        )
+    )
+    view = AdminView(
+        engine,
+        reload,
+        journal,
+        telemetry.metrics,
+        telemetry,
+        review,
+        engine.intents,
+        limits.circuits,
+        limits.budgets,
+        limits.admission,
+        state,
+    )
+    admin = AdminServer(view, admin_token(settings, environment, platform.randomness))
+    stack.push_async_callback(admin.close)
+    admin_port = await admin.start(settings.admin.host, settings.admin.port)
+    webhooks_address = None
+    if settings.webhooks is not None:
+        listener = WebhookServer(webhooks)
+        stack.push_async_callback(listener.close)
+        address = settings.webhooks
+        webhooks_address = Address(*await listener.start(address.host, address.port, reuse_port=settings.reuse_port))
+    server = HttpServer(engine if telemetry.tracing is None else TracedCallHandler(engine, telemetry.tracing))
+    stack.push_async_callback(server.close)
+    telemetry.metrics.watch_server(server.counters)
+    address, intercept_config = settings.listen, _intercept_config(settings, platform.clock, engine)
+    stack.push_async_callback(intercept_config.tasks.stop)
+    listen_address = Address(
+        *await server.start(address.host, address.port, intercept=intercept_config, reuse_port=settings.reuse_port)
+    )
+    return replace(
+        settings, listen=listen_address, admin=Address(settings.admin.host, admin_port), webhooks=webhooks_address
+    ), server
+
+
+def _intercept_config(settings: Settings, clock: Clock, engine: Engine) -> InterceptConfig:
+    """For callers that come by a proxy setting, or redirected: whom they may reach, and as whom we answer them."""
+    host_certificates = HostCertificates(CurrentLocalCa(LocalCaFiles(settings.home)), clock)
+    return InterceptConfig(
+        engine.provider_at, host_certificates.context_for, PublicTunnelDialer(), settings.unlisted, Tasks()
+    )
+
+
+async def _shut_down(
+    settings: Settings, engine: Engine, server: HttpServer, clock: Clock, print_line: PrintLine
+) -> None:
+    """First go on serving while /readyz says no: whoever sends calls here must see it before the listener closes."""
+    if settings.drain_delay_s:
+        print_line(f"Leaving: not ready any more; calls are still taken for {settings.drain_delay_s:g} s.")
+        server.stop_keep_alive()
+        await clock.sleep(settings.drain_delay_s)
+    print_line("Draining: no new calls; those under way finish or are recorded as doubt.")
+    await drain(engine, server, settings.grace_s, clock)
+
+
+async def drain(engine: Engine, server: HttpServer, grace_s: float, clock: Clock) -> None:
+    """Stop accepting, let what is under way finish, and write down the rest as doubt. Within the grace time."""
+    began_mono = clock.mono()
+    engine.gate.draining = True
+    drain_s = max(0.0, grace_s - _RECORDING_RESERVE_S)
+    await server.drain(drain_s)
+    await engine.tasks.close(max(0.0, drain_s - (clock.mono() - began_mono)))
+
+
+async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]:
+    """The journal, and whether others may hold it too."""
+    path = settings.journal_path
+    if path is None:
+        from paywitness.journal.redis.journal import (
+            RedisJournal,  # a tenth of a second, which only a fleet's sidecars pay
+        )
+
+        return await RedisJournal.open(settings.journal), True
+    return await SqliteJournal.open(path, clock=SteadyWallClock(clock)), False
+
+
+def _tune_garbage_collector() -> None:
+    """What is here now stays for good, and calls leave next to no cycles behind: looked at by the collector at every
+    700th value, as is its default, they cost a twentieth of all CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def _install_signal_handlers(stop: asyncio.Event, poll_now: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, poll_now.set)

@@ -1,0 +1,259 @@
+"""A connection to the primary, found by its address or through its sentinels, and what it says of itself.
+
+Nothing here is tried again by itself: a script whose reply was lost may have run, so whoever asked must decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    InvalidResponse,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as NotConnected
+
+from paywitness.core.errors import JournalUnavailable
+from paywitness.redis.url import RedisTarget
+
+# --- What Redis answers on one connection, read by the packet: redis-py reads one answer at a time, and takes longer
+# for it than for all the rest of a call.
+#
+# redis-py makes the connection and greets; from then on this reads. An answer is a value, or the error that Redis gave
+# in its place. An end is raised.
+
+try:
+    import hiredis
+except ImportError:  # the extra `speed` brings it
+    hiredis = None  # type: ignore[assignment]
+
+_READ_BYTES = 64 * 1024
+_INCOMPLETE = object()
+
+
+class RedisResponseReader:
+    """Reads the answers of one connection, in their order."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parser: Any = None
+        if hiredis is not None:
+            parse_error = type(connection._parser).parse_error  # redis-py's: which word is which error
+            self._parser = hiredis.Reader(
+                protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_INCOMPLETE
+            )
+
+    async def read_available(self, limit: int) -> list[Any]:
+        """Those that have come, at least one and at most so many."""
+        if self._parser is None:
+            return [await self._read_with_redis_py()]
+        found = self._parse_available(limit)
+        while not found:
+            stream = self._connection._reader
+            data = await stream.read(_READ_BYTES) if isinstance(stream, asyncio.StreamReader) else b""
+            if not data:
+                raise NotConnected("Connection closed by server.")
+            self._parser.feed(data)
+            found = self._parse_available(limit)
+        return found
+
+    async def read_one(self) -> Any:
+        return (await self.read_available(1))[0]
+
+    def _parse_available(self, limit: int) -> list[Any]:
+        found: list[Any] = []
+        while len(found) < limit and (response := self._parser.gets(False)) is not _INCOMPLETE:
+            found.append(response)
+        return found
+
+    async def _read_with_redis_py(self) -> Any:
+        try:
+            return await self._connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+
+# --- connection
+
+CONNECT_TIMEOUT_S = 1.0
+_SENTINEL_TIMEOUT_S = 0.3  # one that does not answer must leave time to ask the next within the same call
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}  # seconds, seconds, times
+_PROTOCOL = 2  # scripts answer alike under both; this one needs no greeting
+
+Argument = str | bytes
+Command = tuple[Argument | int, ...]
+
+_CLUSTER = "it is a Redis Cluster; the journal needs one primary"
+_FORBIDDEN = (
+    "its user may not do this: it needs +@read +@write +@scripting +@connection +info +time +wait, and all keys that "
+    "begin with the prefix"
+)
+# What an error's first words mean to whoever reads the log at three in the morning.
+_MEANINGS: tuple[tuple[type[RedisError], str], ...] = (
+    (ReadOnlyError, "it is a replica, after a failover perhaps; we connect again"),
+    (BusyLoadingError, "it is loading its data after a start; we connect again"),
+    (MasterDownError, "it is a replica that has lost its primary; we connect again"),
+    (OutOfMemoryError, "its memory is full: raise maxmemory, or shorten the retention"),
+    (NoPermissionError, _FORBIDDEN),
+    *((kind, _CLUSTER) for kind in (AskError, ClusterCrossSlotError, ClusterDownError)),  # MOVED is a kind of ASK
+    (AuthenticationError, "it does not take this user and password"),
+    (AuthorizationError, "it does not take this user and password"),
+)
+_MEANING_OF_CODE = {
+    "MISCONF": "it cannot write to its disk, and so takes no writes",
+    "NOREPLICAS": "too few replicas are connected to it, by its own min-replicas-to-write",
+    "BUSY": "a script of somebody else holds it up",
+}
+NOT_PRIMARY_ERRORS = (ReadOnlyError, MasterDownError)  # another connection may find the primary
+
+
+def _pack_in_python(command: Command) -> bytes:
+    parts = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        value = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+    return b"".join(parts)
+
+
+pack_command: Callable[[Command], bytes]  # a command as it goes over the wire
+try:
+    import hiredis
+except ImportError:  # the extra `speed` brings it
+    pack_command = _pack_in_python
+else:
+    pack_command = hiredis.pack_command  # type: ignore[assignment]  # it takes tuples of any length
+
+
+def unavailable(error: BaseException) -> JournalUnavailable:
+    """The error in words. Whether the write happened is not known."""
+    if isinstance(error, JournalUnavailable):
+        return error
+    if isinstance(error, TimeoutError) and not str(error):
+        return JournalUnavailable("Redis did not answer in time")
+    text = str(error)
+    meaning = next((words for kind, words in _MEANINGS if isinstance(error, kind)), None)
+    if text.startswith("The user executing the script can't"):
+        meaning = _FORBIDDEN
+    if meaning is None and isinstance(error, ResponseError):
+        meaning = _MEANING_OF_CODE.get(text.split(" ", 1)[0])
+    return JournalUnavailable(f"Redis: {meaning} ({text})" if meaning else f"Redis: {text or type(error).__name__}")
+
+
+def new_connection(target: RedisTarget, host: str, port: int) -> Connection:
+    options = _connection_options(target, target.user, target.password)
+    return _connection(target, host=host, port=port, db=target.database, **options)
+
+
+def _sentinel_connection(target: RedisTarget, host: str, port: int) -> Connection:
+    return _connection(
+        target, host=host, port=port, **_connection_options(target, target.sentinel_user, target.sentinel_password)
+    )
+
+
+def _connection_options(target: RedisTarget, user: str, password: str) -> dict[str, Any]:
+    return {
+        "username": user or None,
+        "password": password or None,
+        "socket_timeout": None,  # whoever asks bounds the whole exchange
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": _PROTOCOL,
+        "driver_info": None,
+        "health_check_interval": 0,
+        "socket_keepalive": True,
+        "socket_keepalive_options": _KEEPALIVE,
+    }
+
+
+def _connection(target: RedisTarget, **options: Any) -> Connection:
+    if target.tls:
+        return SSLConnection(ssl_ca_certs=target.ca or None, ssl_check_hostname=True, **options)
+    return Connection(**options)
+
+
+async def connect_primary(target: RedisTarget) -> Connection:
+    """A connection to the primary, or an error of redis-py or JournalUnavailable."""
+    if target.service:
+        host, port = await _find_primary(target)
+    else:
+        host, port = target.hosts[0]
+    connection = new_connection(target, host, port)
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
+
+
+async def _find_primary(target: RedisTarget) -> tuple[str, int]:
+    """Ask the sentinels, one after the other, who the primary is."""
+    found: list[str] = []
+    for host, port in target.hosts:
+        sentinel = _sentinel_connection(target, host, port)
+        try:
+            async with asyncio.timeout(_SENTINEL_TIMEOUT_S):
+                await sentinel.connect()  # type: ignore[no-untyped-call]
+                await sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service)
+                address = await sentinel.read_response(disable_decoding=True)
+        except (RedisError, OSError, TimeoutError) as error:
+            found.append(f"{host}:{port}: {str(error) or 'no answer'}")
+            continue
+        finally:
+            await sentinel.disconnect(nowait=True)
+        if address:
+            return address[0].decode(), int(address[1])
+        found.append(f"{host}:{port}: it knows no {target.service}")
+    raise JournalUnavailable(f"no sentinel names the primary: {'; '.join(found)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationInfo:
+    """What a Redis says of its part in replication."""
+
+    is_primary: bool
+    replicas_online: int  # that have all and say so; not those that are still being filled
+    replication_id: str  # the replication id: another one after a failover, or a start
+    run_id: str = ""  # another one after each start
+    promoted: bool = False  # it took over the history of another primary
+
+
+REPLICATION_INFO_COMMAND: Command = ("INFO", "server", "replication")
+
+
+def parse_replication_info(info: bytes) -> ReplicationInfo:
+    """Read from the answer to ASK_REPLICATION."""
+    found = parse_info(info)
+    replicas = (found.get(f"slave{number}", "") for number in range(int(found.get("connected_slaves", "0"))))
+    ready = sum("state=online" in replica and "offset=0," not in replica for replica in replicas)
+    return ReplicationInfo(
+        found.get("role") == "master",
+        ready,
+        found.get("master_replid", ""),
+        found.get("run_id", ""),
+        bool(found.get("master_replid2", "").strip("0")),
+    )
+
+
+def parse_info(info: bytes) -> dict[str, str]:
+    """Any section of INFO."""
+    pairs: Iterable[list[str]] = (line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    return {name: value for name, value in pairs}  # noqa: C416  # a list of lists is no argument that mypy takes

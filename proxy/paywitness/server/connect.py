@@ -1,0 +1,410 @@
+"""Where a connection stands before it is known how it came in; then it is handed to whoever serves it.
+
+First bytes that begin a plain request go to a Connection as they are. CONNECT is answered here: for a host of a policy
+the caller is shown a certificate of the local authority, and from then on it is a Connection too; another host is
+refused, or joined to the caller by a tunnel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, cast
+
+from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
+
+from paywitness.core.problems import Problem
+from paywitness.server.connection import ServerConnection
+from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.registry import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS, ConnectionRegistry
+from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
+from paywitness.server.request_boundary import has_plain_request_line
+from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress, host_and_port
+from paywitness.settings import Unlisted
+from paywitness.tasks import TaskRefused, Tasks
+
+# --- Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.
+#
+# Nothing is read, counted but by its connections, or kept. A side that takes nothing stops the other one's reading.
+
+_IDLE_S = 600.0  # without a byte either way
+_QUIET_S = 1.0  # after which a tunnel is taken to carry nothing that a drain would cut
+
+
+class _TunnelEnd(asyncio.Protocol):
+    """One end of a tunnel."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self.wire: asyncio.Transport | None = None
+        self.other: _TunnelEnd | None = None
+        self.sent_eof = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.wire = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._tunnel.mark_active()
+        if self.other is not None and self.other.wire is not None:
+            self.other.wire.write(data)
+
+    def eof_received(self) -> bool:
+        self.sent_eof = True
+        other = self.other
+        if other is None or other.sent_eof:
+            self._tunnel.close()
+        elif other.wire is not None and not other.wire.is_closing():
+            other.wire.write_eof()
+        return True  # the other way may still carry
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.wire is not None:
+            self.other.wire.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.wire is not None:
+            self.other.wire.resume_reading()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.wire = None
+        self._tunnel.close()
+
+
+class Tunnel:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._active_mono = loop.time()
+        self.near, self.far = _TunnelEnd(self), _TunnelEnd(self)
+        self.near.other, self.far.other = self.far, self.near
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def mark_active(self) -> None:
+        self._active_mono = self._loop.time()
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._loop.time() - self._active_mono > _QUIET_S
+
+    @property
+    def is_expired(self) -> bool:
+        return self._loop.time() - self._active_mono > _IDLE_S
+
+    def close(self) -> None:
+        """What was written still leaves; a side that has gone takes the other with it."""
+        for end in (self.near, self.far):
+            if end.wire is not None:
+                end.wire.close()
+        if not self.ended.done() and self.near.wire is None and self.far.wire is None:
+            self.ended.set_result(None)
+
+    def abort(self) -> None:
+        for end in (self.near, self.far):
+            if end.wire is not None:
+                end.wire.abort()
+
+
+# --- connect
+
+_CONNECT = b"CONNECT "
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_READ_BYTES = 64 * 1024
+HANDSHAKE_S_MIN = 0.1  # no timeout at all is an error to the loop
+
+
+class TunnelDialer(Protocol):
+    """How tunnels are joined to what no policy names; `paywitness.upstream.dial` in production."""
+
+    async def connect(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None: ...
+
+    def release(self, protocol: asyncio.Protocol) -> None: ...
+
+    def is_own_connection(self, peer: tuple[Any, ...]) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InterceptConfig:
+    """What a doorstep needs to know of the house behind it."""
+
+    provider_at: Callable[[str], str | None]  # whose host this is; None: no policy names it
+    context_for: Callable[
+        [str], ssl.SSLContext | None
+    ]  # what a policy's host is shown; None: there is no authority, or it does not cover the host
+    tunnel_dialer: TunnelDialer  # where tunnels lead
+    unlisted: Unlisted
+    tasks: Tasks
+
+
+class ConnectHandler(asyncio.Protocol):
+    """One connection until it is known what it is; or for as long as it is a tunnel."""
+
+    def __init__(self, registry: ConnectionRegistry, server: web.Server, intercept: InterceptConfig) -> None:
+        self._registry = registry
+        self._server = server
+        self._intercept = intercept
+        self._loop = asyncio.get_running_loop()
+        self._wire: asyncio.Transport | None = None
+        self._buffered = b""
+        self._due_mono = inf
+        self._head_due_mono = inf  # of the first request's head, whatever comes before it
+        self._tunnel: Tunnel | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what the loop tells us
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = cast(asyncio.Transport, transport)
+        if not self._registry.try_register(self):
+            self._registry.counters.refused[TOO_MANY_CONNECTIONS] += 1
+            wire.abort()
+            return
+        self._wire = wire
+        self._due_mono = self._head_due_mono = self._loop.time() + self._registry.limits.head_s
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._unregister()
+
+    def data_received(self, data: bytes) -> None:
+        buffered = self._buffered = self._buffered + data if self._buffered else data
+        if not buffered.startswith(_CONNECT):
+            if not _CONNECT.startswith(buffered):
+                self._hand_to_connection(REVERSE_PROXY)
+            return
+        try:
+            requested = self._read_connect(buffered)
+            if requested is not None:
+                self._connect(*requested)
+        except RequestRejected as rejection:
+            self._reject(rejection)
+
+    # -- what the server asks
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._buffered and self._task is None
+
+    @property
+    def is_served(self) -> bool:
+        return self._wire is None or (self._tunnel is not None and self._tunnel.is_quiet)
+
+    @property
+    def file_descriptor(self) -> int:
+        return cast(int, self._wire.get_extra_info("socket").fileno()) if self._wire is not None else -1
+
+    @property
+    def loop_task(self) -> asyncio.Task[None] | None:
+        return self._task
+
+    def force_close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.abort()
+        elif self._wire is not None:
+            self._wire.abort()
+
+    def check_timeouts(self, now: float) -> None:
+        if self._tunnel is not None:
+            self._registry.changed.set()  # it may have fallen quiet
+            if self._tunnel.is_expired:
+                self._tunnel.abort()
+        elif now >= self._due_mono:
+            self._registry.counters.refused[IDLE] += 1
+            self.abort()
+
+    # -- a plain request
+
+    def _hand_to_connection(self, ingress: Ingress, wire: asyncio.Transport | None = None) -> None:
+        """From here a Connection has it, and what has come so far."""
+        wire = wire or self._wire
+        buffered, self._buffered = self._buffered, b""
+        self._unregister()
+        if wire is None or wire.is_closing():
+            return
+        connection = ServerConnection(self._registry, self._server, ingress, due_mono=self._head_due_mono)
+        wire.set_protocol(connection)
+        connection.connection_made(wire)
+        if buffered:
+            connection.data_received(buffered)
+
+    # -- CONNECT
+
+    def _read_connect(self, head: bytes) -> tuple[str, int] | None:
+        """Whom it asks for; None while the head is not whole. Raises Refused."""
+        limits = self._registry.limits
+        if len(head) > limits.head_bytes_max:
+            raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
+        parser = HttpRequestParser(
+            BaseProtocol(self._loop),
+            self._loop,
+            _READ_BYTES,
+            max_line_size=limits.line_bytes_max,
+            max_field_size=limits.line_bytes_max,
+            max_headers=limits.headers_max,
+            auto_decompress=False,
+        )
+        try:
+            messages, _, early = parser.feed_data(head)
+        except Exception:  # noqa: BLE001 - the parser lets more than its own errors escape; none may be logged
+            raise malformed("The request is not well-formed HTTP/1.1.") from None
+        if not messages:
+            return None
+        if not has_plain_request_line(head):
+            raise malformed("The request line has a space too many.")
+        if early:
+            raise malformed("Bytes came after CONNECT before it was answered.")
+        return _authority(messages[0][0])
+
+    def _connect(self, host: str, port: int) -> None:
+        wire = self._wire
+        assert wire is not None
+        provider = self._intercept.provider_at(host)
+        if provider is None:
+            reject_unlisted(self._intercept, host, port)
+            self._start_task(self._open_tunnel(wire, host, port, greeting=_ESTABLISHED))
+            return
+        if port == HTTP_PORT:  # some clients ask for a tunnel also where nothing is encrypted
+            wire.write(_ESTABLISHED)
+            self._buffered = b""
+            self._hand_to_connection(Ingress(provider, host, port))
+            return
+        if port != HTTPS_PORT:
+            raise RequestRejected(
+                Problem.PROVIDER_NOT_ALLOWED, f"Of {host} ports {HTTPS_PORT} and {HTTP_PORT} are served."
+            )
+        context = tls_context_for_host(self._intercept, host)
+        wire.pause_reading()  # what comes next is for TLS
+        wire.write(_ESTABLISHED)
+        self._buffered = b""
+        self._start_task(self._intercept_tls(wire, context, Ingress(provider, host)))
+
+    # -- TLS, and tunnels
+
+    async def _intercept_tls(self, wire: asyncio.Transport, context: ssl.SSLContext, ingress: Ingress) -> None:
+        """Shake hands as the host, then serve it as any other connection."""
+        early = _HandshakeBuffer()
+        limits = self._registry.limits
+        self._due_mono = inf  # the handshake has its own bound
+        try:
+            secured = await self._loop.start_tls(
+                wire,
+                early,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=max(HANDSHAKE_S_MIN, self._head_due_mono - self._loop.time()),
+                ssl_shutdown_timeout=limits.linger_s,
+            )
+        except (OSError, TimeoutError):  # what TLS raises is an OSError too
+            self._registry.counters.refused[TLS_FAILED] += 1
+            wire.abort()
+            self._unregister()
+            return
+        if secured is None or early.lost:
+            self._unregister()
+            return
+        self._buffered = early.received
+        self._hand_to_connection(ingress, secured)
+
+    async def _open_tunnel(self, wire: asyncio.Transport, host: str, port: int, *, greeting: bytes = b"") -> None:
+        """A tunnel to a host that no policy names."""
+        wire.pause_reading()
+        tunnel = Tunnel(self._loop)
+        failure = await self._intercept.tunnel_dialer.connect(host, port, tunnel.far)
+        if failure is not None:
+            if greeting:
+                self._reject(RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"{host[:80]} was not reached: {failure}."))
+            else:
+                wire.abort()
+            return
+        try:
+            if wire.is_closing():
+                tunnel.abort()
+                return
+            self._tunnel = tunnel
+            self._registry.counters.tunnels += 1
+            wire.set_protocol(tunnel.near)
+            tunnel.near.connection_made(wire)
+            if greeting:
+                wire.write(greeting)
+            wire.resume_reading()
+            await tunnel.ended
+        finally:
+            self._intercept.tunnel_dialer.release(tunnel.far)
+            self._unregister()
+
+    # -- within
+
+    def _start_task(self, coroutine: Awaitable[None]) -> None:
+        try:
+            self._task = self._intercept.tasks.start(coroutine, name="doorstep")  # type: ignore[arg-type]
+        except TaskRefused:
+            self.abort()
+
+    def _reject(self, rejection: RequestRejected) -> None:
+        self._registry.counters.refused[rejection.kind] += 1
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.write(
+                b"".join(reply_bytes(rejection.reply, "", CONNECTION_CLOSE, self._registry.date_line.now()))
+            )
+            self._wire.close()
+
+    def _unregister(self) -> None:
+        if self._wire is not None:
+            self._wire = None
+            self._registry.unregister(self)
+
+
+class _HandshakeBuffer(asyncio.Protocol):
+    """Keeps what comes with the end of a handshake until its Connection is there."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.lost = True
+
+
+def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
+    """Raises Refused where a host that no policy names may not be reached through us."""
+    if port != HTTPS_PORT:
+        raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"Tunnels lead to port {HTTPS_PORT} alone.")
+    if intercept.unlisted is not Unlisted.TUNNEL:
+        detail = f"No policy names {host[:80]!r}. Name it in one, or let such hosts pass with --unlisted tunnel."
+        raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
+
+
+def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContext:
+    """What a caller of this host is shown. Raises Refused where there is nothing that it would believe."""
+    context = intercept.context_for(host)
+    if context is None:
+        raise RequestRejected(
+            Problem.PROVIDER_NOT_ALLOWED, f"No local authority covers {host}. Run paywitness ca init."
+        )
+    return context
+
+
+def _authority(message: RawRequestMessage) -> tuple[str, int]:
+    """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises Refused."""
+    if message.version not in (HttpVersion10, HttpVersion11):
+        raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+    requested = host_and_port(message.path)
+    if requested is None or requested[1] is None:
+        raise malformed("CONNECT asks for host:port.")
+    if message.chunked or message.headers.get("Content-Length", "0") != "0":
+        raise malformed("CONNECT has no body, and one was announced.")
+    hosts = message.headers.getall("Host", [])
+    if not hosts and message.version == HttpVersion10:
+        return requested[0], requested[1]
+    host_header = host_and_port(hosts[0]) if len(hosts) == 1 else None
+    if host_header is None or host_header[0] != requested[0] or host_header[1] not in (None, requested[1]):
+        raise malformed("CONNECT asks for one host, and Host names another.")
+    return requested[0], requested[1]

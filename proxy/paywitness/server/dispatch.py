@@ -1,0 +1,205 @@
+"""One request from its head to its reply: read it, reject it or hand it to the engine, write the reply.
+
+All branches of an inbound request are here. A streamed reply is written while the provider still sends it, at the
+caller's pace. The rule: if the provider's body breaks off, the caller's connection is reset, so that a partial
+reply never looks complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import cast
+
+from aiohttp import StreamReader
+from aiohttp.http import HttpVersion11, RawRequestMessage
+
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply, problem_reply
+from paywitness.server.body import RequestBody
+from paywitness.server.connection import ServerConnection
+from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
+from paywitness.server.errors import CallerDisconnected, RequestRejected
+from paywitness.server.registry import CALLER_LEFT, UPSTREAM_BROKE, ConnectionRegistry
+from paywitness.server.reply_encoding import CHUNKED, LAST_CHUNK, content_length, has_no_body, head_bytes, reply_bytes
+from paywitness.server.request import ROOT_REPLY, ParsedRequest, head_size, read_request
+
+
+async def stream_reply(
+    reply: ServerStreamedReply,
+    method: str,
+    connection: ServerConnection,
+    registry: ConnectionRegistry,
+    *,
+    keep_alive: bool,
+) -> bool:
+    """Write a reply whose body is still coming. Whether the connection can be used afterwards.
+
+    Raises ConnectionError if the caller leaves. The body is closed in any case.
+    """
+    length = content_length(reply.headers)
+    bodiless = has_no_body(method, reply.status_code)
+    chunked = length is None and connection.http11 and not bodiless
+    if length is None and not chunked and not bodiless:
+        keep_alive = False  # HTTP/1.0: only the end of the connection can end it
+    framing = CHUNKED if chunked else b""
+    if length is not None and reply.status_code != 204:
+        framing = b"Content-Length: %d" % length
+    line = connection.connection_line(keep_alive=keep_alive)
+    try:
+        connection.write(head_bytes(reply.status_code, reply.headers, framing, line, registry.date_line.now()))
+        left_bytes = None if bodiless else length
+        while (piece := await _next_piece(reply.body)) is not None:
+            if bodiless or not piece:
+                continue
+            if left_bytes is not None:
+                left_bytes -= len(piece)
+                if left_bytes < 0:
+                    break
+            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await connection.drain_writes()
+        if left_bytes:
+            raise _StreamBroken  # more, or less, than the head had said
+        if chunked:
+            connection.write(LAST_CHUNK)
+        return keep_alive
+    except _StreamBroken:
+        registry.counters.broken[UPSTREAM_BROKE] += 1
+        connection.reset()
+        return False
+    finally:
+        await _close_body(reply.body)
+
+
+class _StreamBroken(Exception):
+    """The body cannot be brought to its end."""
+
+
+async def _next_piece(body: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        return await anext(body, None)
+    except Exception as error:
+        raise _StreamBroken from error  # whatever it was: not to be taken for the caller's leaving
+
+
+async def _close_body(body: AsyncIterator[bytes]) -> None:
+    close = getattr(body, "aclose", None)
+    if close is not None:
+        await close()
+
+
+# --- exchange
+
+_log = logging.getLogger("paywitness.edge")
+
+_JOINED_BYTES_MAX = 64 * 1024  # of a body that is copied behind its head, to leave in one segment with it
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDispatcher:
+    """Serves the requests of all connections."""
+
+    call_handler: CallHandler
+    registry: ConnectionRegistry
+
+    async def serve(self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection) -> bool:
+        """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        self.registry.serving_tasks.add(task)
+        self.registry.counters.requests += 1
+        connection.begin_request(http11=message.version == HttpVersion11)
+        keep_alive = False
+        try:
+            reply, closes = await self._reply_to(message, stream, connection)
+            keep_alive = not closes and connection.may_keep_alive(message, stream)
+            if isinstance(reply, Reply):
+                await self._write(reply, message.method, connection, keep_alive=keep_alive)
+            else:
+                keep_alive = await stream_reply(reply, message.method, connection, self.registry, keep_alive=keep_alive)
+            keep_alive = keep_alive and connection.accepts_more  # much can happen while an answer is taken
+        except (CallerDisconnected, ConnectionError):
+            self.registry.counters.broken[CALLER_LEFT] += 1
+            keep_alive = False
+        finally:
+            self.registry.serving_tasks.discard(task)
+            connection.finish_request(keep_alive=keep_alive)
+        return keep_alive
+
+    async def _reply_to(
+        self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection
+    ) -> tuple[Reply | ServerStreamedReply, bool]:
+        """The answer, and whether the connection must end with it."""
+        try:
+            if connection.head_may_exceed_limit and head_size(message) > self.registry.limits.head_bytes_max:
+                limit = self.registry.limits.head_bytes_max
+                raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431)
+            request = read_request(message, connection.ingress, self.call_handler.provider_at)
+            if request.is_root:
+                return ROOT_REPLY, False
+            if request.is_internal:
+                return await self._internal_page(request), False
+            body = RequestBody(connection, stream, request.head, self.registry.limits)
+            return await self._handle_call(request, body, connection), False
+        except RequestRejected as rejection:
+            self.registry.counters.refused[rejection.kind] += 1
+            return rejection.reply, rejection.closes
+
+    async def _handle_call(
+        self, request: ParsedRequest, body: RequestBody, connection: ServerConnection
+    ) -> Reply | ServerStreamedReply:
+        provider = request.target.prefix
+        if not self.call_handler.knows(provider):
+            detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
+            raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
+        unchanged = request.via_proxy and self.call_handler.in_shadow_mode(provider)
+        if self.call_handler.might_be_operation(provider, request.method, request.target.segments):
+            call = request.call(await body.read_whole(), unchanged=unchanged)
+            try:
+                return await self.call_handler.reply_to(call, connection.is_caller_connected)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
+                _log_failure("answering a call", error)
+                detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
+                return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider)
+        pieces = body.pieces() if body.present else None
+        try:
+            return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, body.length)
+        except RequestRejected as rejection:  # of the body, on its way through
+            rejection.part_sent = True
+            raise
+        except CallerDisconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            _log_failure("forwarding a call", error)
+            detail = "This sidecar failed while it forwarded the call. It was not sent again."
+            return problem_reply(Problem.FORWARD_FAILED, detail, sent=True, provider=provider)
+
+    async def _internal_page(self, request: ParsedRequest) -> Reply:
+        try:
+            return await request.internal_page(self.call_handler)
+        except RequestRejected:
+            raise
+        except Exception as error:  # noqa: BLE001 - an answer all the same
+            _log_failure("describing what is known", error)
+            return problem_reply(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
+
+    async def _write(self, reply: Reply, method: str, connection: ServerConnection, *, keep_alive: bool) -> None:
+        line = connection.connection_line(keep_alive=keep_alive)
+        head, body = reply_bytes(reply, method, line, self.registry.date_line.now())
+        if len(body) <= _JOINED_BYTES_MAX:
+            connection.write(head + body)
+        else:
+            connection.write(head)
+            connection.write(body)
+        if connection.writing_paused:
+            await connection.drain_writes()
+
+
+def _log_failure(activity: str, error: Exception) -> None:
+    """Its class and place. Never its text, which may hold a caller's data."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+    _log.error("%s failed by %s at %s", activity, type(error).__name__, place)

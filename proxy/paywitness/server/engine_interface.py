@@ -1,0 +1,107 @@
+"""What the server needs of the engine: `CallHandler`, and the streamed reply that it may return.
+
+The engine does not import the server. Any object of this shape will do. `TracedCallHandler` wraps one and opens a
+span around each call that may be an operation; it is used only if tracing is configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from paywitness.core.call import Call, Headers
+from paywitness.core.reply import Reply
+from paywitness.telemetry.emitter import Tracing
+
+
+class ServerStreamedReply(Protocol):
+    """A reply whose body is still coming. Its iterator raises where the body is cut off."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers:
+        """End-to-end headers. A `Content-Length` among them is a promise that the edge holds the body to."""
+        ...
+
+    @property
+    def body(self) -> AsyncIterator[bytes]: ...
+
+
+class CallHandler(Protocol):
+    def knows(self, provider: str) -> bool:
+        """Whether a policy names this provider."""
+        ...
+
+    def provider_at(self, host: str) -> str | None:
+        """The provider whose policy names this host."""
+        ...
+
+    def in_shadow_mode(self, provider: str) -> bool:
+        """Whether its calls must pass exactly as they came."""
+        ...
+
+    def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
+        """Whether the route is an operation's, whatever its body may say. Asked before the body is read."""
+        ...
+
+    async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
+        """Carry a call whose whole body is in `call.body`. `still_there` says whether the caller can still be told."""
+        ...
+
+    async def forward(
+        self, call: Call, body: AsyncIterator[bytes] | None, length: int | None
+    ) -> Reply | ServerStreamedReply:
+        """Forward what is no operation, once. `length` is None where the caller did not say it.
+
+        The body's iterator raises where the caller's body ends early; what was raised must come back out of here.
+        """
+        ...
+
+    async def describe(self, operation_id: str) -> Reply:
+        """What a caller may know of an operation."""
+        ...
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow it where given."""
+        ...
+
+
+# --- traced
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCallHandler:
+    """A `Carrier`; all but `answer` passes."""
+
+    call_handler: CallHandler
+    tracing: Tracing
+
+    async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
+        with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
+            return await self.call_handler.reply_to(call, still_there)
+
+    def knows(self, provider: str) -> bool:
+        return self.call_handler.knows(provider)
+
+    def provider_at(self, host: str) -> str | None:
+        return self.call_handler.provider_at(host)
+
+    def in_shadow_mode(self, provider: str) -> bool:
+        return self.call_handler.in_shadow_mode(provider)
+
+    def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
+        return self.call_handler.might_be_operation(provider, method, segments)
+
+    async def forward(
+        self, call: Call, body: AsyncIterator[bytes] | None, length: int | None
+    ) -> Reply | ServerStreamedReply:
+        return await self.call_handler.forward(call, body, length)
+
+    async def describe(self, operation_id: str) -> Reply:
+        return await self.call_handler.describe(operation_id)
+
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+        return await self.call_handler.describe_intent(intent, merchant, provider)

@@ -1,0 +1,55 @@
+"""Refusals: how a request ends by the caller's fault, and what the answer then says about what was sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from paywitness.core.errors import PaywitnessError
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply, problem_reply
+
+_NOTHING_SENT = " Nothing was sent."
+_PART_SENT = " The part of it that had come was passed on; it will not be sent again."
+
+# After these, what follows on the connection cannot be trusted to be a request.
+_CLOSING = frozenset({Problem.MALFORMED, Problem.TOO_LARGE, Problem.TOO_SLOW})
+
+
+class RequestRejected(PaywitnessError):
+    """The request goes no further. Its detail may quote the caller to itself; it is never logged."""
+
+    def __init__(self, kind: Problem, detail: str, status_code: int | None = None) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.detail = detail
+        self.status_code = status_code
+        self.part_sent = False  # true of a body that was lost while it was being passed on
+
+    @property
+    def closes(self) -> bool:
+        return self.kind in _CLOSING
+
+    @property
+    def reply(self) -> Reply:
+        detail = self.detail + (_PART_SENT if self.part_sent else _NOTHING_SENT)
+        reply = problem_reply(self.kind, detail, sent=self.part_sent)
+        if self.status_code is None:
+            return reply
+        members = json.loads(reply.body) | {"status": self.status_code}
+        return replace(reply, status_code=self.status_code, body=json.dumps(members).encode())
+
+
+class BodyIncomplete(RequestRejected, TimeoutError):
+    """The caller's body will not be whole.
+
+    A TimeoutError too, because that is what aiohttp expects of a body it reads only to throw away.
+    """
+
+
+class CallerDisconnected(PaywitnessError):
+    """The caller's connection is lost before its request was whole. There is nobody to answer."""
+
+
+def malformed(detail: str) -> RequestRejected:
+    return RequestRejected(Problem.MALFORMED, detail)

@@ -1,0 +1,101 @@
+"""A reply to bytes: its status, its headers in their order and case, its body; framing and connection are ours.
+
+Nothing is invented for a provider's answer but a Date where it has none, and nothing of it is lost but what belongs to
+one connection. A header that would split the head does not leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+
+from paywitness.clock import Clock
+from paywitness.core.call import Headers
+from paywitness.core.http_headers import FRAMING, HOP_BY_HOP
+from paywitness.core.reply import Reply
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+CONNECTION_CLOSE = b"Connection: close"
+CONNECTION_IMPLICIT = b""
+CONNECTION_KEEP_ALIVE = b"Connection: keep-alive"  # HTTP/1.0 must be told
+CHUNKED = b"Transfer-Encoding: chunked"
+
+_DROPPED = HOP_BY_HOP | FRAMING
+_DROPPED_OR_DATE = _DROPPED | {b"date"}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
+_BODILESS = frozenset({204, 304})
+# Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
+_CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
+_NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(slots=True)
+class DateLine:
+    """The Date header, made anew once a second."""
+
+    clock: Clock
+    _second: int = -1
+    _line: bytes = b""
+
+    def now(self) -> bytes:
+        second = int(self.clock.now())
+        if second != self._second:
+            self._second = second
+            self._line = f"Date: {formatdate(second, usegmt=True)}".encode()
+        return self._line
+
+
+def has_no_body(method: str, status_code: int) -> bool:
+    return method == "HEAD" or status_code in _BODILESS
+
+
+def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: bytes, date_line: bytes) -> bytes:
+    """The head of a final answer. `framing`, `connection` and `date_line` are header lines, or empty.
+
+    Raises ValueError for a status that ends nothing.
+    """
+    if not 200 <= status_code <= 999:
+        raise ValueError("the status of a final answer lies between 200 and 999")
+    lines = [_STATUS_LINES.get(status_code) or b"HTTP/1.1 %d " % status_code]
+    names = [name.lower() for name, _ in headers]
+    if not _DROPPED_OR_DATE.isdisjoint(names):
+        date_line = b"" if b"date" in names else date_line
+        headers = tuple([pair for pair, name in zip(headers, names, strict=True) if name not in _DROPPED])
+    lines += [b": ".join(pair) for pair in headers]
+    lines += [line for line in (framing, connection, date_line) if line]
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
+    ends = len(lines) + 1
+    if head.count(b"\r") != ends or head.count(b"\n") != ends or b"\0" in head:
+        return head_bytes(status_code, valid_headers(headers), framing, connection, date_line)
+    return head
+
+
+def valid_headers(headers: Headers) -> Headers:
+    """The headers less those that are none: control characters in them, or a name that is no name."""
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if name and not name.translate(None, _NAME_BYTES) and len(value.translate(None, _CONTROLS)) == len(value)
+    )
+
+
+def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) -> tuple[bytes, bytes]:
+    """A whole answer: head and body, to be written one after the other."""
+    if has_no_body(method, reply.status_code):
+        length = content_length(reply.headers)
+        framing = b"Content-Length: %d" % length if length is not None and reply.status_code != 204 else b""
+        return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), b""
+    framing = b"Content-Length: %d" % len(reply.body)
+    return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), reply.body
+
+
+def content_length(headers: Headers) -> int | None:
+    """What a reply's own Content-Length says, if it says one thing."""
+    values = {value for name, value in headers if name.lower() == b"content-length"}
+    if len(values) != 1:
+        return None
+    value = values.pop()
+    return int(value) if value.isdigit() and len(value) <= 18 else None  # 18 digits: far beyond any body

@@ -1,0 +1,189 @@
+"""A request's head to a Call, or to a page of our own. Whose it is, the way says by which it came: the path below
+`/{provider}/...`, the port, or the host that it asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
+
+from paywitness.core.call import Call
+from paywitness.core.operation import Outcome
+from paywitness.core.problems import Problem
+from paywitness.core.reply import Reply
+from paywitness.server.control_headers import RequestHead, read_head
+from paywitness.server.engine_interface import CallHandler
+from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.request_target import (
+    HTTP_PORT,
+    HTTPS_PORT,
+    INTERNAL_NAME,
+    Ingress,
+    RequestTarget,
+    host_and_port,
+    is_absolute,
+    read_absolute,
+    read_target,
+)
+
+# What payment interfaces use. The parser knows dozens more, most of them from other protocols.
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+_PSEUDONYM = b"paywitness"
+_VIA = (b"Via", b"1.1 " + _PSEUDONYM)
+
+_ROOT_MEMBERS = {
+    "what": "Paywitness carries payment calls to providers and knows what became of each one.",
+    "use": "Talk to /{provider}/... here as you would to the provider: the path below the prefix goes on as it is.",
+    "ask": "GET /paywitness/operations/{id} tells what became of a payment; its id is in Paywitness-Operation.",
+    "pay elsewhere": "GET /paywitness/intents/{id} tells whether a purchase may be paid again, or at another provider.",
+    "headers": "Paywitness-Key, -Intent, -Account, -Timeout-Ms, -Priority, -Distinct are for us and do not go on.",
+}
+ROOT_REPLY = Reply(
+    200,
+    ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode())),
+    json.dumps(_ROOT_MEMBERS, indent=2).encode() + b"\n",
+    Outcome.NONE,
+)
+
+
+class ParsedRequest(NamedTuple):
+    """What the head of a request asks for."""
+
+    method: str
+    target: RequestTarget
+    head: RequestHead
+    via_proxy: bool = False  # the caller asked for the provider's own host: by a proxy setting, or redirected
+
+    @property
+    def is_root(self) -> bool:
+        return not self.target.prefix
+
+    @property
+    def is_internal(self) -> bool:
+        return self.target.prefix == INTERNAL_NAME
+
+    async def internal_page(self, call_handler: CallHandler) -> Reply:
+        """One of our own pages. Raises Refused for any other, and whatever the carrier raises."""
+        segments = self.target.segments
+        if self.method in ("GET", "HEAD") and len(segments) > 1:
+            if segments[0] == "operations" and len(segments) == 2:
+                return await call_handler.describe(segments[1])
+            if segments[0] == "intents":  # a shop's own order number: a slash in it comes as one more segment
+                return await call_handler.describe_intent("/".join(segments[1:]), *self._intent_filters())
+        detail = "Below /paywitness/ there are GET /paywitness/operations/{id} and GET /paywitness/intents/{id}."
+        raise RequestRejected(Problem.NOT_FOUND, detail)
+
+    def _intent_filters(self) -> tuple[str | None, str | None]:
+        """The merchant and provider that the query names. What is not understood is refused: it would widen it."""
+        try:
+            pairs = parse_qsl(self.target.query, keep_blank_values=True, max_num_fields=2, errors="strict")
+        except ValueError:
+            pairs = [("", "")]
+        given = dict(pairs)
+        if len(given) < len(pairs) or not given.keys() <= {"merchant", "provider"}:
+            raise malformed("An intent may be narrowed by ?merchant= and ?provider=, once each, and by nothing else.")
+        return given.get("merchant"), given.get("provider")
+
+    def call(self, body: bytes, *, unchanged: bool = False) -> Call:
+        """`unchanged`: without the `Via` that a proxy adds (RFC 9110 7.6.3)."""
+        prefix, path, query, segments = self.target
+        headers = self.head.headers if unchanged or not self.via_proxy else (*self.head.headers, _VIA)
+        return Call(prefix, self.method, path, query, segments, headers, body, self.head.options)
+
+
+def read_request(
+    message: RawRequestMessage, ingress: Ingress, provider_at: Callable[[str], str | None]
+) -> ParsedRequest:
+    """Read a head. Raises Refused for what the parser lets pass and we do not."""
+    method = message.method
+    is_http11 = message.version == HttpVersion11
+    if not is_http11 and message.version != HttpVersion10:
+        raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+    if method == "CONNECT":
+        raise malformed("CONNECT must be the first thing that is asked on a connection.")
+    if method not in METHODS:
+        raise malformed(f"{method} is not served; allowed are {', '.join(sorted(METHODS))}.")
+    head = read_head(message.raw_headers, is_http11=is_http11)
+    if is_absolute(message.path):
+        return _parse_absolute(message.path, method, head, ingress, provider_at)
+    host_header = head.host.decode("latin-1")
+    if ingress.host is not None and (
+        _host_of(host_header) != ingress.host or not _is_default_port(host_header, ingress.port)
+    ):
+        raise malformed(f"This connection is to {ingress.host}, and Host names another.")
+    if ingress.redirected:
+        return _parse_proxied(
+            method, read_target(message.path, _provider_of_host(_host_of(host_header), provider_at)), head
+        )
+    target = read_target(message.path, ingress.provider)
+    return ParsedRequest(method, target, head) if ingress.host is None else _parse_proxied(method, target, head)
+
+
+def _parse_absolute(
+    raw: str, method: str, head: RequestHead, ingress: Ingress, provider_at: Callable[[str], str | None]
+) -> ParsedRequest:
+    """An address in full. Host must say the same (RFC 9112 3.2.2 would overrule it; two readings are one too many)."""
+    authority, path = read_absolute(raw)
+    host = _host_of(authority)
+    if not _same_host(authority, head.host) or (ingress.host is not None and host != ingress.host):
+        raise malformed("The address asks for one host, and Host, or the connection, for another.")
+    if not _is_default_port(authority, HTTPS_PORT if raw[:5].lower() == "https" else HTTP_PORT):
+        raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"Only ports {HTTP_PORT} and {HTTPS_PORT} are served.")
+    provider = _provider_of_host(host, provider_at)
+    if ingress.provider not in (None, provider):
+        raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"This port is {ingress.provider}'s alone.")
+    return _parse_proxied(method, read_target(path, provider), head)
+
+
+def _parse_proxied(method: str, target: RequestTarget, head: RequestHead) -> ParsedRequest:
+    """Raises Refused for what has been here before: it would go round for ever."""
+    for name, value in head.headers:
+        if name.lower() == b"via" and any(_received_by(hop) == _PSEUDONYM for hop in value.lower().split(b",")):
+            detail = "Via says that this request came through Paywitness before: an upstream leads back to its sidecar."
+            raise RequestRejected(Problem.PATH_NOT_ALLOWED, detail)
+    return ParsedRequest(method, target, head, via_proxy=True)
+
+
+def _received_by(hop: bytes) -> bytes:
+    """`1.1 name (comment)` to its name."""
+    words = hop.split(maxsplit=2)
+    return words[1] if len(words) > 1 else b""
+
+
+def _provider_of_host(host: str | None, provider_at: Callable[[str], str | None]) -> str:
+    provider = provider_at(host) if host is not None else None
+    if provider is None:
+        detail = f"No policy names the host {(host or '')[:80]!r}, and plain HTTP to other hosts is not passed on."
+        raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
+    return provider
+
+
+def _host_of(authority: str) -> str | None:
+    found = host_and_port(authority)
+    return found[0] if found is not None else None
+
+
+def _is_default_port(authority: str, port: int) -> bool:
+    """Whether the port is the scheme's own, said or not."""
+    found = host_and_port(authority)
+    return found is not None and found[1] in (None, port)
+
+
+def _same_host(authority: str, host: bytes) -> bool:
+    """Whether both name one place. A port may be left out on one side."""
+    requested, host_header = host_and_port(authority), host_and_port(host.decode("latin-1"))
+    return (
+        requested is not None
+        and host_header is not None
+        and requested[0] == host_header[0]
+        and (requested[1] == host_header[1] or not host_header[1])
+    )
+
+
+def head_size(message: RawRequestMessage) -> int:
+    """What a head measured on the wire, less its punctuation."""
+    return len(message.path) + sum(len(name) + len(value) for name, value in message.raw_headers)

@@ -1,0 +1,164 @@
+"""Settings: flags, environment and `paywitness.yaml` joined into one frozen value, read once at start.
+
+A flag wins over the environment, the environment over the file, the file over the default. Secrets come from the
+environment alone; a journal of our own (SQLite) makes and keeps them beside itself, readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from paywitness.core.errors import SettingsError
+
+IDENTITY_SECRET = "PAYWITNESS_IDENTITY_SECRET"
+ENCRYPTION_KEYS = "PAYWITNESS_ENCRYPTION_KEYS"
+ADMIN_TOKEN = "PAYWITNESS_ADMIN_TOKEN"
+EVENTS_SECRET = "PAYWITNESS_EVENTS_SECRET"
+
+SHARED_JOURNAL_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+OFF = "off"
+LOCAL = "local"
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Unlisted(StrEnum):
+    """What becomes of a host that no policy names. It is never intercepted."""
+
+    REFUSE = "refuse"
+    TUNNEL = "tunnel"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    policies: Path
+    listen: Address = Address("127.0.0.1", 8700)
+    admin: Address = Address("127.0.0.1", 8701)
+    journal: str = "sqlite:///.paywitness/journal.db"
+    limits: str = LOCAL
+    home: Path = Path(".paywitness")
+    sandbox: Address | None = None  # the sandbox provider beside the proxy; None: not started
+    log_level: str = "info"
+    log_calls: str = "notable"  # all: what went well at the first try is told at info too
+    lease_s: float = 30.0
+    grace_s: float = 25.0  # below Kubernetes' 30 s
+    drain_delay_s: float = 0.0  # from SIGTERM on not ready but serving, so that balancers see it; before the grace
+    calls_max: int = 1_000
+    reuse_port: bool = False  # other sidecars of this machine may share our listen and webhook ports
+    unlisted: Unlisted = Unlisted.REFUSE  # hosts that no policy names, for callers that use us as a proxy
+    webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
+    events: str | None = None  # where ends, doubts, resolutions and incidents are sent
+    retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
+    tombstones_s: float = 90 * 86400.0  # and its key is known for this long after that
+    resolvers: int = 16  # operations in doubt looked at side by side
+    resolvers_per_provider: int = 8  # one slow provider must not hold up the others' doubts
+    late_response_s: float = 20.0  # a late answer is listened for; 0: not at all
+    spool: Path | None = None  # None: beside the rest of our own files, in `home`
+
+    @property
+    def spool_directory(self) -> Path:
+        """Where evidence waits that the journal did not take."""
+        return self.spool if self.spool is not None else self.home / "spool"
+
+    @property
+    def journal_redacted_url(self) -> str:
+        """The journal's address without what could be a password: its user, and what it asks for."""
+        return redacted_url(self.journal)
+
+    @property
+    def journal_path(self) -> Path | None:
+        """Where the embedded journal stands: sqlite:///relative or sqlite:////absolute. None: a fleet shares it."""
+        parts = urlsplit(self.journal)
+        if parts.scheme in SHARED_JOURNAL_SCHEMES:
+            return None
+        if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
+            raise SettingsError(
+                f"--journal {self.journal_redacted_url!r}: give sqlite:///relative/path.db or sqlite:////absolute/path.db"
+                " for one sidecar, redis://host:6379/0 (rediss://, redis+sentinel://) for a fleet"
+            )
+        return Path(parts.path[1:])
+
+
+def redacted_url(url: str) -> str:
+    """An address as it may be printed. A password may hold any character, so nothing before the last @ is shown."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
+
+
+def read_address(text: str, name: str) -> Address:
+    """`host:port`, `[::1]:port`."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise SettingsError(f"{name} {text!r}: give host:port, for example 127.0.0.1:8700")
+    return Address(host, int(port))
+
+
+def read_listener(text: str, name: str) -> Address | None:
+    """An address, or `off`."""
+    return None if text == OFF else read_address(text, name)
+
+
+def read_duration(text: str, name: str, *, least_s: float, most_s: float) -> float:
+    """`300ms`, `2s`, `5m`, `24h`, `30d`, as in a policy. Where nothing is allowed too: `0` or `off`."""
+    if text in {"0", OFF} and least_s == 0:
+        return 0.0
+    found = _DURATION.match(text)
+    if found is None:
+        raise SettingsError(f"{name} {text!r}: give a duration such as 300ms, 2s, 5m, 24h or 30d")
+    seconds = round(int(found[1]) * _UNITS_S[found[2]], 3)
+    if not least_s <= seconds <= most_s:
+        raise SettingsError(f"{name} {text!r}: give {_seconds_text(least_s)} to {_seconds_text(most_s)}")
+    return seconds
+
+
+def _seconds_text(seconds: float) -> str:
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNITS_S[unit] == 0)
+    return f"{seconds / _UNITS_S[unit]:.0f}{unit}" if seconds else "0"
+
+
+def read_sink(text: str, name: str) -> str:
+    """The address that events are sent to. No user or password in it: it is logged."""
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        if valid and parts.username is None and not parts.fragment and text.isprintable() and " " not in text:
+            return text
+    except ValueError:
+        pass  # brackets or a port that are none: refused as the rest
+    raise SettingsError(f"{name}: give http://host/path or https://host/path, without user, password or fragment")
+
+
+def load_or_create_secret(path: Path, make: Callable[[], str]) -> str:
+    """The secret in the file, or a fresh one written there with mode 0600. Never overwritten."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(FileExistsError):  # it is there: read it
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(make() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    text = path.read_text().strip()
+    if not text:
+        raise SettingsError(f"{path} is empty: restore it, or remove it if the journal beside it is new")
+    return text

@@ -1,0 +1,414 @@
+"""Gauges: unknown outcomes, the retry queue, the limits, and the server's own counters, as collectors of the registry.
+
+A scrape never queries the journal and never reads a live object: it shows a snapshot. Doubt and queue are set when
+the journal was counted; limits and server are refreshed in the loop's thread at each scrape. Before the first
+snapshot there are no samples. After it every known provider and operation has one, so that an end is seen as a zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from paywitness.core.budget import BudgetScope
+from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.money import Money
+from paywitness.core.operation import Operation, State
+from paywitness.telemetry.labels import OTHER, BoundedLabels, KnownNames
+
+
+class DoubtCountLike(Protocol):
+    """What the journal counts for one provider, operation, currency and state: its `DoubtCount`, by its shape."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def currency(self) -> str: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def minor_units(self) -> int: ...
+    @property
+    def oldest_at(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _DoubtSnapshot:
+    """What was last counted, in labels. Immutable: a scrape in another thread sees one count or the next."""
+
+    operations: Mapping[tuple[str, str], int]  # provider, operation
+    money: Mapping[tuple[str, str], float]  # provider, currency; major units
+    reviews: Mapping[tuple[str, str], int]  # provider, reason
+    oldest_at: Mapping[str, float | None]  # provider
+
+
+def reviews_by_reason(operations: Iterable[Operation]) -> dict[tuple[str, str], int]:
+    """How many of these are in review, by provider and the rule that sent them there."""
+    return dict(Counter((each.provider, each.because) for each in operations if each.state is State.REQUIRES_REVIEW))
+
+
+class DoubtGauges:
+    """A collector of the registry."""
+
+    def __init__(self, names: KnownNames, now: Callable[[], float]) -> None:
+        self._names = names
+        self._now = now
+        self._reasons = BoundedLabels()
+        self._snapshot: _DoubtSnapshot | None = None
+        self._counts: tuple[DoubtCountLike, ...] = ()
+
+    @property
+    def counts(self) -> tuple[DoubtCountLike, ...]:
+        """What was last shown; empty before the first time."""
+        return self._counts
+
+    def update(self, counts: Iterable[DoubtCountLike], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
+        """Show what the journal counted. `reviews`: operations in review by provider and reason, as far as known."""
+        self._counts = tuple(counts)
+        for count in self._counts:
+            self._names.learn_pair(count.provider, count.operation)
+        previous = self._snapshot
+        money = dict.fromkeys(previous.money if previous is not None else (), 0.0)
+        operations = dict.fromkeys(self._names.pairs(), 0)
+        oldest_at: dict[str, float | None] = dict.fromkeys(self._names.providers())
+        for count in self._counts:
+            pair = self._names.pair(count.provider, count.operation)
+            operations[pair] = operations.get(pair, 0) + count.count
+            oldest = oldest_at.get(pair[0])
+            oldest_at[pair[0]] = count.oldest_at if oldest is None else min(oldest, count.oldest_at)
+            if count.currency:
+                major = float(Money(count.minor_units, count.currency).major)
+                money[pair[0], count.currency] = money.get((pair[0], count.currency), 0.0) + major
+        self._snapshot = _DoubtSnapshot(operations, money, self._reviews(reviews or {}), oldest_at)
+
+    def _reviews(self, listed: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+        """Reviews by reason; what was counted beyond those that were listed has the reason `other`."""
+        unlisted: dict[str, int] = {}
+        for count in self._counts:
+            if count.state is State.REQUIRES_REVIEW:
+                provider = self._names.provider(count.provider)
+                unlisted[provider] = unlisted.get(provider, 0) + count.count
+        reviews = dict.fromkeys(self._snapshot.reviews if self._snapshot is not None else (), 0)
+        for (name, reason), number in listed.items():
+            key = (self._names.provider(name), self._reasons.label(reason))
+            reviews[key] = reviews.get(key, 0) + number
+            unlisted[key[0]] = unlisted.get(key[0], 0) - number
+        for provider, number in unlisted.items():
+            if number > 0:
+                reviews[provider, OTHER] = reviews.get((provider, OTHER), 0) + number
+        return reviews
+
+    def collect(self) -> Iterator[Metric]:
+        age = GaugeMetricFamily(
+            "payment_operation_unknown_age_seconds",
+            "Age of the oldest operation in doubt, 0 where there is none.",
+            labels=("provider",),
+        )
+        in_doubt = GaugeMetricFamily(
+            "payment_operations_in_doubt",
+            "Operations whose outcome is not known, those in review among them.",
+            labels=("provider", "operation"),
+        )
+        money = GaugeMetricFamily(
+            "payment_money_in_doubt",
+            "Money that may or may not have moved, in major units.",
+            labels=("provider", "currency"),
+        )
+        reviews = GaugeMetricFamily(
+            "payment_review_open",
+            "Operations that only a person or new evidence can end.",
+            labels=("provider", "reason"),
+        )
+        snapshot = self._snapshot
+        if snapshot is not None:
+            now = self._now()
+            for provider, oldest_at in snapshot.oldest_at.items():
+                age.add_metric((provider,), 0.0 if oldest_at is None else max(0.0, now - oldest_at))
+            for labels, number in snapshot.operations.items():
+                in_doubt.add_metric(labels, number)
+            for labels, major in snapshot.money.items():
+                money.add_metric(labels, major)
+            for labels, number in snapshot.reviews.items():
+                reviews.add_metric(labels, number)
+        yield from (age, in_doubt, money, reviews)
+
+
+# --- queue
+
+_OPERATION_LABELS = ("provider", "operation")
+
+
+class QueueRowLike(Protocol):
+    """What waits for one provider and operation, by its shape. `oldest_age_s`: of the one that waits longest."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def oldest_age_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A row to show, where nothing of that shape is at hand."""
+
+    provider: str
+    operation: str
+    count: int
+    oldest_age_s: float
+
+
+def queue_rows(counts: Iterable[DoubtCountLike], pending: Iterable[Operation], now: float) -> tuple[QueueRow, ...]:
+    """What will be looked at again by itself: what is in doubt, as the journal counted it, and what is pending."""
+    in_doubt = [
+        QueueRow(each.provider, each.operation, each.count, max(0.0, now - each.oldest_at))
+        for each in counts
+        if each.state is State.UNKNOWN
+    ]
+    not_final = [QueueRow(each.provider, each.operation, 1, max(0.0, now - each.created_at)) for each in pending]
+    return (*in_doubt, *not_final)
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueSnapshot:
+    depth: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    oldest_at: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+class QueueGauges:
+    """A collector of the registry."""
+
+    def __init__(self, names: KnownNames, now: Callable[[], float]) -> None:
+        self._names = names
+        self._now = now
+        self._snapshot: _QueueSnapshot | None = None
+
+    def update(self, rows: Iterable[QueueRowLike]) -> None:
+        counted = tuple(rows)
+        for row in counted:
+            self._names.learn_pair(row.provider, row.operation)
+        depth = dict.fromkeys(self._names.pairs(), 0)
+        oldest_at: dict[tuple[str, str], float] = {}
+        now = self._now()
+        for row in counted:
+            pair = self._names.pair(row.provider, row.operation)
+            depth[pair] = depth.get(pair, 0) + row.count
+            if row.count:
+                oldest_at[pair] = min(oldest_at.get(pair, now), now - row.oldest_age_s)
+        self._snapshot = _QueueSnapshot(depth, oldest_at)
+
+    def collect(self) -> Iterator[Metric]:
+        depth = GaugeMetricFamily(
+            "payment_retry_queue_depth",
+            "Operations that wait to be tried or looked at again.",
+            labels=_OPERATION_LABELS,
+        )
+        age = GaugeMetricFamily(
+            "payment_retry_queue_oldest_age_seconds",
+            "Age of the oldest operation that waits to be tried or looked at again, 0 where there is none.",
+            labels=_OPERATION_LABELS,
+        )
+        snapshot = self._snapshot
+        if snapshot is not None:
+            now = self._now()
+            for labels, number in snapshot.depth.items():
+                depth.add_metric(labels, number)
+                oldest_at = snapshot.oldest_at.get(labels)
+                age.add_metric(labels, 0.0 if oldest_at is None else max(0.0, now - oldest_at))
+        yield from (depth, age)
+
+
+# --- limits
+
+
+class CircuitStatusLike(Protocol):
+    """Where a circuit stands: the limits' `Standing`, by its shape."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def group(self) -> CallGroup: ...
+    @property
+    def state(self) -> CircuitState: ...
+
+
+class AdmissionStatsLike(Protocol):
+    """How full it is at a provider: the limits' `Crowd`, by its shape."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSources:
+    """Whom to ask. None of them may wait for anything."""
+
+    circuits: Callable[[], Iterable[CircuitStatusLike]]
+    remaining: Callable[[str], Mapping[BudgetScope, float]]  # of a provider's writes
+    admission: Callable[[], Iterable[AdmissionStatsLike]]
+    fleet: Callable[[], bool]  # whether the fleet's store answers
+
+
+@dataclass(frozen=True, slots=True)
+class _LimitsSnapshot:
+    states: Mapping[tuple[str, CallGroup], CircuitState]
+    remaining: Mapping[tuple[str, BudgetScope], float]
+    admission: tuple[AdmissionStatsLike, ...]
+    fleet: bool
+
+
+class LimitsGauges:
+    """A collector of the registry. Shows nothing before it was told whom to ask, and has looked."""
+
+    def __init__(self, names: KnownNames) -> None:
+        self._names = names
+        self._sources: LimitsSources | None = None
+        self._snapshot: _LimitsSnapshot | None = None
+
+    def watch(self, sources: LimitsSources) -> None:
+        self._sources = sources
+
+    def refresh(self) -> None:
+        """See how things stand now. Not in another thread than theirs."""
+        sources = self._sources
+        if sources is None:
+            return
+        known = self._names.providers()
+        # A provider that nobody has called yet has its series too, so that an alert has something to compare with.
+        states = {(provider, group): CircuitState.CLOSED for provider in known for group in CallGroup}
+        states |= {(one.provider, one.group): one.state for one in sources.circuits() if one.provider in known}
+        remaining = {
+            (provider, scope): left for provider in known for scope, left in sources.remaining(provider).items()
+        }
+        admission = tuple(stats for stats in sources.admission() if stats.provider in known)
+        self._snapshot = _LimitsSnapshot(states, remaining, admission, sources.fleet())
+
+    def collect(self) -> Iterator[Metric]:
+        circuits = GaugeMetricFamily(
+            "payment_circuit_state",
+            "Whether a circuit stands in this state: 1 or 0.",
+            labels=("provider", "group", "state"),
+        )
+        remaining = GaugeMetricFamily(
+            "payment_retry_budget_remaining",
+            "What is left for retries of writes, in units of cost, in the tightest of each scope.",
+            labels=("provider", "scope"),
+        )
+        fleet = GaugeMetricFamily(
+            "paywitness_limits_fleet", "Whether limits are the fleet's: 1, or 0 while each sidecar has its own."
+        )
+        snapshot = self._snapshot
+        if snapshot is not None:
+            for (provider, group), stands in snapshot.states.items():
+                for state in CircuitState:
+                    circuits.add_metric((provider, group, state), 1 if state is stands else 0)
+            for labels, left in snapshot.remaining.items():
+                remaining.add_metric(labels, left)
+            fleet.add_metric((), 1 if snapshot.fleet else 0)
+        yield from (
+            circuits,
+            remaining,
+            *_admission_families(snapshot.admission if snapshot is not None else ()),
+            fleet,
+        )
+
+
+def _admission_families(admission: Iterable[AdmissionStatsLike]) -> Iterator[Metric]:
+    labels = ("provider",)
+    limit = GaugeMetricFamily(
+        "paywitness_admission_limit", "How many calls may be in flight at the provider.", labels=labels
+    )
+    in_flight = GaugeMetricFamily(
+        "paywitness_admission_in_flight", "Calls that are in flight at the provider.", labels=labels
+    )
+    waiting = GaugeMetricFamily(
+        "paywitness_admission_waiting", "Calls that wait for a place among those in flight.", labels=labels
+    )
+    for stats in admission:
+        limit.add_metric((stats.provider,), stats.limit)
+        in_flight.add_metric((stats.provider,), stats.in_flight)
+        waiting.add_metric((stats.provider,), stats.waiting)
+    yield from (limit, in_flight, waiting)
+
+
+# --- edge
+
+_REASON_LABELS = ("reason",)
+
+
+class ServerCountersLike(Protocol):
+    """What a server counts: the edge's `EdgeCounters`, by its shape. Reasons are words of our code."""
+
+    @property
+    def connections_open(self) -> int: ...
+    @property
+    def refused(self) -> Mapping[str, int]: ...
+    @property
+    def broken(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerSnapshot:
+    connections: int
+    refused: Mapping[str, int]
+    broken: Mapping[str, int]
+
+
+class ServerGauges:
+    """A collector of the registry. Shows nothing before it was told what to watch, and has looked."""
+
+    def __init__(self) -> None:
+        self._counters: ServerCountersLike | None = None
+        self._snapshot: _ServerSnapshot | None = None
+        self._reasons = BoundedLabels()
+
+    def watch(self, counters: ServerCountersLike) -> None:
+        self._counters = counters
+
+    def refresh(self) -> None:
+        """See how things stand now. Not in another thread than the edge's."""
+        if self._counters is not None:
+            refused, broken = self._bounded(self._counters.refused), self._bounded(self._counters.broken)
+            self._snapshot = _ServerSnapshot(self._counters.connections_open, refused, broken)
+
+    def _bounded(self, counted: Mapping[str, int]) -> dict[str, int]:
+        bounded: dict[str, int] = {}
+        for reason, number in counted.items():
+            label = self._reasons.label(reason)
+            bounded[label] = bounded.get(label, 0) + number
+        return bounded
+
+    def collect(self) -> Iterator[Metric]:
+        connections = GaugeMetricFamily("paywitness_edge_connections", "Connections of callers that are open.")
+        refused = CounterMetricFamily(
+            "paywitness_edge_refusals_total", "Requests and connections turned away at the door.", labels=_REASON_LABELS
+        )
+        broken = CounterMetricFamily(
+            "paywitness_edge_broken_answers_total", "Answers that did not reach their end.", labels=_REASON_LABELS
+        )
+        snapshot = self._snapshot
+        if snapshot is not None:
+            connections.add_metric((), snapshot.connections)
+            for reason, number in snapshot.refused.items():
+                refused.add_metric((reason,), number)
+            for reason, number in snapshot.broken.items():
+                broken.add_metric((reason,), number)
+        yield from (connections, refused, broken)

@@ -1,0 +1,452 @@
+"""Metrics: counters and histograms fed by events, in a registry of their own. `docs/metrics.md` says what each is for.
+
+Nothing here is global. The series of a provider's operation are looked up once and then held, so that an event of
+the clean path costs a few dictionary look-ups. Labels are bounded: see `labels`. Values that are read at scrape time
+are in `gauges`. The monitor of the event loop's lag is at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
+from prometheus_client.metrics_core import Metric
+
+from paywitness.clock import Clock
+from paywitness.core.decide import Action
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import Operation, Outcome
+from paywitness.core.result import ResultClass, ShadowMatch
+from paywitness.telemetry.events import (
+    AttemptFinished,
+    CallAnswered,
+    CallForwarded,
+    CallRefused,
+    CallShadowed,
+    DoubtClosed,
+    DoubtOpened,
+    FellBack,
+    IncidentOpened,
+    InquiryFinished,
+    JournalCalled,
+    JournalRolledBack,
+    OperationEnded,
+    OutboxDelivered,
+    PolicyReloaded,
+    RetryRefused,
+    ScheduleRanOut,
+    WebhookReceived,
+)
+from paywitness.telemetry.gauges import (
+    DoubtCountLike,
+    DoubtGauges,
+    LimitsGauges,
+    LimitsSources,
+    QueueGauges,
+    QueueRowLike,
+    ServerCountersLike,
+    ServerGauges,
+)
+from paywitness.telemetry.labels import JOURNAL_REFUSALS, NONE, REFUSAL_REASONS, BoundedLabels, KnownNames
+from paywitness.telemetry.prometheus import DurationHistogram, HistogramSeries
+
+
+class ShadowCounters:
+    def __init__(self, registry: CollectorRegistry, names: KnownNames) -> None:
+        self._names = names
+        self._rule_labels = BoundedLabels()
+        self._row_labels = BoundedLabels()
+        self._decisions = Counter(
+            "payment_observed_decisions_total",
+            "Calls that passed as they came, by what would have been done.",
+            ("provider", "operation", "class", "action", "rule"),
+            registry=registry,
+        )
+        self._rows = Counter(
+            "payment_observed_rows_total",
+            "Answers that a row which is only watched would have read first.",
+            ("provider", "operation", "row"),
+            registry=registry,
+        )
+
+    def call(self, event: CallShadowed) -> None:
+        read = event.classification
+        labels = self._names.pair(event.provider, event.operation_name)
+        action, rule = self._rule_labels.label(event.action), self._rule_labels.label(event.because)
+        self._decisions.labels(*labels, read.result_class if read is not None else NONE, action, rule).inc()
+        if read is not None and read.shadow_match is not None and event.operation_name is not None:
+            self.row(event.provider, event.operation_name, read.shadow_match)
+
+    def row(self, provider: str, operation: str, observed: ShadowMatch) -> None:
+        self._rows.labels(*self._names.pair(provider, operation), self._row_labels.label(observed.rule)).inc()
+
+
+# --- metrics
+
+# A provider answers in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
+_CALL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+# A commit to a local disk takes about a millisecond; a journal that needs five seconds is down.
+_JOURNAL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+# From a re-send that settles it at once, along the steps of the resolver's schedule, to a week of a person's time.
+_DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0, 259200.0, 604800.0)
+# A timer of an idle loop is a millisecond late; a loop that is late by a second answers nobody meanwhile.
+_LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+_RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+# The customer was charged although somebody had been told otherwise, or twice.
+_LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
+_OPERATION = ("provider", "operation")
+
+
+class MetricRegistry(CollectorRegistry):
+    """A registry without the `_created` samples that the library adds: they double the series and tell us nothing."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+
+class _BackgroundFamilies:
+    """Those about what goes on after the caller has left: asked, told, tried elsewhere, passed on."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
+            return Counter(name, help_text, labels, registry=registry)
+
+        self.late_successes = counter(
+            "payment_duplicate_late_success_total",
+            "Successes that came after a failure was told, or beside another success of the intent.",
+            _OPERATION,
+        )
+        self.inquiries = counter(
+            "payment_status_inquiry_total", "Inquiries, by what came of them.", ("provider", "outcome")
+        )
+        self.exhausted = counter(
+            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", _OPERATION
+        )
+        self.webhooks = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
+        self.fallbacks = counter(
+            "payment_fallback_total",
+            "Operations without effect that were started again at another provider.",
+            ("from_provider", "to_provider", "reason"),
+        )
+        self.outbox = counter(
+            "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
+        )
+        self.outbox_pending = Gauge(
+            "paywitness_outbox_pending", "Changes that wait to be delivered to the sink.", registry=registry
+        )
+
+
+class _MetricFamilies:
+    """Every family, registered."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self.background = _BackgroundFamilies(registry)
+
+        def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
+            return Counter(name, help_text, labels, registry=registry)
+
+        def histogram(
+            name: str, help_text: str, labels: Iterable[str], buckets: tuple[float, ...]
+        ) -> DurationHistogram:
+            return DurationHistogram(name, help_text, labels, buckets, registry)
+
+        self.operations = counter(
+            "payment_operations_total", "Operations that ended, by what became of the money.", (*_OPERATION, "outcome")
+        )
+        self.attempts = counter(
+            "payment_attempts_total", "Attempts at the wire, by how they were read.", (*_OPERATION, "failure_class")
+        )
+        self.calls = histogram(
+            "payment_call_duration_seconds", "From a call's arrival to its answer.", _OPERATION, _CALL_BUCKETS_S
+        )
+        self.upstream = histogram(
+            "payment_upstream_duration_seconds", "How long one attempt took.", _OPERATION, _CALL_BUCKETS_S
+        )
+        self.retries = counter(
+            "payment_operation_retry_total",
+            "Retries that were decided, by what was read and the rule that allowed them.",
+            (*_OPERATION, "failure_class", "decision"),
+        )
+        self.retries_refused = counter(
+            "payment_retry_budget_exhausted_total",
+            "Retries that found no allowance left, by the scope that refused them.",
+            (*_OPERATION, "scope"),
+        )
+        self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", _OPERATION)
+        self.doubt_duration = histogram(
+            "payment_doubt_duration_seconds",
+            "From the first send of an operation in doubt to the end of its doubt.",
+            ("provider",),
+            _DOUBT_BUCKETS_S,
+        )
+        self.resolutions = counter(
+            "payment_resolutions_total",
+            "Doubts that ended, by the evidence that ended them.",
+            ("provider", "evidence", "outcome"),
+        )
+        self.incidents = counter(
+            "payment_incidents_total", "Evidence that contradicts what was final.", ("provider", "kind")
+        )
+        self.refusals = counter(
+            "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
+        )
+        self.unmatched = counter(
+            "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
+        )
+        self.journal = histogram(
+            "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
+        )
+        self.journal_errors = counter("paywitness_journal_errors_total", "Journal calls that failed.", ("call",))
+        self.loop = histogram("paywitness_loop_lag_seconds", "How late the event loop ran.", (), _LOOP_BUCKETS_S)
+        self.policy = Info("paywitness_policy", "The policy book in force.", registry=registry)
+        self.reload = Gauge(
+            "paywitness_policy_last_reload_successful",
+            "Whether the last reading of the policy files gave a book: 1 or 0.",
+            registry=registry,
+        )
+        self.build = Info("paywitness_build", "The version that runs.", registry=registry)
+
+    def begin_at_zero(self, names: KnownNames) -> None:
+        """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
+        for pair in names.pairs():
+            for family in (self.unknown, self.background.exhausted, self.background.late_successes):
+                family.labels(*pair)
+        for provider in names.providers():
+            for kind in IncidentKind:
+                self.incidents.labels(provider, kind)
+        self.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK)
+        for call in ("claim", "record", "look"):
+            self.journal_errors.labels(call)
+
+
+class _OperationSeries:
+    """The series of one provider's operation, held once they are asked for."""
+
+    __slots__ = (
+        *("_attempts", "_ended", "_families", "_labels", "_retries"),
+        *("calls", "exhausted", "late_successes", "unknown", "upstream"),
+    )
+
+    def __init__(self, families: _MetricFamilies, labels: tuple[str, str]) -> None:
+        self._families = families
+        self._labels = labels
+        self._attempts: dict[ResultClass, Counter] = {}
+        self._retries: dict[tuple[ResultClass, str], Counter] = {}
+        self._ended: dict[Outcome, Counter] = {}
+        self.calls = families.calls.labels(*labels)
+        self.upstream = families.upstream.labels(*labels)
+        self.unknown = families.unknown.labels(*labels)
+        self.exhausted = families.background.exhausted.labels(*labels)
+        self.late_successes = families.background.late_successes.labels(*labels)
+
+    def attempts(self, reading: ResultClass) -> Counter:
+        found = self._attempts.get(reading)
+        if found is None:
+            found = self._attempts[reading] = self._families.attempts.labels(*self._labels, reading)
+        return found
+
+    def ended(self, outcome: Outcome) -> Counter:
+        found = self._ended.get(outcome)
+        if found is None:
+            found = self._ended[outcome] = self._families.operations.labels(*self._labels, outcome)
+        return found
+
+    def retries(self, reading: ResultClass, rule: str) -> Counter:
+        found = self._retries.get((reading, rule))
+        if found is None:
+            found = self._families.retries.labels(*self._labels, reading, rule)
+            self._retries[reading, rule] = found
+        return found
+
+
+class Metrics:
+    """What is counted and measured. `now` is wall time, for the age of the oldest doubt."""
+
+    def __init__(self, version: str, now: Callable[[], float]) -> None:
+        self.registry = MetricRegistry()
+        self._names = KnownNames()
+        self._families = _MetricFamilies(self.registry)
+        self._families.build.info({"version": version})
+        self._doubt = DoubtGauges(self._names, now)
+        self.registry.register(self._doubt)
+        self._queue = QueueGauges(self._names, now)
+        self.registry.register(self._queue)
+        self._limits = LimitsGauges(self._names)
+        self.registry.register(self._limits)
+        self._server = ServerGauges()
+        self.registry.register(self._server)
+        self._shadow = ShadowCounters(self.registry, self._names)
+        self._loop = self._families.loop.labels()
+        ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
+        self._series: dict[tuple[str, str], _OperationSeries] = {}
+        self._journal: dict[str, HistogramSeries] = {}
+        self._rules = BoundedLabels()
+        self._reasons = BoundedLabels(only=REFUSAL_REASONS)
+        self._incident_kinds = BoundedLabels()
+        self._journal_calls = BoundedLabels()
+        self._inquiry_results = BoundedLabels()
+        self._webhook_results = BoundedLabels()
+        self._fallback_reasons = BoundedLabels()
+
+    def learn(self, names: Mapping[str, Iterable[str]]) -> None:
+        """Let a book's names become labels: provider -> operations."""
+        self._names.learn(names)
+
+    def set_doubt(self, counts: Iterable[DoubtCountLike], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
+        """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
+        self._doubt.update(counts, reviews)
+
+    def set_queue(self, rows: Iterable[QueueRowLike]) -> None:
+        """Show what is scheduled to be tried or looked at again, as it was counted just now."""
+        self._queue.update(rows)
+
+    def watch_limits(self, source: LimitsSources) -> None:
+        """Show how circuits, budgets and admission stand, whenever somebody looks."""
+        self._limits.watch(source)
+
+    def watch_server(self, source: ServerCountersLike) -> None:
+        """Show what the edge counts by itself, whenever somebody looks."""
+        self._server.watch(source)
+
+    def refresh_gauges(self) -> None:
+        """Ask what is asked at every scrape. In the loop's thread; the scrape itself may be written in another."""
+        self._limits.refresh()
+        self._server.refresh()
+
+    @property
+    def doubt_counts(self) -> tuple[DoubtCountLike, ...]:
+        """What was last shown of doubt."""
+        return self._doubt.counts
+
+    def attempt_finished(self, event: AttemptFinished) -> None:
+        attempt, decision = event.attempt, event.decision
+        reading = attempt.classification.result_class
+        series = self._series_of_operation(event.operation)
+        series.attempts(reading).inc()
+        measured_s = event.upstream_duration_s
+        series.upstream.observe(attempt.duration_s if measured_s is None else measured_s)
+        if attempt.classification.shadow_match is not None:
+            self._shadow.row(event.operation.provider, event.operation.operation, attempt.classification.shadow_match)
+        if decision.action in _RETRIES:
+            series.retries(reading, self._rules.label(decision.because)).inc()
+
+    def call_answered(self, event: CallAnswered) -> None:
+        names = (event.provider or "", event.operation_name or "")
+        series = self._series.get(names) or self._series_of_call(event.provider, event.operation_name)
+        series.calls.observe(event.duration_s, event.trace_id)
+        if event.problem in JOURNAL_REFUSALS:
+            self._families.refusals.labels(self._names.provider(event.provider), event.problem).inc()
+
+    def call_refused(self, event: CallRefused) -> None:
+        provider = self._names.provider(event.provider)
+        self._families.refusals.labels(provider, self._reasons.label(event.reason)).inc()
+
+    def call_forwarded(self, event: CallForwarded) -> None:
+        self._families.unmatched.labels(self._names.provider(event.provider)).inc()
+
+    def call_shadowed(self, event: CallShadowed) -> None:
+        self._shadow.call(event)
+
+    def operation_ended(self, event: OperationEnded) -> None:
+        self._series_of_operation(event.operation).ended(event.operation.outcome).inc()
+
+    def doubt_opened(self, event: DoubtOpened) -> None:
+        self._series_of_operation(event.operation).unknown.inc()
+
+    def doubt_closed(self, event: DoubtClosed) -> None:
+        provider = self._names.provider(event.operation.provider)
+        self._families.doubt_duration.labels(provider).observe(event.age_s)
+        self._families.resolutions.labels(provider, event.evidence_kind, event.operation.outcome).inc()
+
+    def incident_opened(self, event: IncidentOpened) -> None:
+        provider = self._names.provider(event.operation.provider)
+        self._families.incidents.labels(provider, self._incident_kinds.label(event.kind)).inc()
+        if event.kind in _LATE_SUCCESSES:
+            self._series_of_operation(event.operation).late_successes.inc()
+
+    def inquiry_finished(self, event: InquiryFinished) -> None:
+        provider = self._names.provider(event.operation.provider)
+        self._families.background.inquiries.labels(provider, self._inquiry_results.label(event.finding.kind)).inc()
+
+    def webhook_received(self, event: WebhookReceived) -> None:
+        provider = self._names.provider(event.provider)
+        self._families.background.webhooks.labels(provider, self._webhook_results.label(event.result)).inc()
+
+    def fell_back(self, event: FellBack) -> None:
+        routes = (self._names.provider(event.from_provider), self._names.provider(event.to_provider))
+        self._families.background.fallbacks.labels(*routes, self._fallback_reasons.label(event.reason)).inc()
+
+    def schedule_ran_out(self, event: ScheduleRanOut) -> None:
+        self._series_of_operation(event.operation).exhausted.inc()
+
+    def outbox_delivered(self, event: OutboxDelivered) -> None:
+        if event.failed:
+            self._families.background.outbox.labels("failed").inc()
+        else:
+            self._families.background.outbox.labels("delivered").inc(event.count)
+        self._families.background.outbox_pending.set(event.lag)
+
+    def retry_refused(self, event: RetryRefused) -> None:
+        pair = self._names.pair(event.provider, event.operation_name)
+        self._families.retries_refused.labels(*pair, event.scope).inc()
+
+    def journal_rolled_back(self, event: JournalRolledBack) -> None:
+        """An incident of the journal, and so of no provider."""
+        self._families.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK).inc()
+
+    def journal_called(self, event: JournalCalled) -> None:
+        duration = self._journal.get(event.call)
+        if duration is None:
+            call = self._journal_calls.label(event.call)
+            duration = self._journal[call] = self._families.journal.labels(call)
+        duration.observe(event.duration_s)
+        if event.failed:
+            self._families.journal_errors.labels(self._journal_calls.label(event.call)).inc()
+
+    def observe_loop_lag(self, lag_s: float) -> None:
+        self._loop.observe(lag_s)
+
+    def policy_reloaded(self, event: PolicyReloaded) -> None:
+        self.learn(event.operations)
+        self._families.begin_at_zero(self._names)
+        self._families.reload.set(1 if event.ok else 0)
+        if event.revision:
+            self._families.policy.info({"revision": event.revision})
+
+    def _series_of_operation(self, operation: Operation) -> _OperationSeries:
+        """The series of an operation that was journalled: a policy gave it its names."""
+        found = self._series.get((operation.provider, operation.operation))
+        if found is None:
+            self._names.learn_pair(operation.provider, operation.operation)
+            found = self._series_of_call(operation.provider, operation.operation)
+        return found
+
+    def _series_of_call(self, provider: str | None, operation: str | None) -> _OperationSeries:
+        """The series of a call, whose names may be anything."""
+        labels = self._names.pair(provider, operation)
+        found = self._series.get(labels)
+        if found is None:
+            found = self._series[labels] = _OperationSeries(self._families, labels)
+        return found
+
+
+# --- pulse
+
+_LOOP_SAMPLE_EVERY_S = 0.25  # four looks a second cost nothing that can be measured
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLagMonitor:
+    clock: Clock
+    metrics: Metrics
+
+    async def run(self) -> None:
+        """Sleep and see how much later than asked for it is."""
+        while True:
+            due_mono = self.clock.mono() + _LOOP_SAMPLE_EVERY_S
+            await self.clock.sleep(_LOOP_SAMPLE_EVERY_S)
+            self.metrics.observe_loop_lag(max(0.0, self.clock.mono() - due_mono))

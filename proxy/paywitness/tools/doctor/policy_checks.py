@@ -1,0 +1,99 @@
+"""The policies: whether they load, whether they only observe, and the variables that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from paywitness.core.errors import PolicyError
+from paywitness.core.policy import Provider
+from paywitness.policy.book import PolicyBook, compile_content, cross_file_problems, policy_files, read_policy_file
+from paywitness.policy.compile import CompiledFile
+from paywitness.settings import Settings
+from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
+
+_PROBLEMS_SHOWN = 20
+_START_REFUSED = "a start is refused, and a reload is not taken"
+
+
+def policy_findings(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
+    """As a start would read them."""
+    check = f"paywitness policy check {settings.policies}"
+    compiled, problems = _compiled(settings)
+    for problem in problems[:_PROBLEMS_SHOWN]:
+        yield unfit("policies", problem, _START_REFUSED, f"Correct it; `{check}` tells more")
+    if len(problems) > _PROBLEMS_SHOWN:
+        yield unfit("policies", f"{len(problems) - _PROBLEMS_SHOWN} more problems", _START_REFUSED, f"See `{check}`")
+    if not problems:
+        book = PolicyBook.of(found.provider for found in compiled)
+        operations = sum(len(provider.policies) for provider in book.providers.values())
+        names = ", ".join(book.providers)
+        yield ok("policies", f"{settings.policies}: {operations} operations of {names}; revision {book.revision}")
+    warnings = sum(len(found.warnings) for found in compiled)
+    if warnings:
+        text = "1 warning" if warnings == 1 else f"{warnings} warnings"
+        yield warning("policies", text, "a file may mean something else than its author", f"Read them: `{check}`")
+    for found in compiled:
+        yield from _provider_findings(found.provider, settings, environment)
+
+
+def _compiled(settings: Settings) -> tuple[list[CompiledFile], list[str]]:
+    compiled: list[CompiledFile] = []
+    problems: list[str] = []
+    try:
+        paths = policy_files(settings.policies)
+    except PolicyError as error:
+        return [], list(error.problems)
+    if not paths:
+        return [], [f"{settings.policies}: found no policy file (*.yaml, *.yml)"]
+    for path in paths:
+        try:
+            compiled.append(compile_content(read_policy_file(path), str(path)))
+        except PolicyError as error:
+            problems += error.problems
+    return compiled, [*problems, *cross_file_problems(compiled, complete=not problems)]
+
+
+def _provider_findings(
+    provider: Provider, settings: Settings, environment: Mapping[str, str]
+) -> Iterator[DoctorFinding]:
+    subject = f"policy {provider.name}"
+    if provider.observe:
+        why = "its calls pass as they came: nothing is journalled, tried again or kept from being paid twice"
+        yield warning(subject, "mode: observe", why, "Take it out once its counts are what you expect")
+    yield from _webhook_findings(subject, provider, settings, environment)
+    unset = [name for name in _credential_names(provider) if not environment.get(name)]
+    if unset:
+        why = "once the callers' own credentials end, doubt cannot be resolved by asking"
+        yield warning(subject, f"{', '.join(unset)} not set", why, "Set it, or take it out of `credentials`")
+
+
+def _webhook_findings(
+    subject: str, provider: Provider, settings: Settings, environment: Mapping[str, str]
+) -> Iterator[DoctorFinding]:
+    if provider.webhook_rules is None:
+        return
+    if settings.webhooks is None:
+        yield ok(subject, "its webhooks are not listened to: --webhooks is off")
+        return
+    for account, names in provider.webhook_rules.secrets.items():
+        of_whom = f"webhooks of account {account}" if account else "webhooks"
+        unset = [name for name in names if not environment.get(name)]
+        if len(unset) == len(names):
+            why = "without its secret every event is refused"
+            yield warning(subject, f"{of_whom}: {' or '.join(unset)} not set", why, "Set it to the provider's secret")
+        elif unset:
+            yield ok(subject, f"{of_whom}: one secret of {len(names)} is there; {', '.join(unset)} not set")
+        else:
+            yield ok(subject, f"{of_whom}: {'secret is' if len(names) == 1 else 'secrets are'} there")
+
+
+def _credential_names(provider: Provider) -> list[str]:
+    """Variables, each once."""
+    names: dict[str, None] = {}
+    for policy in provider.policies:
+        if policy.credentials is None:
+            continue
+        names.update((variable, None) for _, variable in policy.credentials.headers)
+        if (oauth2 := policy.credentials.oauth2) is not None:
+            names.update({oauth2.client_id: None, oauth2.client_secret: None})
+    return list(names)

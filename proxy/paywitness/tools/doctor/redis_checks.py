@@ -1,0 +1,410 @@
+"""A Redis: whether it can be reached, and whether it may hold what it is given. A journal asks more than limits do.
+
+Looks on a connection of its own, made as the journal makes its own. All it writes is one key that goes by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import math
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.connection import Connection
+from redis.exceptions import NoScriptError, RedisError
+
+from paywitness.clock import Clock
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.identity import check_value
+from paywitness.redis.connection import connect_primary, parse_info, unavailable
+from paywitness.redis.url import RedisTarget
+from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, ok, run_in_daemon_thread, unfit, warning
+
+# --- What a Redis says of itself (INFO, CONFIG), judged. Pure: facts in, findings out.
+
+CONFIGURATION = ("appendonly", "appendfsync", "save", "maxmemory-policy", "maxmemory", "min-replicas-to-write")
+
+_VERSION_MIN = (7, 0)  # as the journal asks for when it is opened
+_FULL_WARN, _FULL_UNFIT = 0.80, 0.95  # of its memory
+_MIB = 1 << 20
+
+Facts = dict[str, str]
+
+
+def _online_replicas(info: Facts) -> int:
+    """Those that are connected and filled."""
+    reported = (info.get(f"slave{number}", "") for number in range(_number(info, "connected_slaves")))
+    return sum("state=online" in replica for replica in reported)
+
+
+def journal_findings(info: Facts, configured: Facts | str, address: RedisTarget) -> Iterator[DoctorFinding]:
+    yield _version("journal", info)
+    yield from _one_primary(info)
+    if isinstance(configured, str):
+        yield from _asserted_persistence(info, configured, address)
+        configured = {}
+    else:
+        yield from _persistence(configured)
+        yield _eviction(configured.get("maxmemory-policy", ""))
+    yield from _disk(info)
+    yield _memory(info)
+    yield _replicas(_online_replicas(info), configured.get("min-replicas-to-write", "0"), address)
+
+
+def limits_findings(info: Facts, *, cluster: bool) -> Iterator[DoctorFinding]:
+    """Budgets and circuits are forgotten without harm: persistence and eviction do not matter."""
+    yield _version("limits", info)
+    enabled = info.get("cluster_enabled") == "1"
+    if enabled == cluster:
+        yield ok("limits mode", "a Redis Cluster" if cluster else "one primary")
+    elif enabled:
+        why = "half of the keys are elsewhere"
+        yield unfit("limits mode", "it is a Redis Cluster", why, "Write --limits redis+cluster://...")
+    else:
+        why = "its client asks for slots that it does not have"
+        yield unfit("limits mode", "it is no Redis Cluster", why, "Write --limits redis://...")
+    if not cluster and info.get("role", "master") != "master":
+        yield unfit("limits role", "it is a replica", "it takes no writes", "Name the primary, or its sentinels")
+
+
+def cluster_finding(reported: Facts) -> DoctorFinding:
+    state = reported.get("cluster_state", "unknown")
+    if state == "ok":
+        return ok("limits cluster", f"{reported.get('cluster_size', '?')} primaries, all slots served")
+    return unfit("limits cluster", f"its state is {state}", "some slots are not served", "See CLUSTER INFO")
+
+
+def _version(component: str, info: Facts) -> DoctorFinding:
+    version = info.get("redis_version", "unknown")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < _VERSION_MIN:
+        needed = f"{_VERSION_MIN[0]}.{_VERSION_MIN[1]}"
+        return unfit(f"{component} version", version, f"its scripts need {needed}", f"Use Redis {needed} or newer")
+    return ok(f"{component} version", version)
+
+
+def _one_primary(info: Facts) -> Iterator[DoctorFinding]:
+    if info.get("cluster_enabled") == "1" or info.get("redis_mode") == "cluster":
+        why = "a step touches keys that a cluster would scatter"
+        yield unfit("journal mode", "it is a Redis Cluster", why, "Use one primary, with replicas and sentinels")
+    elif info.get("role") != "master":
+        yield unfit("journal mode", "it is a replica", "it takes no writes", "Name the primary, or its sentinels")
+    else:
+        yield ok("journal mode", "one primary")
+
+
+def _asserted_persistence(info: Facts, refusal: str, address: RedisTarget) -> Iterator[DoctorFinding]:
+    subject = "journal persistence"
+    if not address.persistence_asserted:
+        why = "nobody can look at persistence and eviction, and a start is refused"
+        remedy = "Make sure of both by other means, then add ?assert_persistence=yes to the URL; or allow CONFIG GET"
+        yield unfit(subject, f"CONFIG is forbidden ({refusal})", why, remedy)
+        return
+    why = "nobody has looked at persistence and eviction"
+    remedy = "Look again whenever the plan at its provider changes"
+    yield warning(subject, "CONFIG is forbidden; assert_persistence=yes is the operator's word", why, remedy)
+    if info.get("aof_enabled") == "0":
+        why = "unless it is durable otherwise, it forgets acknowledged writes when it stops"
+        yield warning(subject, "INFO says that it keeps no append-only file", why, "Make sure of it")
+    policy = info.get("maxmemory_policy")
+    if policy is not None:
+        yield _eviction(policy)
+
+
+def _persistence(configured: Facts) -> Iterator[DoctorFinding]:
+    subject, fsync = "journal persistence", configured.get("appendfsync", "unknown")
+    if configured.get("appendonly") != "yes":
+        snapshots = f"save is `{configured.get('save')}`" if configured.get("save") else "it makes no snapshots either"
+        why = "it forgets acknowledged payments when it stops"
+        remedy = "Set `appendonly yes` (CONFIG SET, and in redis.conf)"
+        yield unfit(subject, f"appendonly is no, {snapshots}", why, remedy)
+        return
+    if fsync == "always":
+        yield ok(subject, "appendonly yes, appendfsync always")
+    elif fsync == "everysec":
+        why = "a loss of power loses up to two seconds; so does a killed Redis while its disk is slow"
+        remedy = "Have a replica on another machine (we wait for it before a send), or set `appendfsync always`"
+        yield warning(subject, "appendonly yes, appendfsync everysec", why, remedy)
+    else:
+        why = "a loss of power loses what the system had not written, half a minute perhaps"
+        yield unfit(subject, f"appendonly yes, appendfsync {fsync}", why, "Set `appendfsync everysec` or `always`")
+    if configured.get("save"):
+        yield ok("journal snapshots", f"save is `{configured['save']}`", "the append-only file is what counts")
+
+
+def _eviction(policy: str) -> DoctorFinding:
+    if policy == "noeviction":
+        return ok("journal eviction", "maxmemory-policy noeviction")
+    why = "with its memory full it throws payments away, and they would be made again"
+    remedy = "Set `maxmemory-policy noeviction` (CONFIG SET, and in redis.conf)"
+    return unfit("journal eviction", f"maxmemory-policy {policy or 'unknown'}", why, remedy)
+
+
+def _disk(info: Facts) -> Iterator[DoctorFinding]:
+    """What Redis says of its own writing. Snapshots that fail stop writes too, by its default."""
+    for name, what in (
+        ("aof_last_write_status", "append-only file"),
+        ("rdb_last_bgsave_status", "last snapshot"),
+        ("aof_last_bgrewrite_status", "last rewrite of the append-only file"),
+    ):
+        if info.get(name, "ok") != "ok":
+            why = "with a failing disk it takes no writes"
+            yield unfit("journal disk", f"its {what} failed ({name})", why, "Look at its log and at its disk")
+
+
+def _memory(info: Facts) -> DoctorFinding:
+    subject, used = "journal memory", _number(info, "used_memory")
+    limit, of_what = _number(info, "maxmemory"), "maxmemory"
+    if not limit:
+        limit, of_what = _number(info, "total_system_memory"), "the machine's (maxmemory is not set)"
+    if not limit:
+        return ok(subject, f"{used // _MIB:,} MiB used")
+    share, found = used / limit, f"{used // _MIB:,} MiB used of {limit // _MIB:,} MiB, {of_what}"
+    if share <= _FULL_WARN:
+        return ok(subject, found)
+    make_finding = unfit if share > _FULL_UNFIT else warning
+    return make_finding(
+        subject, found, "when it is full no payment is taken", "Raise maxmemory, or shorten --retention"
+    )
+
+
+def _replicas(connected: int, wanted_by_redis: str, address: RedisTarget) -> DoctorFinding:
+    subject = "journal replicas"
+    found = f"{connected} connected, min-replicas-to-write {wanted_by_redis}"
+    needed = int(wanted_by_redis) if wanted_by_redis.isdecimal() else 0
+    if address.replicas is not None:
+        found += f", replicas={address.replicas} in the URL"
+        needed = max(needed, address.replicas)
+    if connected < needed:
+        why = "fewer than are asked for: nothing would be sent"
+        return unfit(subject, found, why, "Start the replicas, or ask for fewer")
+    if not connected and address.replicas is None:
+        why = "a machine that is lost takes the journal with it"
+        return warning(subject, found, why, "Give it a replica on another machine: we then wait for it before a send")
+    return ok(subject, found)
+
+
+def _number(info: Facts, name: str) -> int:
+    text = info.get(name, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+# --- redis checks
+
+_ROUNDS = 100
+_ROUNDS_S = 1.0  # a slow one is known to be slow before the hundredth round
+_SLOW_MS = 5.0  # a call makes at least two round trips before its answer leaves
+_CLOCK_WARN_S = 1.0
+_SCRIPT = "redis.call('SET', KEYS[1], '1', 'PX', 10000) return 1"  # ms: it goes by itself
+_SCRIPT_WITHOUT_KEYS = "return 1"  # of a cluster, a node holds some keys only
+
+
+@dataclass(frozen=True, slots=True)
+class RedisPurpose:
+    """What the Redis is for."""
+
+    component: str  # "journal", "limits"
+    address: RedisTarget
+    lease_s: float
+    identity: bytes | None = None
+    cluster: bool = False  # its URL says that it is one
+
+    @property
+    def holds_money(self) -> bool:
+        return self.component == "journal"
+
+
+async def check_redis(purpose: RedisPurpose, runner: CheckRunner) -> None:
+    """All checks, one after the other, on one connection; the rest is left out once it does not answer."""
+    opened: list[Connection] = []
+
+    async def connect() -> list[DoctorFinding]:
+        await run_in_daemon_thread(lambda: _resolve_names(purpose.address))
+        try:
+            opened.append(await connect_primary(purpose.address))
+        except (RedisError, JournalUnavailable, OSError) as error:
+            return [_unreachable_finding(purpose, error)]
+        return [ok(f"{purpose.component} reachable", f"Redis at {purpose.address}"), _tls_finding(purpose, opened[0])]
+
+    await runner.check(f"{purpose.component} reachable", connect)
+    if not opened:
+        return
+    redis_checks = _RedisChecks(purpose, opened[0], runner.clock)
+    try:
+        for name, check in redis_checks.checks():
+            if not await runner.check(f"{purpose.component} {name}", redis_checks.errors_as_findings(name, check)):
+                return  # what comes next on this connection could be an answer to what was asked before
+    finally:
+        await opened[0].disconnect(nowait=True)
+
+
+def _resolve_names(address: RedisTarget) -> None:
+    """Before the event loop does: it would wait for a name server that hangs even at the end."""
+    for host, port in address.hosts:
+        with contextlib.suppress(OSError):  # connecting will tell
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _unreachable_finding(purpose: RedisPurpose, error: Exception) -> DoctorFinding:
+    found = f"Redis at {purpose.address}: {str(unavailable(error)).removeprefix('Redis: ')}"
+    if purpose.holds_money:
+        why = "without its journal nothing is sent"
+    else:
+        why = "every sidecar would limit for itself alone"
+    return unfit(f"{purpose.component} reachable", found, why, "Start it, or correct address, user, password or TLS")
+
+
+def _tls_finding(purpose: RedisPurpose, connection: Connection) -> DoctorFinding:
+    subject = f"{purpose.component} TLS"
+    if purpose.address.tls:
+        return ok(subject, "encrypted, its certificate verified")
+    if is_loopback(connection.host):
+        return ok(subject, "none; it is on this machine")
+    why = "its password and what it holds cross the network in the clear"
+    return warning(subject, "none", why, "Use rediss:// (with ca= for a private authority)")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+_Check = Callable[[], Awaitable[Iterable[DoctorFinding]]]
+
+
+class _RedisChecks:
+    """The checks of one Redis."""
+
+    def __init__(self, purpose: RedisPurpose, connection: Connection, clock: Clock) -> None:
+        self._purpose = purpose
+        self._connection = connection
+        self._clock = clock
+        self._component = purpose.component
+
+    def checks(self) -> tuple[tuple[str, _Check], ...]:
+        common = (("facts", self.check_facts), ("scripts", self.check_scripts), ("latency", self.check_latency))
+        if not self._purpose.holds_money:
+            return common
+        return (*common, ("clock", self.check_clock), ("identity", self.check_identity))
+
+    def errors_as_findings(self, name: str, check: _Check) -> _Check:
+        """The check, with what Redis refuses as a finding."""
+
+        async def checked() -> Iterable[DoctorFinding]:
+            try:
+                return await check()
+            except RedisError as error:
+                found = str(unavailable(error)).removeprefix("Redis: ")
+                return [unfit(f"{self._component} {name}", found, "this is needed for every call", "Mend that first")]
+
+        return checked
+
+    async def check_facts(self) -> Iterable[DoctorFinding]:
+        info = parse_info(await self._execute("INFO"))
+        if self._purpose.holds_money:
+            return journal_findings(info, await self._configuration(), self._purpose.address)
+        findings = list(limits_findings(info, cluster=self._purpose.cluster))
+        if self._purpose.cluster and info.get("cluster_enabled") == "1":
+            findings.append(cluster_finding(parse_info(await self._execute("CLUSTER", "INFO"))))
+        return findings
+
+    async def _configuration(self) -> dict[str, str] | str:
+        """What CONFIG tells, or why it does not."""
+        configuration: dict[str, str] = {}
+        try:
+            for name in CONFIGURATION:
+                pair = await self._execute("CONFIG", "GET", name)
+                configuration.update({pair[0].decode(): pair[1].decode()} if pair else {})
+        except RedisError as error:
+            return str(error)
+        return configuration
+
+    async def check_scripts(self) -> Iterable[DoctorFinding]:
+        try:
+            await self._run_script()
+        except RedisError as error:
+            found = str(unavailable(error)).removeprefix("Redis: ")
+            why = "every step is a script that writes"
+            return [unfit(f"{self._component} scripts", found, why, "Allow it: EVALSHA, SCRIPT LOAD, and writes")]
+        return [ok(f"{self._component} scripts", "run, and write")]
+
+    async def _run_script(self) -> None:
+        cluster = self._purpose.cluster
+        text = _SCRIPT_WITHOUT_KEYS if cluster else _SCRIPT
+        keys = ("0",) if cluster else ("1", f"{self._purpose.address.prefix}doctor")
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        try:
+            await self._execute("EVALSHA", sha, *keys)
+        except NoScriptError:
+            await self._execute("SCRIPT", "LOAD", text)
+            await self._execute("EVALSHA", sha, *keys)
+
+    async def check_latency(self) -> Iterable[DoctorFinding]:
+        return [
+            self._latency_finding("PING", await self._timed(lambda: self._execute("PING"))),
+            self._latency_finding("a small script", await self._timed(self._run_script)),
+        ]
+
+    async def _timed(self, round_trip: Callable[[], Awaitable[object]]) -> list[float]:
+        """Milliseconds of each round, in order of size."""
+        took: list[float] = []
+        began = last = self._clock.mono()
+        while len(took) < _ROUNDS and last - began < _ROUNDS_S:
+            await round_trip()
+            now = self._clock.mono()
+            took.append((now - last) * 1000)
+            last = now
+        return sorted(took)
+
+    def _latency_finding(self, what: str, took_ms: list[float]) -> DoctorFinding:
+        middle, worst = took_ms[len(took_ms) // 2], took_ms[math.ceil(len(took_ms) * 0.99) - 1]
+        found = f"{what}: p50 {middle:.2f} ms, p99 {worst:.2f} ms over {len(took_ms)}"
+        if worst <= _SLOW_MS:
+            return ok(f"{self._component} latency", found)
+        remedy = "Move it nearer; look at its disk, at slow commands (SLOWLOG GET) and at its CPU"
+        return warning(f"{self._component} latency", found, "every payment waits for it at least twice", remedy)
+
+    async def check_clock(self) -> Iterable[DoctorFinding]:
+        """The quickest of three rounds says most: half of it is the most that the difference can be wrong by."""
+        rounds = []
+        for _ in range(3):
+            before = self._clock.now()
+            seconds, micros = await self._execute("TIME")
+            after = self._clock.now()
+            rounds.append((after - before, int(seconds) + int(micros) / 1e6 - (before + after) / 2))
+        return [clock_finding(min(rounds)[1], self._purpose.lease_s)]
+
+    async def check_identity(self) -> Iterable[DoctorFinding]:
+        subject, key = f"{self._component} identity", f"{self._purpose.address.prefix}meta"
+        stored = await self._execute("HGET", key, "identity_check")
+        if stored is None:
+            return [ok(subject, "it has none yet: it takes that of the first start")]
+        if self._purpose.identity is None:
+            return [ok(subject, "skipped: there is no identity secret to compare")]
+        if stored.decode() != check_value(self._purpose.identity):
+            why = "under another secret no earlier payment is recognised; a start is refused"
+            remedy = "Set the secret of the other sidecars, or give this one a ?prefix= of its own"
+            return [unfit(subject, "the journal was written under another one", why, remedy)]
+        return [ok(subject, "the journal was written under this one")]
+
+    async def _execute(self, *command: str) -> Any:
+        await self._connection.send_command(*command, check_health=False)
+        return await self._connection.read_response(disable_decoding=True)
+
+
+def clock_finding(ahead_s: float, lease_s: float) -> DoctorFinding:
+    """`ahead_s`: how much later it is there than here."""
+    found = f"Redis is {abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'} this machine"
+    remedy = "Let both follow the same time servers (chrony, systemd-timesyncd)"
+    if abs(ahead_s) > lease_s / 2:
+        why = f"leases last {lease_s:g} s, and dates in records, webhooks and signatures would contradict each other"
+        return unfit("journal clock", found, why, remedy)
+    if abs(ahead_s) > _CLOCK_WARN_S:
+        return warning("journal clock", found, "timelines of several machines would be out of order", remedy)
+    return ok("journal clock", found)

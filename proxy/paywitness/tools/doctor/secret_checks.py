@@ -1,0 +1,202 @@
+"""The secrets: there, well formed, hard to guess, and readable by their owner alone. Only said of, never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from paywitness.core.errors import PolicyError, SettingsError
+from paywitness.policy.book import load_directory
+from paywitness.secrets import read_identity_secret, read_ring
+from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET, Settings
+from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
+from paywitness.transparent.ca_files import LocalCaFiles
+from paywitness.transparent.local_ca import LocalCa, utc_datetime
+
+_LENGTH_MIN = 32  # of 64 symbols or so: 16 bytes of chance need 22, and people choose worse than chance
+_SYMBOLS_MIN = 10
+_TOKEN_LENGTH_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSecret:
+    """A secret and where it comes from."""
+
+    text: str
+    source: str
+    file: Path | None = None
+
+
+def find_secret(name: str, file: Path | None, environment: Mapping[str, str]) -> FoundSecret | None:
+    """As a start would find it, or None. Raises OSError where its file cannot be read. Makes none."""
+    if value := environment.get(name):
+        return FoundSecret(value, name)
+    if file is None or not file.exists():
+        return None
+    return FoundSecret(file.read_text().strip(), str(file), file)
+
+
+def identity_secret(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
+    """None where there is none, or none that can be used."""
+    try:
+        secret = find_secret(IDENTITY_SECRET, _file_beside_journal(settings, "identity"), environment)
+        return read_identity_secret(secret.text) if secret is not None else None
+    except (SettingsError, OSError):
+        return None
+
+
+def _file_beside_journal(settings: Settings, name: str) -> Path | None:
+    path = settings.journal_path
+    return path.with_name(f"{path.name}.{name}") if path is not None else None
+
+
+def secret_findings(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
+    yield from _journal_secret(
+        settings, environment, IDENTITY_SECRET, "identity", "identity secret", read_identity_secret
+    )
+    yield from _journal_secret(settings, environment, ENCRYPTION_KEYS, "keys", "encryption keys", _ring)
+    yield from _token_findings(settings, environment)
+    if settings.events is not None and not environment.get(EVENTS_SECRET):
+        why = "a start is refused: unsigned events could be anybody's"
+        yield unfit("secrets events", f"{EVENTS_SECRET} not set", why, "Set it, or leave --events out")
+
+
+def _ring(text: str) -> None:
+    if not read_ring(text):
+        raise SettingsError(f"{ENCRYPTION_KEYS} holds no key")
+
+
+def _journal_secret(
+    settings: Settings,
+    environment: Mapping[str, str],
+    name: str,
+    suffix: str,
+    what: str,
+    read: Callable[[str], object],
+) -> Iterator[DoctorFinding]:
+    subject, file = f"secrets {suffix}", _file_beside_journal(settings, suffix)
+    try:
+        secret = find_secret(name, file, environment)
+    except (OSError, ValueError) as error:
+        yield unfit(subject, f"{file} cannot be read ({_reason(error)})", "a start is refused", "Give it to our user")
+        return
+    if secret is None:
+        yield _missing(settings, name, what, subject, file)
+        return
+    try:
+        read(secret.text)
+    except SettingsError as error:
+        remedy = f"Restore {what} of {secret.source}; for a new journal: openssl rand -base64 32"
+        yield unfit(subject, f"{error} (from {secret.source})", "a start is refused", remedy)
+        return
+    if suffix == "identity" and _is_weak(secret.text):
+        why = "who guesses it can forge what calls are recognised by"
+        remedy = "Only for a new journal, never under a living one: openssl rand -base64 32"
+        yield warning(subject, f"the one of {secret.source} is short or uniform", why, remedy)
+    else:
+        yield ok(subject, f"from {secret.source}")
+    yield from _mode_findings(subject, secret)
+
+
+def _missing(settings: Settings, name: str, what: str, subject: str, file: Path | None) -> DoctorFinding:
+    path = settings.journal_path
+    if path is None or file is None:
+        why = "a fleet's sidecars recognise each other's payments by the same secrets; a start is refused"
+        return unfit(subject, f"{name} not set", why, f"Set {name}, the same for every sidecar")
+    if path.exists() and path.stat().st_size:
+        why = "a new one would not fit what the journal holds"
+        return unfit(subject, f"{path} is there, and its {what} {file} is not", why, f"Restore it, or set {name}")
+    return ok(subject, f"none yet: the first start makes {file}, mode 0600")
+
+
+def _token_findings(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
+    subject, file = "secrets admin token", settings.home / "admin-token"
+    try:
+        secret = find_secret(ADMIN_TOKEN, file, environment)
+    except (OSError, ValueError) as error:
+        yield unfit(subject, f"{file} cannot be read ({_reason(error)})", "a start is refused", "Give it to our user")
+        return
+    if secret is None:
+        yield ok(subject, f"none yet: the first start makes {file}, mode 0600")
+        return
+    if not secret.text:
+        yield unfit(subject, f"{secret.source} is empty", "a start is refused", "Remove it: a start makes another")
+        return
+    if len(secret.text) < _TOKEN_LENGTH_MIN:
+        why = "who guesses it can say how payments ended"
+        yield warning(subject, f"the one of {secret.source} is short", why, "Use another: openssl rand -hex 24")
+    else:
+        yield ok(subject, f"from {secret.source}")
+    yield from _mode_findings(subject, secret)
+
+
+def _mode_findings(subject: str, secret: FoundSecret) -> Iterator[DoctorFinding]:
+    if secret.file is None:
+        return
+    mode = secret.file.stat().st_mode & 0o777
+    if mode & 0o007:
+        found = f"{secret.file} has mode {mode:04o}"
+        yield unfit(subject, found, "every user of this machine reads it", f"chmod 600 {secret.file}")
+    elif mode & 0o070:
+        # Kubernetes gives the files of a volume to a group; that group may be ours alone.
+        found = f"{secret.file} has mode {mode:04o}"
+        yield warning(subject, found, "its group reads it", f"chmod 600 {secret.file}")
+
+
+def _is_weak(text: str) -> bool:
+    return len(text.strip()) < _LENGTH_MIN or len(set(text.strip())) < _SYMBOLS_MIN
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+# --- The local authority: whether it covers the policies' hosts, how long it lives, and who can read its key.
+
+_SOON = timedelta(days=30)
+_ROTATE = "`paywitness ca rotate`, let services load the bundle, then `paywitness ca rotate --finish`"
+
+
+def local_ca_findings(settings: Settings, now: float) -> Iterator[DoctorFinding]:
+    files = LocalCaFiles(settings.home)
+    try:
+        authority = files.read()
+    except SettingsError as error:
+        yield unfit("authority", str(error), "a start is refused", "Mend it, or remove ca.pem and ca.key")
+        return
+    if authority is None:
+        yield ok("authority", "none: calls come by our own address; `paywitness ca init` lets them come by HTTPS_PROXY")
+        return
+    yield ok("authority key", "its owner's alone")
+    yield from _coverage_findings(authority, settings)
+    yield from _expiry_findings(authority, now)
+    if not files.bundle_for_services.is_file():
+        why = "services that are told of it do not start, or trust nobody"
+        yield warning("authority bundle", f"{files.bundle_for_services} is missing", why, "`paywitness ca init`")
+
+
+def _coverage_findings(authority: LocalCa, settings: Settings) -> Iterator[DoctorFinding]:
+    try:
+        book = load_directory(settings.policies)
+    except PolicyError:
+        return  # told by the check of the policies
+    missing = authority.missing({host for provider in book.providers.values() for host in provider.hosts})
+    if missing:
+        found = f"it does not cover {', '.join(missing)}"
+        why = "calls to them by HTTPS_PROXY or redirect are refused"
+        yield warning("authority", found, why, "`paywitness ca init`")
+    else:
+        yield ok("authority", "covers every host of the policies")
+
+
+def _expiry_findings(authority: LocalCa, now: float) -> Iterator[DoctorFinding]:
+    until = f"{authority.ends_at:%Y-%m-%d}"
+    left = authority.ends_at - utc_datetime(now)
+    if left <= timedelta(0):
+        yield unfit("authority end", f"it ended on {until}", "no client believes it any more", _ROTATE)
+    elif left < _SOON:
+        yield warning("authority end", f"it ends on {until}", "from then on no client believes it", _ROTATE)
+    else:
+        yield ok("authority end", until)

@@ -1,0 +1,298 @@
+"""A trial: one case through the core's own functions, as the engine would call them; what came of it, fact by fact.
+
+Nothing is sent, stored or waited for. Where chance would have a say, the longest wait is taken. The facts have the
+names under which a case expects them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paywitness.core.bodies.tree import Encoding
+from paywitness.core.classify import classify, tree_of
+from paywitness.core.decide import Action, Decision, DecisionContext, decide
+from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
+from paywitness.core.external_evidence import EvidenceSource, conclude_external
+from paywitness.core.inquiry import FoundObject as Shown
+from paywitness.core.inquiry import read_inquiry, read_object
+from paywitness.core.lifecycle import Event, advance, conclude
+from paywitness.core.operation import FindingKind, GuardKind, Operation, State
+from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider
+from paywitness.core.reply import ErrorShape, reply_for, unknown_reply
+from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
+from paywitness.core.template import TemplateValues
+from paywitness.core.webhook_event import MatchKey, WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.tools.policy_test.case import (
+    NONE,
+    Case,
+    GivenAttempt,
+    GivenResponse,
+    Precondition,
+    evidence_of,
+    fill_response,
+    response_of,
+)
+from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise
+
+_LONGEST_DRAW = 1.0
+_PROVIDER_DECISIONS = DENIALS | {ResultClass.REQUIRES_ACTION}
+_NO_REPLY_YET = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """What came of a case. `facts` has every name a case may expect that applies to it."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    context: DecisionContext | None = None  # of the decision, where one was made
+
+
+def evaluate_case(case: Case, provider: Provider) -> CaseResult:
+    """Run the case. Raises CaseError where it cannot be."""
+    recognised, facts = recognise(case.request, provider)
+    result = CaseResult(facts)
+    if recognised is None:
+        return result
+    if case.inquiry_response is not None:
+        _evaluate_inquiry(recognised, case, case.inquiry_response, result)
+    elif case.cancel_response is not None:
+        _evaluate_cancel(recognised, case, case.cancel_response, result)
+    elif case.webhook_event is not None:
+        _evaluate_webhook_event(recognised, case, case.webhook_event, provider.webhook_rules, result)
+    else:
+        _evaluate_attempt(recognised, case, result)
+    return result
+
+
+# --- an attempt of ours
+
+
+def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult) -> None:
+    """The end of an attempt, or without one the repeat of an operation in doubt: concluded, decided, answered."""
+    policy = recognised.policy
+    operation = _operation_before(recognised, case)
+    evidence = _evidence(case.attempt, recognised) if case.attempt is not None else None
+    classification: Classification | None = None
+    if evidence is not None:
+        classification = classify(evidence, policy.classify, recognised.expected)
+        operation, _ = conclude(operation, operation.attempts, classification, policy.contract)
+        result.facts |= _classification_facts(classification)
+    elif operation.state is not State.UNKNOWN:
+        raise CaseError(f"a repeat is decided only of what is in doubt, and 'after' leaves it {operation.state}")
+    result.context = decision_context(policy, operation, case.precondition, evidence, classification)
+    decision = decide(result.context)
+    followed = _after_decision(operation, decision)
+    result.facts |= {"action": decision.action, "because": decision.because, **_state_facts(followed)}
+    result.facts |= _reply_facts(followed, decision, policy, evidence, classification)
+
+
+def _operation_before(recognised: RecognisedCase, case: Case) -> Operation:
+    """The operation when the case's own evidence comes: after what was before, and with an attempt under way for it."""
+    policy, precondition = recognised.policy, case.precondition
+    operation = advance(recognised.operation, Event.SEND_RECORDED)
+    if precondition.attempt is not None:
+        earlier = classify(_evidence(precondition.attempt, recognised), policy.classify, recognised.expected)
+        operation, _ = conclude(operation, 1, earlier, policy.contract)
+        if case.attempt is not None:
+            again = {State.UNKNOWN: Event.RESEND_RECORDED, State.BACKOFF: Event.SEND_RECORDED}.get(operation.state)
+            if again is None:
+                raise CaseError(f"no attempt follows one that left the operation {operation.state}")
+            operation = advance(operation, again)
+    elif case.attempt is None:
+        # Asked about, or told by an event: the answer to the attempt was lost.
+        lost = Classification.of(ResultClass.NETWORK_READ_TIMEOUT, "answer_timed_out", lost=True)
+        operation, _ = conclude(operation, 1, lost, policy.contract)
+    return operation.changed(reference=precondition.reference or operation.reference)
+
+
+def _evidence(seen: GivenAttempt, recognised: RecognisedCase) -> Evidence:
+    response = fill_response(seen.response, recognised.placeholders()) if seen.response is not None else None
+    return evidence_of(GivenAttempt(response, seen.fault, seen.phase), recognised.policy.encoding)
+
+
+def decision_context(
+    policy: Policy,
+    operation: Operation,
+    precondition: Precondition,
+    evidence: Evidence | None,
+    last: Classification | None,
+) -> DecisionContext:
+    """What the engine would give to the decision. An age past the deadline is a repeat's: it has a time of its own."""
+    result_class = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
+    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
+    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _PROVIDER_DECISIONS:
+        result_class, effect = operation.result_class, operation.effect
+    age_s, deadline_s = precondition.age_s or 0.0, policy.timeouts.deadline_s
+    same_call = last is not None and age_s < deadline_s
+    tries = operation.attempts if same_call else 0 if last is None else 1
+    tries = precondition.tries if precondition.tries is not None else tries
+    fallback = _fallback(policy, result_class, evidence.fault if evidence is not None else None)
+    return DecisionContext(
+        kind=policy.kind,
+        state=operation.state,
+        contract=policy.contract,
+        result_class=result_class,
+        effect=effect,
+        tries=tries,
+        tries_max=policy.retry_rule(result_class).attempts,
+        first_send_age_s=age_s,
+        delay_s=_wait_s(policy, operation, evidence, last, tries),
+        time_left_s=0.0 if precondition.background else deadline_s - age_s if same_call else deadline_s,
+        background=precondition.background,
+        resend_for_s=policy.resolve.resend_for_s,
+        response_seen_in_doubt=bool(operation.answered_attempts),
+        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+        fallback_to=fallback.to if fallback is not None else None,
+        enough_tries_here=fallback is not None and fallback.after is not None and tries >= fallback.after,
+        refused_by_limits=evidence is not None and evidence.fault in LIMIT_FAULTS,
+    )
+
+
+_CAUSES = {
+    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
+    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
+}
+
+
+def _fallback(policy: Policy, result_class: ResultClass, fault: WireFault | None) -> Fallback | None:
+    cause = FallbackCause.CIRCUIT_OPEN if fault is WireFault.CIRCUIT_OPEN else _CAUSES.get(result_class)
+    return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
+
+
+def _wait_s(
+    policy: Policy, operation: Operation, evidence: Evidence | None, last: Classification | None, tries: int
+) -> float:
+    if evidence is None or last is None or operation.state.ended:
+        return 0.0
+    wait = backoff_delay_s(policy.retry_rule(last.result_class), tries, _LONGEST_DRAW)
+    return at_least_retry_after_s(wait, retry_after_of(evidence.response, 0.0), _LONGEST_DRAW)
+
+
+def _after_decision(after: Operation, decision: Decision) -> Operation:
+    """The operation as the decision leaves it."""
+    if decision.action is Action.MARK_TERMINAL_FAILURE and after.state is State.BACKOFF:
+        after = advance(after, Event.GIVEN_UP)
+    elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
+        after = advance(after, Event.PARKED)
+    released = after.state.ended and after.effect is Effect.NONE and after.result_class not in _PROVIDER_DECISIONS
+    return after.changed(because=decision.because, key_released=released)
+
+
+def _reply_facts(
+    operation: Operation,
+    decision: Decision,
+    policy: Policy,
+    evidence: Evidence | None,
+    classification: Classification | None,
+) -> dict[str, str]:
+    """What the caller gets, if it gets anything yet."""
+    if decision.action in _NO_REPLY_YET:
+        return {"status": NONE, "problem": NONE}
+    shape = ErrorShape(policy.problem, policy.give_up_headers)
+    if evidence is None or classification is None:
+        reply = unknown_reply(operation, shape, sent=False)
+    else:
+        reply = reply_for(operation, evidence.response, classification, shape)
+    return {"status": str(reply.status_code), "problem": reply.problem or NONE, "outcome": reply.outcome}
+
+
+# --- evidence from outside
+
+
+def _evaluate_inquiry(recognised: RecognisedCase, case: Case, given: GivenResponse, result: CaseResult) -> None:
+    operation, policy = _operation_before(recognised, case), recognised.policy
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in recognised.call.headers}
+    values = TemplateValues(operation, recognised.parameters, recognised.tree, headers)
+    inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
+    if inquiry is None:
+        raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")
+    evidence = evidence_of(
+        GivenAttempt(fill_response(given, recognised.placeholders(operation.reference))), policy.encoding
+    )
+    _apply_external_evidence(
+        read_inquiry(inquiry, evidence, policy.classify, recognised.expected, values),
+        EvidenceSource.INQUIRY,
+        operation,
+        policy,
+        result,
+    )
+
+
+def _evaluate_cancel(recognised: RecognisedCase, case: Case, given: GivenResponse, result: CaseResult) -> None:
+    operation, policy = _operation_before(recognised, case).changed(cancel_sent=True), recognised.policy
+    if policy.cancel is None:
+        raise CaseError(f"{policy.operation} has no 'cancel'")
+    response = response_of(fill_response(given, recognised.placeholders(operation.reference)), policy.encoding)
+    tree, readable = tree_of(response, policy.encoding)
+    if not readable or tree in (None, {}, []):
+        result.facts |= {"found": FindingKind.MISSED, **_state_facts(operation)}  # an empty success shows nothing
+        return
+    shown = read_object("cancel", policy.cancel.read, policy.classify, recognised.expected, response, tree)
+    _apply_external_evidence(shown, EvidenceSource.CANCEL, operation, policy, result)
+
+
+def _evaluate_webhook_event(
+    recognised: RecognisedCase, case: Case, given: GivenResponse, rules: WebhookRules | None, result: CaseResult
+) -> None:
+    operation, policy = _operation_before(recognised, case), recognised.policy
+    if rules is None:
+        raise CaseError("the policy has no 'webhook'")
+    delivery = response_of(fill_response(given, recognised.placeholders(operation.reference)), Encoding.JSON)
+    webhook_events = webhook_events_in(rules, tree_of(delivery, policy.encoding)[0], delivery.headers)
+    matched_by = _matched_by(webhook_events[0], operation) if len(webhook_events) == 1 else None
+    result.facts |= {"found": NONE, "found_by": matched_by or NONE, **_state_facts(operation)}
+    if matched_by is None:
+        return
+    if rules.hint:  # it is not believed: the provider is asked
+        result.facts |= {"action": Action.STATUS_INQUIRY} if policy.inquiries else {}
+        return
+    event = webhook_events[0].payload
+    shown, rows = object_and_rules(rules, event)
+    signed_response = Response(200, b"", delivery.headers, b"")
+    seen = read_object(
+        "webhook",
+        rows,
+        policy.classify,
+        recognised.expected,
+        signed_response,
+        shown,
+        event=event,
+        event_rows=rules.read,
+    )
+    _apply_external_evidence(seen, EvidenceSource.WEBHOOK, operation, policy, result)
+
+
+def _matched_by(webhook_event: WebhookEvent, operation: Operation) -> MatchKey | None:
+    """By what the event names the operation of this case."""
+    guard = operation.guard
+    known = {
+        MatchKey.OPERATION_ID: operation.stamp,
+        MatchKey.PROVIDER_KEY: operation.provider_key,
+        MatchKey.CLIENT_KEY: operation.client_key,
+        MatchKey.REFERENCE: operation.reference,
+        MatchKey.INTENT: guard.label if guard is not None and guard.kind is GuardKind.INTENT else None,
+    }
+    return next((matched_by for matched_by, value in webhook_event.match_values if value == known[matched_by]), None)
+
+
+def _apply_external_evidence(
+    seen: Shown, source: EvidenceSource, operation: Operation, policy: Policy, result: CaseResult
+) -> None:
+    """What an inquiry, a cancel or an event showed, and where it leaves the operation."""
+    finding = seen.finding
+    result.facts["found"] = finding.kind
+    if finding.classification is not None:
+        result.facts |= _classification_facts(finding.classification)
+        operation, _ = conclude_external(operation, source, finding.classification, policy.contract, settled=False)
+    result.facts |= _state_facts(operation)
+
+
+def _classification_facts(classification: Classification) -> dict[str, str]:
+    observed = classification.shadow_match.rule if classification.shadow_match is not None else NONE
+    read = {"class": classification.result_class, "effect": classification.effect, "row": classification.rule}
+    return {**read, "observed": observed}
+
+
+def _state_facts(operation: Operation) -> dict[str, str]:
+    return {"state": operation.state, "outcome": operation.outcome, "reference": operation.reference or NONE}

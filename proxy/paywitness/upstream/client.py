@@ -1,0 +1,242 @@
+"""The client: one call, one attempt, one Evidence. It never raises for the network's sake and never tries twice.
+
+    a connection (an idle one, or a new one)   ->  RESOLVING, CONNECTING, HANDSHAKING: nothing was sent
+    may_send, asked with the connection up     ->  LEASE_OVER: nothing was sent
+    the request written, the answer read       ->  from SENDING on the provider may have seen it
+
+A ValueError comes before any I/O and means that our own house made a request that must not be written. A cancelled call
+resets its connection if a byte may have left; whoever cancels has no evidence and must assume the worst.
+
+An attempt that times out once its request is written ends with that evidence. Where the caller wants to hear of a late
+answer, its connection is not reset yet but listens on for a bounded time: `harvest` says how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterable, Callable
+from functools import partial
+from typing import Protocol
+
+from paywitness.clock import SystemClock
+from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.upstream.connection import UpstreamConnection
+from paywitness.upstream.dial import NotConnected, dial
+from paywitness.upstream.exchange import UpstreamExchange
+from paywitness.upstream.late_responses import LateResponses, OnLateResponse
+from paywitness.upstream.pool import OriginPool, Pool, PoolGrant
+from paywitness.upstream.request import (
+    Origin,
+    StreamRequest,
+    UpstreamBounds,
+    UpstreamTimeouts,
+    WireRequest,
+    request_bytes,
+)
+from paywitness.upstream.response_parser import ResponseParser
+from paywitness.upstream.stream import StreamedResponse, StreamExchange, stream_head_bytes, upload_and_await_head
+from paywitness.upstream.tls import TlsConnection, TlsContexts, TlsSession
+
+_POOL_EXHAUSTED = NotConnected(
+    NetworkPhase.RESOLVING, WireFault.POOL_EXHAUSTED, "no connection to the provider became free in time"
+)
+
+
+class UpstreamFailpoints(Protocol):
+    """Told of each step as it is reached. A crash test stops or kills the process there."""
+
+    async def hit(self, name: str) -> None: ...
+
+
+class NoUpstreamFailpoints:
+    """What runs in production."""
+
+    async def hit(self, name: str) -> None:
+        return None
+
+
+def always() -> bool:
+    return True
+
+
+class UpstreamClient:
+    """Sends requests to providers over bounded pools of connections."""
+
+    def __init__(
+        self,
+        *,
+        bounds: UpstreamBounds | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        monotonic: Callable[[], float] = SystemClock().mono,
+        failpoints: UpstreamFailpoints | None = None,
+        late_response_s: float = 20.0,
+        late_responses_max: int = 64,
+    ) -> None:
+        """`ssl_context` is best made by `tls_context`; None means the system's roots.
+
+        For `harvest_s` after its attempt timed out a connection may go on listening, at most `harvests_max` at a time.
+        """
+        self._bounds = bounds or UpstreamBounds()
+        self._pool = Pool(self._bounds)
+        self._tls_contexts = TlsContexts(ssl_context)
+        self._monotonic = monotonic
+        self._failpoints = failpoints or NoUpstreamFailpoints()
+        self._late_responses = LateResponses(late_response_s, late_responses_max, monotonic)
+
+    async def send(
+        self,
+        origin: Origin,
+        request: WireRequest,
+        timeouts: UpstreamTimeouts,
+        *,
+        may_send: Callable[[], bool] = always,
+        reuse: bool = True,
+        on_late: OnLateResponse | None = None,
+    ) -> Evidence:
+        """Send one request and say what was seen of it.
+
+        `may_send` is asked right before the first byte, with the connection up. `reuse=False` always opens a
+        connection: on a kept one the provider's close can cross our request, and that makes a doubt out of nothing.
+
+        `on_late` is called at most once, after this has returned evidence with `listening_s`, with the evidence of the
+        whole answer that came within that time after all. It must not raise. It is not called for anything less than
+        a whole answer, nor once `close` has returned. Without it a timeout ends by a reset at once.
+        """
+        payload = request_bytes(origin, request)
+        began_mono = self._monotonic()
+        origin_pool = self._pool.origin_pool(origin)
+        ready = await self._ready(origin_pool, origin, timeouts, reuse=reuse)
+        if isinstance(ready, NotConnected):
+            return self._not_sent(ready, began_mono)
+        connection, reused = ready
+        exchange: UpstreamExchange | None = None
+        try:
+            if not may_send():
+                over = NotConnected(connection.ready_phase, WireFault.LEASE_OVER, "the right to send had run out")
+                return self._not_sent(over, began_mono, reused=reused)
+            parser = ResponseParser(head_only=request.method == "HEAD", body_bytes_max=self._bounds.response_bytes_max)
+            exchange = UpstreamExchange(asyncio.get_running_loop().create_future(), parser, timeouts)
+            connection.begin(exchange, payload, _user_timeout_ms(timeouts))
+            await self._failpoints.hit("upstream_written")
+            if on_late is not None:
+                exchange.take_over = partial(
+                    self._late_responses.take_over,
+                    connection=connection,
+                    on_late=on_late,
+                    began_mono=began_mono,
+                    reused=reused,
+                )
+            await exchange.done
+            if exchange.phase is NetworkPhase.COMPLETE:
+                await self._failpoints.hit("upstream_answered")
+            return exchange.evidence(self._monotonic() - began_mono, reused=reused)
+        except BaseException:  # cancelled: nobody will hear what is listened for
+            if exchange is not None:
+                connection.abandon(exchange)
+            raise
+        finally:
+            still_listening = exchange is not None and exchange.listening_s > 0
+            origin_pool.release(None if still_listening else connection)
+
+    async def stream(
+        self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: UpstreamTimeouts
+    ) -> StreamedResponse | Evidence:
+        """Pass one request through in pieces. Used once, never repeated; Evidence if no answer began.
+
+        The body's own exceptions come out as they are, after the connection was reset.
+        """
+        opening = stream_head_bytes(origin, request, has_body=body is not None)
+        began_mono = self._monotonic()
+        origin_pool = self._pool.origin_pool(origin)
+        ready = await self._ready(origin_pool, origin, timeouts, reuse=True)
+        if isinstance(ready, NotConnected):
+            return self._not_sent(ready, began_mono)
+        connection, reused = ready
+        parser = ResponseParser(head_only=request.method == "HEAD", body_bytes_max=None)
+        done = asyncio.get_running_loop().create_future()
+        exchange = StreamExchange(done, parser, timeouts, connection, origin_pool, request_complete=body is None)
+        try:
+            connection.begin(exchange, opening, _user_timeout_ms(timeouts))
+            await self._failpoints.hit("upstream_written")
+            await upload_and_await_head(connection, exchange, request, body)
+        except BaseException:  # the body's own, or cancelled
+            exchange.abandon()
+            raise
+        if exchange.fault is not None:
+            return exchange.evidence(self._monotonic() - began_mono, reused=reused)
+        return StreamedResponse(exchange, began_mono, self._monotonic, reused=reused)
+
+    async def close(self) -> None:
+        """Close what is idle and reset what only listens; calls under way run on to their end. Afterwards nothing new
+        is dialled."""
+        self._late_responses.close()
+        self._pool.close()
+        await asyncio.sleep(0)  # transports let go of their sockets in the next turn of the loop
+
+    # -- a connection ------------------------------------------------------------------------------------------------
+
+    async def _ready(
+        self, origin_pool: OriginPool, origin: Origin, timeouts: UpstreamTimeouts, *, reuse: bool
+    ) -> tuple[UpstreamConnection, bool] | NotConnected:
+        """A connection on which an exchange may begin, and whether it is a kept one. The caller gives it back."""
+        deadline_mono = self._monotonic() + timeouts.connect_s
+        grant = await origin_pool.acquire(reuse=reuse, timeout_s=timeouts.connect_s)
+        if grant is PoolGrant.NONE:
+            return _POOL_EXHAUSTED
+        ready = False
+        try:
+            if isinstance(grant, UpstreamConnection):
+                ready = await self._usable(grant)
+                if ready:
+                    return grant, True
+                deadline_mono = self._monotonic() + timeouts.connect_s
+            opened = await self._open(origin, timeouts, deadline_mono)
+            if isinstance(opened, NotConnected):
+                return opened
+            ready = await self._usable(opened)
+            if ready:
+                return opened, False
+            return NotConnected(opened.ready_phase, WireFault.CLOSED, "the peer closed right after connecting")
+        finally:
+            if not ready:
+                origin_pool.release(None)
+
+    async def _usable(self, connection: UpstreamConnection) -> bool:
+        """Whether an exchange may begin on it now. A connection that may not is closed."""
+        usable = False
+        try:
+            await self._failpoints.hit("upstream_connected")
+            usable = connection.is_usable()
+        finally:
+            if not usable:
+                connection.close()
+        return usable
+
+    async def _open(
+        self, origin: Origin, timeouts: UpstreamTimeouts, deadline_mono: float
+    ) -> UpstreamConnection | NotConnected:
+        user_timeout_ms = _user_timeout_ms(timeouts)
+        try:
+            tls = TlsSession(self._tls_contexts.context_for(origin.trust), origin.host) if origin.secure else None
+        except OSError as error:  # ssl.SSLError is one
+            detail = f"a file of its policy's tls cannot be used: {error.strerror or type(error).__name__}"
+            return NotConnected(NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE, detail)
+        dialled = await dial(origin, deadline_mono, user_timeout_ms, self._monotonic)
+        if isinstance(dialled, NotConnected):
+            return dialled
+        if tls is None:
+            connection = UpstreamConnection(dialled, self._bounds, user_timeout_ms, self._monotonic)
+        else:
+            connection = TlsConnection(dialled, tls, timeouts.tls_s, self._bounds, user_timeout_ms, self._monotonic)
+        failure = await connection.start()
+        return connection if failure is None else failure
+
+    def _not_sent(self, why: NotConnected, began_mono: float, *, reused: bool = False) -> Evidence:
+        return Evidence(
+            why.phase, 0, why.fault, None, why.detail, self._monotonic() - began_mono, reused_connection=reused
+        )
+
+
+def _user_timeout_ms(timeouts: UpstreamTimeouts) -> int:
+    return max(1, int(timeouts.first_byte_s * 1000))

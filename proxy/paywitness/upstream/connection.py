@@ -1,0 +1,358 @@
+"""One connection: what was written on it, what came back, and when it must be reset.
+
+An asyncio protocol over a plain TCP socket; `secure` puts TLS on top of it. The first try at a write goes straight to
+the socket, so that what the kernel took is a number and not a guess.
+
+Rules that must hold:
+- a byte or an end that arrives while no exchange is under way ends the connection: it is nobody's answer;
+- an exchange that ends without a whole answer after something was written ends by a reset: a kernel that goes on
+  delivering would turn "gave up" into "arrived later". Only where the peer has acknowledged every byte may another
+  exchange listen on for a late answer instead, and then the reset comes at the end of that one;
+- a connection that stays open after an answer is one on which nothing is owed by either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import select
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from typing import cast
+
+from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.upstream.dial import NotConnected, set_user_timeout
+from paywitness.upstream.exchange import UpstreamExchange
+from paywitness.upstream.request import UpstreamBounds
+
+_NO_BYTES = struct.pack("i", 0)
+_LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
+
+# Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
+_SENDING = NetworkPhase.SENDING
+_RECEIVING = NetworkPhase.RECEIVING
+_COMPLETE = NetworkPhase.COMPLETE
+
+# An idle connection may outlive its time by this much rather than have its timer moved after every call; whether it is
+# used is decided by the exact time.
+_IDLE_SLACK_S = 2.0
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A connection to one origin. One exchange at a time."""
+
+    ready_phase = NetworkPhase.CONNECTING  # how far it had got when it was ready to write
+
+    def __init__(
+        self, connected: socket.socket, bounds: UpstreamBounds, user_timeout_ms: int, monotonic: Callable[[], float]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = monotonic
+        self._socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+        self._bounds = bounds
+        self._user_timeout_ms = user_timeout_ms
+        self._transport: asyncio.Transport
+        self._exchange: UpstreamExchange | None = None
+        self._calls = 0
+        self._handed_bytes = 0  # bytes of this exchange given to socket and transport, as they go on the wire
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_mono = 0.0
+        now = monotonic()
+        self._ages_mono = now + bounds.age_s
+        self._stale_mono = now + bounds.idle_s
+
+    async def start(self) -> NotConnected | None:
+        """Join the loop. On anything but None the connection is closed."""
+        try:
+            await self._loop.create_connection(lambda: self, sock=self._socket)
+        except OSError:
+            self._socket.close()
+            return NotConnected(NetworkPhase.CONNECTING, WireFault.CONNECT_FAILED, "the connection broke at once")
+        return None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # so that resume_writing means: the kernel has it all
+
+    # -- what TLS does otherwise -------------------------------------------------------------------------------------
+
+    def _seal(self, payload: bytes) -> bytes:
+        """The payload as it goes on the wire. Never shorter than the payload."""
+        return payload
+
+    def _close_notify(self) -> bytes:
+        """What is said before a close in peace."""
+        return b""
+
+    # -- between exchanges -------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        return not self._transport.is_closing()
+
+    @property
+    def stale(self) -> bool:
+        """Idle for so long that the peer may be closing it at this very moment."""
+        return self._monotonic() >= self._stale_mono
+
+    def is_usable(self) -> bool:
+        """Whether an exchange may begin. Asks the kernel too: an end that has arrived but was not read yet counts."""
+        return not self._transport.is_closing() and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """End in peace: nothing is owed."""
+        if not self._transport.is_closing():
+            self._push(self._close_notify())
+            self._transport.close()
+
+    def reset(self) -> bool:
+        """End by RST and drop what was not delivered. False if the connection was gone already."""
+        if self._socket.fileno() < 0:
+            return False
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self._transport.abort()
+        return True
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def begin(self, exchange: UpstreamExchange, payload: bytes, user_timeout_ms: int) -> None:
+        """Write a request. From here on the exchange is told what happens, and is always concluded."""
+        if user_timeout_ms != self._user_timeout_ms:
+            set_user_timeout(self._socket, user_timeout_ms)
+            self._user_timeout_ms = user_timeout_ms
+        self._exchange = exchange
+        self._calls += 1
+        self._handed_bytes = 0
+        raw = self._seal(payload)
+        exchange.phase = _SENDING
+        exchange.bytes_total = len(payload)
+        write_error = self._push(raw)
+        if write_error is not None:
+            # Not one byte was taken: the kernel takes a part and says how much, or refuses and takes nothing.
+            exchange.phase = self.ready_phase
+            exchange.bytes_total = 0
+            self._fail(exchange, WireFault.RESET, "the connection was gone before the first byte")
+            exchange.reset_by_us = False
+            return
+        self._note_written(exchange)
+
+    def write_more(self, exchange: UpstreamExchange, payload: bytes) -> None:
+        """Write a further piece of the request that was begun. Nothing, if that exchange is over."""
+        if self._exchange is not exchange:
+            return
+        exchange.bytes_total += len(payload)
+        write_error = self._push(self._seal(payload))
+        if write_error is not None:
+            self._fail(exchange, WireFault.RESET, "the connection was reset while the request was written")
+        else:
+            self._note_written(exchange)
+
+    def _push(self, raw: bytes) -> OSError | None:
+        """Give bytes to the kernel, what it does not take to the transport. The error, if it took nothing at all."""
+        if not raw:
+            return None
+        if self._transport.is_closing():
+            return OSError(errno.ENOTCONN, "closing")
+        self._handed_bytes += len(raw)
+        sent = 0
+        if not self._transport.get_write_buffer_size():
+            try:
+                sent = self._socket.send(raw)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                return error
+        if sent < len(raw):
+            self._transport.write(memoryview(raw)[sent:])
+        return None
+
+    def _note_written(self, exchange: UpstreamExchange) -> None:
+        now = self._monotonic()
+        if self._transport.get_write_buffer_size():
+            exchange.writing(now)
+        else:
+            exchange.flushed(now)
+        self._arm_timer(exchange.expires_mono, now)
+
+    def resume_writing(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and not exchange.drained:
+            now = self._monotonic()
+            exchange.flushed(now)
+            self._arm_timer(exchange.expires_mono, now)
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._receive(data)
+
+    def eof_received(self) -> None:
+        self._receive_eof(proper=True)
+
+    def _receive(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.close()
+            return
+        exchange.phase = _RECEIVING
+        parser = exchange.parser
+        parser.feed(data)
+        if parser.fault is not None:
+            self._fail(exchange, parser.fault, parser.detail)
+        elif parser.complete:
+            self._complete(exchange)
+        else:
+            now = self._monotonic()
+            exchange.received(now)
+            self._arm_timer(exchange.expires_mono, now)
+            exchange.progressed()
+
+    def pause(self) -> None:
+        """Let the peer wait."""
+        if self.open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.open and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def _receive_eof(self, *, proper: bool) -> None:
+        """The peer will say no more. Only a proper end can end a body that has no other."""
+        exchange = self._exchange
+        if exchange is None:
+            self.close()
+            return
+        if proper:
+            exchange.parser.finish()
+        if exchange.parser.complete:
+            self._complete(exchange)
+        elif exchange.phase < _RECEIVING:
+            self._fail(exchange, WireFault.CLOSED, "the peer closed without an answer")
+        else:
+            self._fail(exchange, WireFault.CLOSED, "the peer closed before the answer was whole")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if isinstance(error, TimeoutError):  # TCP_USER_TIMEOUT: our own bound, enforced by the kernel
+            self._fail(exchange, exchange.expiry, f"{exchange.expiry_detail}: the peer stopped acknowledging")
+            return
+        number = error.errno if isinstance(error, OSError) else None
+        self._fail(exchange, WireFault.RESET, f"the connection broke: {_errno_detail(number)}")
+        if number in (errno.ECONNRESET, errno.EPIPE):
+            exchange.reset_by_us = False
+
+    # -- ending an exchange ------------------------------------------------------------------------------------------
+
+    def _complete(self, exchange: UpstreamExchange) -> None:
+        exchange.phase = _COMPLETE
+        self._count(exchange)
+        parser = exchange.parser
+        if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
+            exchange.reset_by_us = self.reset()
+        elif (
+            not parser.keep_alive
+            or parser.leftover
+            or exchange.last
+            or self._calls >= self._bounds.calls_per_connection
+        ):
+            self.close()
+        else:
+            self._keep_idle(parser.keep_alive_s)
+        self._exchange = None
+        exchange.conclude()
+
+    def _keep_idle(self, peer_keeps_s: int | None) -> None:
+        """Stay open for the next call, for less time than the peer will."""
+        now = self._monotonic()
+        idle_s = self._bounds.idle_s
+        if peer_keeps_s is not None:
+            idle_s = min(idle_s, peer_keeps_s - 1.0)
+        if idle_s <= 0 or now >= self._ages_mono:
+            self.close()
+            return
+        self._stale_mono = now + idle_s
+        self._arm_timer(self._stale_mono, now, slack_s=_IDLE_SLACK_S)
+
+    def abandon(self, exchange: UpstreamExchange) -> None:
+        """Whoever waited for this exchange is gone. If it, or what listens on in its place, is still under way, that
+        ends here, by a reset."""
+        current = self._exchange
+        if current is not None and current.attempt is exchange:
+            self._fail(current, WireFault.CLOSED, "given up before the answer was whole")
+
+    def _expire(self, exchange: UpstreamExchange, now: float) -> None:
+        """The time is up: another listens on, or the connection is reset."""
+        late = None
+        if exchange.take_over is not None and exchange.drained and self.open and self._all_acknowledged():
+            late = exchange.take_over(exchange, now)
+        if late is None:
+            self._fail(exchange, exchange.expiry, exchange.expiry_detail)
+            return
+        exchange.fault = exchange.expiry
+        exchange.detail = exchange.expiry_detail
+        exchange.listening_s = late.expires_mono - now
+        self._count(exchange)
+        self._exchange = late
+        self._arm_timer(late.expires_mono, now)
+        exchange.conclude()
+
+    def _all_acknowledged(self) -> bool:
+        """Whether the peer's kernel has all that we wrote. What ours still held, a peer that reads slowly would go on
+        getting for as long as we listen: TCP_USER_TIMEOUT ends silence, not slowness."""
+        try:
+            return fcntl.ioctl(self._socket, termios.TIOCOUTQ, _NO_BYTES) == _NO_BYTES
+        except OSError:  # a kernel that cannot say
+            return False
+
+    def _fail(self, exchange: UpstreamExchange, fault: WireFault, detail: str) -> None:
+        exchange.fault = fault
+        exchange.detail = detail
+        self._count(exchange)
+        exchange.reset_by_us = self.reset()
+        self._exchange = None
+        exchange.conclude()
+
+    def _count(self, exchange: UpstreamExchange) -> None:
+        """What the kernel took. What is sealed is never shorter: the lesser of both is not too low."""
+        taken_bytes = self._handed_bytes - self._transport.get_write_buffer_size()
+        exchange.bytes_written = min(exchange.bytes_total, taken_bytes)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _arm_timer(self, when_mono: float, now: float, slack_s: float = 0.0) -> None:
+        """See to it that `_look` runs by then. A timer that fires early looks and sets itself again: moving one costs
+        more than that, and most calls are over long before."""
+        if self._timer is not None:
+            if self._timer_mono <= when_mono + slack_s:
+                return
+            self._timer.cancel()
+        self._timer_mono = when_mono
+        self._timer = self._loop.call_later(max(when_mono - now, 0.001), self._check_timer)
+
+    def _check_timer(self) -> None:
+        self._timer = None
+        now = self._monotonic()
+        exchange = self._exchange
+        ends_mono = self._stale_mono if exchange is None else exchange.expires_mono
+        if now < ends_mono:
+            self._arm_timer(ends_mono, now)
+        elif exchange is None:
+            self.close()
+        else:
+            self._expire(exchange, now)
+
+
+def _errno_detail(number: int | None) -> str:
+    if number == errno.ECONNRESET:
+        return "reset by the peer"
+    return errno.errorcode.get(number, "unknown error") if number is not None else "closed under us"

@@ -1,0 +1,161 @@
+"""Where a call goes, what goes there and how long each phase may take; and the request's bytes.
+
+What does not belong here: I/O. The rule: exactly the headers given are written, plus `Host` where it is absent and the
+framing, which is always ours. Anything that could be read as two requests is refused before a socket is touched.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from paywitness.core.policy import UpstreamTrust
+from paywitness.core.record import record
+
+OPERATOR_GIVEN_TRUST = UpstreamTrust(private=True)  # for addresses that the operator gave, not a policy
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+_TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TARGET_BYTES = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
+_VALUE_BYTES = b"\t " + _TARGET_BYTES
+
+_METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
+
+@record
+class Origin:
+    """Scheme, host and port: what a connection is to."""
+
+    scheme: str
+    host: str
+    port: int
+    trust: UpstreamTrust = UpstreamTrust()
+
+    @classmethod
+    def parse(cls, url: str, trust: UpstreamTrust = UpstreamTrust()) -> Origin:
+        """The origin that a URL names. A path, a query or a user in it is refused: an origin has none."""
+        parts = urlsplit(url)
+        if parts.scheme not in _DEFAULT_PORTS:
+            raise ValueError(f"an upstream is http or https, not {parts.scheme!r}")
+        if not parts.hostname:
+            raise ValueError("an upstream needs a host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("an upstream carries no user")
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise ValueError("an upstream is scheme, host and port, without a path")
+        host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+        if host.encode("ascii").translate(None, _TARGET_BYTES) or "/" in host:
+            raise ValueError("an upstream's host holds characters that no host has")
+        port = parts.port if parts.port is not None else _DEFAULT_PORTS[parts.scheme]
+        return cls(parts.scheme, host, port, trust)
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says: the port only where it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+@record
+class UpstreamTimeouts:
+    """How long each phase may take, in seconds."""
+
+    connect_s: float = 2.0  # waiting for a free connection, the name and the connect, all together
+    tls_s: float = 3.0
+    write_s: float = 5.0  # until the kernel has taken the whole request
+    first_byte_s: float = 5.0  # from then on; informational responses do not extend it
+    body_idle_s: float = 10.0  # between two reads of the answer
+    response_s: float = (
+        60.0  # the whole answer from its first byte: without it a byte every nine seconds lasts for ever
+    )
+
+
+@record
+class UpstreamBounds:
+    """What is kept finite."""
+
+    connections_per_origin: int = 256
+    waiting_per_origin: int = 1024
+    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
+    age_s: float = 300.0  # so that a change of DNS is noticed
+    calls_per_connection: int = 1000  # nginx closes after 1000
+    response_bytes_max: int = 4 * 1024 * 1024
+
+
+@record
+class WireRequest:
+    """One request, as it goes on the wire. `target` is path?query; hop-by-hop headers are already gone."""
+
+    method: str
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+@record
+class StreamRequest:
+    """A request whose body comes in pieces. `body_bytes` None means that nobody knows how many: it goes out chunked."""
+
+    method: str
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body_bytes: int | None = None
+
+
+def request_bytes(origin: Origin, request: WireRequest) -> bytes:
+    """Head and body. Raises ValueError for a request that must not be written."""
+    body = request.body
+    framing = b""
+    if body or request.method in _METHODS_WITH_BODY:
+        framing = b"Content-Length: %d\r\n" % len(body)
+    return head_bytes(origin, request, framing, body)
+
+
+def head_bytes(origin: Origin, request: WireRequest | StreamRequest, framing: bytes, body: bytes = b"") -> bytes:
+    """The head, with that framing line in place of any that was given, and what follows it.
+
+    Headers are looked at all at once and not one by one: on the path of every call that is a third of the price.
+    """
+    method = request.method.encode("latin-1", "replace")
+    _refuse_unwritable_line(method, request.target)
+    headers = request.headers
+    named = _refuse_unwritable_headers(headers) if headers else b""
+    if b"\rcontent-length\r" in named or b"\rtransfer-encoding\r" in named:
+        headers = tuple(header for header in headers if header[0].lower() not in _FRAMING_HEADERS)
+    hosts = named.count(b"\rhost\r")
+    if hosts > 1:
+        raise ValueError("a request has one Host")
+    host = b"" if hosts else b"Host: %b\r\n" % origin.authority.encode("ascii")
+    lines = b"\r\n".join([b": ".join(header) for header in headers])
+    last = b"\r\n" if lines else b""
+    return b"".join((method, b" ", request.target, b" HTTP/1.1\r\n", host, lines, last, framing, b"\r\n", body))
+
+
+def _refuse_unwritable_line(method: bytes, target: bytes) -> None:
+    if not method or method.translate(None, _TOKEN_BYTES):
+        raise ValueError("a method is a token")
+    if method == b"CONNECT":
+        raise ValueError("CONNECT opens a tunnel; this client carries requests")
+    if target[:1] not in (b"/", b"*") or target.translate(None, _TARGET_BYTES):
+        raise ValueError("a request target starts with a slash and holds no space and no control character")
+
+
+def _refuse_unwritable_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Raise for what the wire could read otherwise than meant, naming no value: values are secrets.
+
+    Deleting every allowed byte from all of them at once must leave nothing. Returns the names, in lower case, each
+    between two carriage returns: since no name holds one, a name can be looked for in it.
+    """
+    names, values = zip(*headers, strict=True)
+    if b"" in names or b"".join(names).translate(None, _TOKEN_BYTES):
+        raise ValueError("a header name holds a character that no header name has")
+    if b"".join(values).translate(None, _VALUE_BYTES):
+        raise ValueError("a header value holds a control character")
+    return b"\r%b\r" % b"\r\r".join(names).lower()

@@ -1,0 +1,197 @@
+"""hmac_sha256 and hmac_sha512: for providers that sign in an ordinary way, told by options where and how.
+
+Where a timestamp header is named, the time must be there and must be signed: a request never gets by without it, and
+options that would leave it unsigned are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paywitness.core.call import Headers
+from paywitness.webhook_signatures.scheme import (
+    DIGEST_BYTES,
+    Algorithm,
+    SchemeOption,
+    SignatureCheck,
+    SignatureEncoding,
+    SignatureVerdict,
+    SignedContent,
+    decode_or_empty,
+    header_values,
+    malformed,
+    parse_timestamp,
+    single_header,
+    verify_hmac,
+)
+
+NO_TIMESTAMP = "none"
+_TIMED, _UNTIMED = "{timestamp}.{body}", "{body}"
+_TIMESTAMP_PLACEHOLDER, _BODY_PLACEHOLDER = b"{timestamp}", b"{body}"
+_PLACEHOLDER = re.compile(r"(\{[^{}]*\})")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_BETWEEN_SIGNATURES = re.compile(rb"[, \t]+")
+
+
+@dataclass(frozen=True, slots=True)
+class GenericHmac:
+    algorithm: Algorithm
+    header: bytes
+    encoding: SignatureEncoding
+    prefix: bytes
+    timestamp_header: bytes | None
+    signed: tuple[bytes, ...]  # the template in pieces, its places among them
+
+    @property
+    def name(self) -> str:
+        return f"hmac_{self.algorithm}"
+
+    def check(
+        self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float
+    ) -> SignatureCheck:
+        signed = self._read(headers, body)
+        return (
+            signed
+            if isinstance(signed, SignatureCheck)
+            else verify_hmac(signed, secrets, self.algorithm, now, tolerance_s)
+        )
+
+    def _read(self, headers: Headers, body: bytes) -> SignedContent | SignatureCheck:
+        values = header_values(headers, self.header)  # a list may come as several headers of one name: RFC 9110, 5.3
+        if isinstance(values, SignatureCheck):
+            return values
+        texts = [text for value in values for text in _BETWEEN_SIGNATURES.split(value) if text]
+        if not texts:
+            return SignatureCheck(SignatureVerdict.NO_SIGNATURE, detail=f"no {self.header.decode()} header")
+        timestamp = self._timestamp(headers)
+        if isinstance(timestamp, SignatureCheck):
+            return timestamp
+        fillings = {_TIMESTAMP_PLACEHOLDER: timestamp or b"", _BODY_PLACEHOLDER: body}
+        parts = tuple(fillings.get(piece, piece) for piece in self.signed)
+        return SignedContent(parts, tuple(map(self._signature, texts)), timestamp)
+
+    def _timestamp(self, headers: Headers) -> bytes | SignatureCheck | None:
+        if self.timestamp_header is None:
+            return None
+        value = single_header(headers, self.timestamp_header)
+        if value is None:
+            return malformed(f"no {self.timestamp_header.decode()} header")
+        return value if isinstance(value, SignatureCheck) else parse_timestamp(value)
+
+    def _signature(self, text: bytes) -> bytes:
+        """With or without the prefix: whole first, for a prefix may look like the beginning of a signature."""
+        whole = decode_or_empty(text, self.encoding)
+        if len(whole) == DIGEST_BYTES[self.algorithm]:
+            return whole
+        return decode_or_empty(text.removeprefix(self.prefix), self.encoding)
+
+
+def generic_hmac_options(algorithm: Algorithm) -> tuple[SchemeOption, ...]:
+    return (
+        SchemeOption(
+            "header", "Webhook-Signature", "the header with the signature, or several between commas or spaces"
+        ),
+        SchemeOption("encoding", "hex", "how the signature is written: hex or base64"),
+        SchemeOption(
+            "prefix", f"{algorithm}=", "what stands before a signature; a signature without it is read as well"
+        ),
+        SchemeOption(
+            "timestamp_header", "Webhook-Timestamp", "the header with the time in seconds; none where none is sent"
+        ),
+        SchemeOption("signed", "", f"what is signed: {_TIMED}, or {_UNTIMED} where timestamp_header is none"),
+    )
+
+
+def generic_hmac(algorithm: Algorithm, options: Mapping[str, str]) -> GenericHmac:
+    """Raises ValueError for options that cannot be put in force."""
+    chosen = {option.name: option.default for option in generic_hmac_options(algorithm)} | dict(options)
+    timed = chosen["timestamp_header"] != NO_TIMESTAMP
+    if timed and chosen["timestamp_header"].lower() == chosen["header"].lower():
+        raise ValueError(f"found {chosen['header']!r} for both header and timestamp_header, allowed: two headers")
+    return GenericHmac(
+        algorithm,
+        header=header_name("header", chosen["header"]),
+        encoding=_encoding(chosen["encoding"]),
+        prefix=_prefix(chosen["prefix"]),
+        timestamp_header=header_name("timestamp_header", chosen["timestamp_header"]) if timed else None,
+        signed=_template(chosen["signed"] or (_TIMED if timed else _UNTIMED), timed=timed),
+    )
+
+
+def header_name(option: str, value: str) -> bytes:
+    if not _HEADER_NAME.fullmatch(value):
+        raise ValueError(f"{option}: found {value!r}, allowed: the name of a header, such as Webhook-Signature")
+    return value.encode()
+
+
+def _encoding(value: str) -> SignatureEncoding:
+    if value == "hex":
+        return "hex"
+    if value == "base64":
+        return "base64"
+    raise ValueError(f"encoding: found {value!r}, allowed: hex or base64")
+
+
+def _prefix(value: str) -> bytes:
+    if not value.isascii() or (value and not value.isprintable()) or set(value) & set(", "):
+        raise ValueError(f"prefix: found {value!r}, allowed: visible ASCII characters without commas and spaces")
+    return value.encode()
+
+
+def _template(value: str, *, timed: bool) -> tuple[bytes, ...]:
+    pieces = tuple(piece.encode() for piece in _PLACEHOLDER.split(value) if piece)
+    placeholders = sorted(piece for piece in pieces if b"{" in piece or b"}" in piece)
+    if placeholders != ([_BODY_PLACEHOLDER, _TIMESTAMP_PLACEHOLDER] if timed else [_BODY_PLACEHOLDER]):
+        allowed = "{timestamp} and {body}, once each" if timed else "{body}, once, as timestamp_header is none"
+        raise ValueError(f"signed: found {value!r}, allowed: text with the places {allowed}")
+    return pieces
+
+
+# --- Providers that sign the raw body and nothing else: an HMAC in hex, in one header of their own.
+#
+# No time is signed, so a delivery never grows too old: a repetition is known by its event id, and what it says again
+# changes nothing. Sources are those of the provider facts; UNVERIFIED is what nobody official says.
+#
+#     checkout      Checkout.com: Cko-Signature
+#     gocardless    GoCardless: Webhook-Signature; its own library checks it in the same way
+#     razorpay      Razorpay: X-Razorpay-Signature; its own library too. The event id is in a header, x-razorpay-event-
+# id,
+#                   which is not signed
+#     paystack      Paystack: x-paystack-signature, SHA-512; the secret is the API's own secret key
+#     mollie        Mollie's next-generation events: X-Mollie-Signature: sha256=<hex>. Its classic webhooks are not
+#                   signed: see `unsigned`
+#     authorizenet  Authorize.net: X-ANET-Signature: sha512=<hex>. That the signature key counts as text, and is not
+#                   decoded from its hex, is UNVERIFIED
+#     coinbase      Coinbase Commerce: X-CC-Webhook-Signature
+
+
+@dataclass(frozen=True, slots=True)
+class BodyHmac:
+    name: str
+    header: bytes
+    algorithm: Algorithm
+    prefix: bytes = b""  # before the signature; one without it is read as well
+
+    def check(
+        self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float
+    ) -> SignatureCheck:
+        value = single_header(headers, self.header)
+        if isinstance(value, SignatureCheck):
+            return value
+        if value is None:
+            return SignatureCheck(SignatureVerdict.NO_SIGNATURE, detail=f"no {self.header.decode()} header")
+        signature = decode_or_empty(value.removeprefix(self.prefix), "hex")
+        return verify_hmac(SignedContent((body,), (signature,), None), secrets, self.algorithm, now, tolerance_s)
+
+
+BODY_HMAC_SCHEMES = (
+    BodyHmac("checkout", b"Cko-Signature", "sha256"),
+    BodyHmac("gocardless", b"Webhook-Signature", "sha256"),
+    BodyHmac("razorpay", b"X-Razorpay-Signature", "sha256"),
+    BodyHmac("paystack", b"X-Paystack-Signature", "sha512"),
+    BodyHmac("mollie", b"X-Mollie-Signature", "sha256", b"sha256="),
+    BodyHmac("authorizenet", b"X-ANET-Signature", "sha512", b"sha512="),
+    BodyHmac("coinbase", b"X-CC-Webhook-Signature", "sha256"),
+)

@@ -1,0 +1,242 @@
+"""The wiring: the only place where objects are built and joined, as one list from the ground up.
+
+The simulator and the crash tests build the same sidecar with a clock, chance, steps and network of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paywitness.clock import Clock, JournalClock
+from paywitness.core.circuit import CircuitRules
+from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
+from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.duplicates import DuplicateCalls
+from paywitness.engine.calls.fallback import Fallbacks
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.passthrough import Passthrough
+from paywitness.engine.calls.pipeline import CallPipeline
+from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.shadow import ShadowMode
+from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.leases import Leases
+from paywitness.engine.durability.rollback import RollbackMonitor
+from paywitness.engine.durability.spool import Spool, SpoolReplayer
+from paywitness.engine.engine import Engine
+from paywitness.engine.failpoints import Failpoints
+from paywitness.engine.intents import Intents
+from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.engine.resolution.inquiries import InquiryClient
+from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
+from paywitness.engine.resolution.resolver import Resolver
+from paywitness.engine.webhooks.applier import WebhookApplier
+from paywitness.engine.webhooks.inbox import WebhookInbox
+from paywitness.engine.webhooks.matcher import WebhookMatcher
+from paywitness.engine.webhooks.relay import Relay
+from paywitness.journal.base import Journal
+from paywitness.limits.factory import Limits, LimitsFactory, local_limits
+from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
+from paywitness.secrets import Vault
+from paywitness.settings import Settings
+from paywitness.tasks import Tasks
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.upstream.client import UpstreamClient
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What everything else stands on."""
+
+    journal: Journal
+    vault: Vault
+    clock: Clock
+    randomness: Randomness
+    failpoints: Failpoints
+    telemetry: Telemetry
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How much, how long, how many."""
+
+    lease_s: float = 30.0
+    calls_max: int = 1_000
+    late_response_s: float = 20.0
+    resolvers: int = 16
+    resolvers_per_provider: int = 8
+
+    @classmethod
+    def of(cls, settings: Settings) -> EngineSettings:
+        return cls(
+            lease_s=settings.lease_s,
+            calls_max=settings.calls_max,
+            late_response_s=settings.late_response_s,
+            resolvers=settings.resolvers,
+            resolvers_per_provider=settings.resolvers_per_provider,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarParts:
+    """A sidecar without its listeners and loops: what carries calls, and what goes on when they have left."""
+
+    engine: Engine
+    leases: Leases
+    resolver: Resolver
+    external_evidence: ExternalEvidenceRecorder
+    late_evidence: LateEvidenceRecorder
+    journal_writer: JournalWriter
+    pinned: PinnedPolicies
+    upstream: UpstreamClient
+    limits: Limits
+    limits_sync: LimitsSync
+    rollback: RollbackMonitor | None
+
+
+OpenUpstream = Callable[[Platform, EngineSettings], UpstreamClient]
+
+
+def real_upstream(platform: Platform, engine_settings: EngineSettings) -> UpstreamClient:
+    return UpstreamClient(
+        monotonic=platform.clock.mono, failpoints=platform.failpoints, late_response_s=engine_settings.late_response_s
+    )
+
+
+def assemble(
+    platform: Platform,
+    engine_settings: EngineSettings,
+    book: PolicyBook,
+    spool: EvidenceSpool,
+    open_limits: LimitsFactory = local_limits,
+    open_upstream: OpenUpstream = real_upstream,
+) -> SidecarParts:
+    """The engine over a journal and a network. No listener, no loop in the background."""
+    journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
+    randomness, environment = platform.randomness, platform.environment
+    in_flight: dict[str, CallContext] = {}
+    tasks, waiters = Tasks(), OperationWaiters()
+    # The right to send, the network, and the journal's own time.
+    leases = Leases(journal, clock, engine_settings.lease_s, telemetry)
+    upstream = open_upstream(platform, engine_settings)
+    journal_clock = JournalClock(clock)
+    # What a store forgot is put back; then claims and writes.
+    rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
+    journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, journal_clock, rollback=rollback)
+    # The policy that each operation was started under.
+    pinned = PinnedPolicies(journal)
+    # Evidence that came by no attempt of ours, and evidence that came too late for its call.
+    external_evidence = ExternalEvidenceRecorder(journal_writer, vault, clock, randomness, telemetry, waiters)
+    late_evidence = LateEvidenceRecorder(journal_writer, external_evidence, clock, telemetry)
+
+    def current() -> PolicyBook:
+        return engine.book
+
+    def circuit_rules() -> Mapping[str, CircuitRules]:
+        return {name: provider.circuit for name, provider in engine.book.providers.items()}
+
+    # How much a provider is given, which call may go to it now, and which again.
+    limits = open_limits(circuit_rules, clock, randomness)
+    gate = Gate(limits.circuits, limits.admission, current, clock, engine_settings.calls_max)
+    if rollback is not None:
+        gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
+        rollback.book = current
+    retry_budget = RetryBudget(limits.budgets, telemetry)
+    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, rollback)
+    # The life of a call.
+    attempt_recorder = AttemptRecorder(
+        journal_writer, leases, retry_budget, vault, clock, randomness, telemetry, waiters, late_evidence, spool
+    )
+    pipeline = CallPipeline(
+        journal_writer=journal_writer,
+        duplicates=DuplicateCalls(journal, vault, clock, pinned, in_flight, waiters),
+        gate=gate,
+        retry_budget=retry_budget,
+        sender=AttemptSender(upstream, leases, clock),
+        attempt_recorder=attempt_recorder,
+        leases=leases,
+        vault=vault,
+        clock=clock,
+        failpoints=platform.failpoints,
+        fallbacks=fallbacks,
+        late_evidence=late_evidence,
+        tasks=tasks,
+    )
+    # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
+    passthrough = Passthrough(upstream, telemetry)
+    shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
+    intents = Intents(journal, current)
+    entry_points = (pipeline, fallbacks, passthrough, shadow, intents)
+    engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
+    # What goes on when the caller has left.
+    resolver = _build_resolver(platform, engine_settings, pipeline, external_evidence, pinned, current)
+    limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
+    recorders = (external_evidence, late_evidence, journal_writer)
+    return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, limits_sync, rollback)
+
+
+def _build_resolver(
+    platform: Platform,
+    engine_settings: EngineSettings,
+    pipeline: CallPipeline,
+    external_evidence: ExternalEvidenceRecorder,
+    pinned: PinnedPolicies,
+    book: Callable[[], PolicyBook],
+) -> Resolver:
+    """What goes on finding out after the caller has left."""
+    journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
+    credentials = CredentialSource(journal, vault, platform.environment, upstream, clock)  # for calls of our own
+    return Resolver(
+        journal=journal,
+        pipeline=pipeline,
+        external_evidence=external_evidence,
+        inquiry_client=InquiryClient(
+            journal,
+            upstream,
+            credentials,
+            vault,
+            clock,
+            platform.telemetry,
+            pipeline.tasks,
+            pipeline.gate,
+            pipeline.retry_budget,
+        ),
+        pinned=pinned,
+        book=book,
+        clock=clock,
+        randomness=platform.randomness,
+        failpoints=platform.failpoints,
+        telemetry=platform.telemetry,
+        tasks=pipeline.tasks,
+        workers_max=engine_settings.resolvers,
+        per_provider_max=engine_settings.resolvers_per_provider,
+    )
+
+
+def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
+    """What providers tell us unasked."""
+    matching = WebhookMatcher(platform.journal, parts.pinned, platform.vault)
+    return WebhookInbox(
+        journal=platform.journal,
+        vault=platform.vault,
+        clock=platform.clock,
+        telemetry=platform.telemetry,
+        applier=WebhookApplier(matching, parts.external_evidence, parts.resolver.inquiry_client),
+        relay=Relay(parts.upstream),
+        book=lambda: parts.engine.book,
+        environment=platform.environment,
+    )
+
+
+def build_spool_replayer(platform: Platform, parts: SidecarParts, spool: Spool) -> SpoolReplayer:
+    """What puts evidence from the local disk into the journal."""
+    return SpoolReplayer(
+        spool, parts.journal_writer, parts.pinned, lambda: parts.engine.book, platform.clock, parts.late_evidence
+    )

@@ -1,0 +1,249 @@
+"""What a charge, capture, void, refund or payout does to the money. Nobody else writes to the ledger.
+
+No HTTP, no faults, and no meaning of idempotency keys: a key is only written beside the effect. Each method either
+changes the object and writes its ledger entry, or raises and changes nothing. Nothing here awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paywitness_sandbox.bank.index import BankRefused, IdSequence, Label, ObjectIndex, labels_of
+from paywitness_sandbox.bank.ledger import EntryKind, Ledger, charge_id
+from paywitness_sandbox.bank.objects import (
+    Charge,
+    ChargeStatus,
+    ChargeTerms,
+    Payout,
+    PayoutStatus,
+    PayoutTerms,
+    PendingChanges,
+    Refund,
+    card_outcome,
+    payout_outcome,
+)
+from paywitness_sandbox.clock import Clock
+
+
+class Payouts:
+    def __init__(
+        self, ledger: Ledger, clock: Clock, naming: IdSequence, changes: PendingChanges, *, search_lag_s: float = 0.0
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._ids = naming
+        self._changes = changes
+        self._payouts: ObjectIndex[Payout] = ObjectIndex("payout", clock, search_lag_s)
+
+    def send(self, terms: PayoutTerms, key: str | None) -> Payout:
+        """Accepted (pending) is an effect, as paid is: the money has left us. A failure leaves no line."""
+        outcome = payout_outcome(terms.destination)
+        self._ledger.require_room()
+        self._payouts.require_room()
+        payout = Payout(
+            self._ids.new("po"), terms, key, self._clock(), outcome.status, outcome.code, outcome.fails_with_200
+        )
+        self._payouts.add(payout, labels_of(terms.metadata.items(), key=key, reference=terms.reference))
+        if payout.status is not PayoutStatus.FAILED:
+            self._write_entry(EntryKind.PAYOUT, payout, payout.id, key)
+        self._changes.add(payout, payout.status, key)
+        return payout
+
+    def settle(self, payout: Payout, status: PayoutStatus) -> None:
+        """End a pending payout: the receiving bank's later word. What fails comes back."""
+        if payout.status is not PayoutStatus.PENDING:
+            raise BankRefused("payout_not_open", f"a payout that is {payout.status} has nothing to settle")
+        if status is PayoutStatus.FAILED:
+            self._write_entry(EntryKind.VOID, payout, self._ids.new("vd"), payout.key)
+            payout.failure_code = "account_closed"
+        payout.status = status
+        self._changes.add(payout, status, None)
+
+    def reverse(self, payout: Payout) -> None:
+        """The receiving bank sends it back after all."""
+        if payout.status is not PayoutStatus.PAID:
+            raise BankRefused("payout_not_paid", f"a payout that is {payout.status} cannot be reversed")
+        self._write_entry(EntryKind.REVERSAL, payout, self._ids.new("rv"), payout.key)
+        payout.status = PayoutStatus.REVERSED
+        self._changes.add(payout, payout.status, None)
+
+    def get(self, name: str) -> Payout:
+        return self._payouts.get(name)
+
+    def search(self, labels: list[Label]) -> list[Payout]:
+        return self._payouts.search(labels)
+
+    def clear(self) -> None:
+        self._payouts.clear()
+
+    def _write_entry(self, kind: EntryKind, payout: Payout, id: str, key: str | None) -> None:
+        terms = payout.terms
+        self._ledger.write(
+            kind,
+            at=self._clock(),
+            id=id,
+            charge=payout.id,
+            key=key,
+            order=terms.order,
+            amount=terms.amount,
+            currency=terms.currency,
+        )
+
+
+# --- bank
+
+REFUNDS_PER_CHARGE_MAX = 1_000
+
+
+class Bank:
+    def __init__(self, ledger: Ledger, clock: Clock, *, salt: str, search_lag_s: float = 0.0) -> None:
+        self.ledger = ledger
+        self._clock = clock
+        self._ids = IdSequence(salt)
+        self._charges: ObjectIndex[Charge] = ObjectIndex("charge", clock, search_lag_s)
+        self._refunds: ObjectIndex[Refund] = ObjectIndex("refund", clock, search_lag_s)
+        self.changes = PendingChanges()
+        self.payouts = Payouts(ledger, clock, self._ids, self.changes, search_lag_s=search_lag_s)
+
+    # -- moving money ---------------------------------------------------------------------------------------------
+
+    def open(self, terms: ChargeTerms, key: str | None) -> Charge:
+        """Announce a charge; nothing is asked of the card."""
+        card_outcome(terms.source)
+        self._charges.require_room()
+        charge = Charge(self._ids.new("ch"), terms, terms.source, key, self._clock())
+        self._charges.add(charge, labels_of(terms.metadata.items(), key=key))
+        return charge
+
+    def pay(self, charge: Charge, key: str | None, source: str | None = None) -> None:
+        """Ask the card. A decline is an answer, not a refusal: it leaves the charge failed."""
+        if charge.status not in (ChargeStatus.CREATED, ChargeStatus.FAILED):
+            raise BankRefused("charge_already_paid", f"the charge is {charge.status}")
+        outcome = card_outcome(source or charge.source)
+        self.ledger.require_room()
+        charge.source = source or charge.source
+        charge.failure_code, charge.failed_with_200 = outcome.code, outcome.fails_with_200
+        charge.status = outcome.status
+        if outcome.status is ChargeStatus.SUCCEEDED:
+            self._collect(charge, key)
+        elif outcome.status is ChargeStatus.PROCESSING:
+            self._write_entry(EntryKind.CHARGE, charge, charge.id, charge.terms.amount, key)
+        self.changes.add(charge, charge.status, key)
+
+    def capture(self, charge: Charge, key: str | None, amount: int | None = None) -> None:
+        if charge.status is not ChargeStatus.AUTHORIZED:
+            raise BankRefused(*self._not_authorized_reason(charge, "captured"))
+        amount = charge.terms.amount if amount is None else amount
+        if amount > charge.terms.amount:
+            raise BankRefused("amount_too_large", f"only {charge.terms.amount} was authorized", conflict=False)
+        self._write_entry(EntryKind.CAPTURE, charge, self._ids.new("cp"), amount, key)
+        charge.status, charge.amount_captured = ChargeStatus.SUCCEEDED, amount
+        self.changes.add(charge, "captured", key)
+
+    def void(self, charge: Charge, key: str | None) -> None:
+        """Release an authorization, or call off what was never paid (no effect, no line)."""
+        if charge.status is ChargeStatus.AUTHORIZED:
+            self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.terms.amount, key)
+        elif charge.status not in (ChargeStatus.CREATED, ChargeStatus.REQUIRES_ACTION):
+            raise BankRefused(*self._not_authorized_reason(charge, "voided"))
+        charge.status = ChargeStatus.VOIDED
+        self.changes.add(charge, charge.status, key)
+
+    def refund(
+        self, charge: Charge, key: str | None, amount: int | None = None, metadata: dict[str, object] | None = None
+    ) -> Refund:
+        if charge.status is not ChargeStatus.SUCCEEDED:
+            raise BankRefused("charge_not_captured", f"a charge that is {charge.status} cannot be refunded")
+        left = charge.amount_captured - charge.amount_refunded
+        if left == 0:
+            raise BankRefused("charge_already_refunded", "the charge has been refunded in full")
+        amount = left if amount is None else amount
+        if amount > left:
+            raise BankRefused("amount_too_large", f"only {left} is left to refund", conflict=False)
+        if len(charge.refunds) >= REFUNDS_PER_CHARGE_MAX:
+            raise BankRefused("too_many_refunds", f"a charge takes {REFUNDS_PER_CHARGE_MAX} refunds", conflict=False)
+        self._refunds.require_room()
+        refund = Refund(self._ids.new("re"), charge, amount, key, self._clock(), metadata or {})
+        self._write_entry(EntryKind.REFUND, charge, refund.id, amount, key)
+        charge.amount_refunded += amount
+        charge.refunds.append(refund)
+        self._refunds.add(refund, labels_of(refund.searchable.items(), key=key, charge=charge.id))
+        self.changes.add(refund, "succeeded", key)
+        return refund
+
+    def settle(self, charge: Charge, status: ChargeStatus) -> None:
+        """End what was left open (processing, 3DS): the issuer's or the customer's later word."""
+        if charge.status not in (ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION):
+            raise BankRefused("charge_not_open", f"a charge that is {charge.status} has nothing to settle")
+        was = charge.status
+        if status is ChargeStatus.SUCCEEDED and was is ChargeStatus.REQUIRES_ACTION:
+            self._collect(charge, charge.key)
+        elif status is ChargeStatus.SUCCEEDED:
+            charge.amount_captured = charge.terms.amount
+            charge.status = status
+        else:
+            if was is ChargeStatus.PROCESSING:
+                self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.terms.amount, charge.key)
+            charge.failure_code, charge.status = "generic_decline", ChargeStatus.FAILED
+        self.changes.add(charge, charge.status, None)
+
+    def reverse(self, charge: Charge) -> None:
+        """Take back what had succeeded: the provider's own later word, which nobody asked for."""
+        left = charge.amount_captured - charge.amount_refunded
+        if charge.status is not ChargeStatus.SUCCEEDED or left == 0:
+            raise BankRefused("charge_not_captured", f"a charge that is {charge.status} has nothing to reverse")
+        self._write_entry(EntryKind.REVERSAL, charge, self._ids.new("rv"), left, charge.key)
+        charge.status = ChargeStatus.REVERSED
+        self.changes.add(charge, charge.status, None)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def charge(self, reference: str) -> Charge:
+        """By `ch_` or `pi_` name. Never lags: only the searches do."""
+        return self._charges.get(charge_id(reference))
+
+    def refund_by_id(self, reference: str) -> Refund:
+        return self._refunds.get(reference)
+
+    def search(self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None) -> list[Charge]:
+        """The charges that fit everything given, newest first, as far as the search index has caught up."""
+        return self._charges.search(labels_of(metadata, key=key))
+
+    def search_refunds(
+        self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None, charge: str | None = None
+    ) -> list[Refund]:
+        """Likewise; of one charge, or of all."""
+        charge = None if charge is None else self.charge(charge).id
+        return self._refunds.search(labels_of(metadata, key=key, charge=charge))
+
+    def clear(self) -> None:
+        """Forget everything. Names go on counting: an old name must never come back as another charge."""
+        self._charges.clear()
+        self._refunds.clear()
+        self.payouts.clear()
+        self.changes.take()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _collect(self, charge: Charge, key: str | None) -> None:
+        kind = EntryKind.CHARGE if charge.terms.capture else EntryKind.AUTHORIZATION
+        self._write_entry(kind, charge, charge.id, charge.terms.amount, key)
+        charge.status = ChargeStatus.SUCCEEDED if charge.terms.capture else ChargeStatus.AUTHORIZED
+        charge.amount_captured = charge.terms.amount if charge.terms.capture else 0
+
+    def _write_entry(self, kind: EntryKind, charge: Charge, id: str, amount: int, key: str | None) -> None:
+        terms = charge.terms
+        self.ledger.write(
+            kind,
+            at=self._clock(),
+            id=id,
+            charge=charge.id,
+            key=key,
+            order=terms.order,
+            amount=amount,
+            currency=terms.currency,
+        )
+
+    def _not_authorized_reason(self, charge: Charge, verb: str) -> tuple[str, str]:
+        codes = {ChargeStatus.SUCCEEDED: "charge_already_captured", ChargeStatus.VOIDED: "charge_already_voided"}
+        return codes.get(charge.status, "charge_not_authorized"), f"a charge that is {charge.status} cannot be {verb}"

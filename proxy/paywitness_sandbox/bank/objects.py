@@ -1,0 +1,238 @@
+"""Charges, refunds and payouts as the bank knows them: values and their states, and changes not published yet.
+
+What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ChargeStatus(StrEnum):
+    CREATED = "created"  # announced, nothing asked of the card yet
+    PROCESSING = "processing"
+    REQUIRES_ACTION = "requires_action"
+    AUTHORIZED = "authorized"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    VOIDED = "voided"
+    REVERSED = "reversed"  # taken back after it had succeeded
+
+
+class Dialect(StrEnum):
+    ACME = "acme"
+    STRIPE = "stripe"
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeTerms:
+    """What is asked for. The amount is an integer of minor units."""
+
+    amount: int
+    currency: str
+    source: str
+    capture: bool = True
+    metadata: dict[str, object] = field(default_factory=dict)
+    dialect: Dialect = Dialect.ACME
+    """In which it was asked, and so in which its events are told."""
+    account: str | None = None
+    """The sub-account it was asked for."""
+
+    @property
+    def order(self) -> str | None:
+        order = self.metadata.get("order_id")
+        return None if order is None else str(order)
+
+
+@dataclass(slots=True)
+class Charge:
+    id: str
+    terms: ChargeTerms
+    source: str
+    key: str | None
+    created_at: float
+    status: ChargeStatus = ChargeStatus.CREATED
+    amount_captured: int = 0
+    amount_refunded: int = 0
+    failure_code: str | None = None
+    failed_with_200: bool = False
+    refunds: list[Refund] = field(default_factory=list)
+
+    @property
+    def intent_id(self) -> str:
+        """The name of the same thing in Stripe's dialect."""
+        return "pi_" + self.id.removeprefix("ch_")
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    id: str
+    charge: Charge
+    amount: int
+    key: str | None
+    created_at: float
+    metadata: dict[str, object]
+
+    @property
+    def searchable(self) -> dict[str, object]:
+        """What it is searched by: a refund that names no order is one of its charge's order."""
+        order = self.charge.terms.order
+        return self.metadata if order is None else {"order_id": order, **self.metadata}
+
+
+# --- payout
+
+
+class PayoutStatus(StrEnum):
+    PENDING = "pending"
+    PAID = "paid"
+    FAILED = "failed"
+    REVERSED = "reversed"
+
+
+@dataclass(frozen=True, slots=True)
+class PayoutTerms:
+    amount: int
+    currency: str
+    destination: str
+    reference: str | None = None
+    metadata: dict[str, object] = field(default_factory=dict)
+    account: str | None = None
+
+    @property
+    def order(self) -> str | None:
+        """What the ledger files it under: the order it names, else its reference."""
+        order = self.metadata.get("order_id")
+        return self.reference if order is None else str(order)
+
+
+@dataclass(slots=True)
+class Payout:
+    id: str
+    terms: PayoutTerms
+    key: str | None
+    created_at: float
+    status: PayoutStatus = PayoutStatus.PENDING
+    failure_code: str | None = None
+    failed_with_200: bool = False
+
+
+# --- changes
+
+CHANGES_MAX = 1_000  # between two looks; one request makes one or two
+
+
+@dataclass(frozen=True, slots=True)
+class BankChange:
+    subject: Charge | Refund | Payout
+    transition: str
+    """In the past tense, as event types have it: `succeeded`, `captured`, `voided`."""
+    key: str | None
+    """The idempotency key of the request that changed it."""
+
+
+class PendingChanges:
+    def __init__(self) -> None:
+        self._pending: deque[BankChange] = deque(maxlen=CHANGES_MAX)
+
+    def add(self, subject: Charge | Refund | Payout, transition: str, key: str | None) -> None:
+        self._pending.append(BankChange(subject, transition, key))
+
+    def take(self) -> list[BankChange]:
+        taken = list(self._pending)
+        self._pending.clear()
+        return taken
+
+
+# --- Which source (card token, payment method) ends how: the table a person chooses business results from.
+
+DECLINING_TOKENS = {
+    "tok_insufficient_funds": "insufficient_funds",
+    "tok_stolen_card": "stolen_card",
+    "tok_expired_card": "expired_card",
+    "tok_fraudulent": "fraudulent",
+}
+PAYING_TOKENS = ("tok_ok", "tok_visa", "tok_mastercard", "tok_amex")
+TOKENS_HELP = {
+    "tok_ok": "paid",
+    **{token: f"402, declined with {code}" for token, code in DECLINING_TOKENS.items()},
+    "tok_declined_<code>": "402, declined with <code>",
+    "tok_failed_200_<code>": "200, status failed with <code>",
+    "tok_processing": "200, status processing: accepted, not final (an effect)",
+    "tok_3ds": "200, status requires_action (no effect until it is settled)",
+}
+
+DESTINATIONS_HELP = {
+    "dest_ok": "paid at once; so is every destination that does not begin with dest_",
+    "dest_pending": "200, status pending: accepted, not final (an effect)",
+    "dest_failed_<code>": "200, status failed with <code>",
+    "dest_refused_<code>": "402, refused with <code>",
+}
+
+# Stripe's test methods: pm_card_chargeDeclinedStolenCard, pm_card_visa_chargeDeclinedInsufficientFunds, ...
+STRIPE_DECLINE = re.compile(r"\A(?:pm|tok)_(?:card_)?(?:[a-z]+_)?chargeDeclined([A-Za-z]*)\Z")
+STRIPE_ACTION = re.compile(r"\Apm_card_(?:authenticationRequired\w*|threeDSecure\w*Required)\Z")
+
+
+class UnknownToken(ValueError):
+    """A token of ours that we do not know: most likely a typing error, which must not pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardOutcome:
+    status: ChargeStatus
+    code: str | None = None
+    fails_with_200: bool = False
+    """A decline that is told in a 200."""
+
+
+PAID = CardOutcome(ChargeStatus.SUCCEEDED)
+
+
+def card_outcome(source: str) -> CardOutcome:
+    if source in PAYING_TOKENS:
+        return PAID
+    if source in DECLINING_TOKENS:
+        return CardOutcome(ChargeStatus.FAILED, DECLINING_TOKENS[source])
+    if source == "tok_processing":
+        return CardOutcome(ChargeStatus.PROCESSING)
+    if source == "tok_3ds" or STRIPE_ACTION.match(source):
+        return CardOutcome(ChargeStatus.REQUIRES_ACTION)
+    if source.startswith("tok_failed_200_"):
+        return CardOutcome(
+            ChargeStatus.FAILED, source.removeprefix("tok_failed_200_") or "generic_decline", fails_with_200=True
+        )
+    if source.startswith("tok_declined_"):
+        return CardOutcome(ChargeStatus.FAILED, source.removeprefix("tok_declined_") or "generic_decline")
+    if declined := STRIPE_DECLINE.match(source):
+        return CardOutcome(ChargeStatus.FAILED, snake_case(declined.group(1)) or "generic_decline")
+    if source.startswith("tok_"):
+        raise UnknownToken(f"{source!r} is none of {', '.join(TOKENS_HELP)}")
+    return PAID
+
+
+@dataclass(frozen=True, slots=True)
+class PayoutOutcome:
+    status: PayoutStatus
+    code: str | None = None
+    fails_with_200: bool = True
+    """A failure that is told in a 200."""
+
+
+def payout_outcome(destination: str) -> PayoutOutcome:
+    if destination == "dest_pending":
+        return PayoutOutcome(PayoutStatus.PENDING)
+    for prefix, fails_with_200 in (("dest_failed", True), ("dest_refused", False)):
+        if destination == prefix or destination.startswith(f"{prefix}_"):
+            code = destination.removeprefix(prefix).removeprefix("_") or "account_closed"
+            return PayoutOutcome(PayoutStatus.FAILED, code, fails_with_200)
+    if destination.startswith("dest_") and destination != "dest_ok":
+        raise UnknownToken(f"{destination!r} is none of {', '.join(DESTINATIONS_HELP)}")
+    return PayoutOutcome(PayoutStatus.PAID)
+
+
+def snake_case(words: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", words).lower()

@@ -1,0 +1,119 @@
+"""What the provider promises about a repeated idempotency key, and the book in which it keeps that promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paywitness_sandbox.clock import Clock
+from paywitness_sandbox.messages import SandboxResponse, error_response
+
+KEYS_MAX = 1_000_000
+KEY_LENGTH_MAX = 255
+
+
+class Contract(StrEnum):
+    REPLAYED = "replayed"
+    REEXECUTED = "reexecuted"
+    NOT_STORED = "not_stored"
+    NONE = "none"
+
+
+CONTRACTS_HELP = {
+    Contract.REPLAYED: "every executed answer is stored and replayed: successes, declines, and 500s too",
+    Contract.REEXECUTED: "work that succeeded is replayed, whatever was answered; work that failed is done again",
+    Contract.NOT_STORED: "only 2xx are stored: a 500 after the commit is forgotten, and a re-send charges AGAIN",
+    Contract.NONE: "the key is ignored: every arrival is executed",
+}
+
+
+def parse_contract(name: str) -> Contract:
+    try:
+        return Contract(name.strip().lower())
+    except ValueError:
+        raise ValueError(f"unknown contract {name!r}; known: {', '.join(Contract)}") from None
+
+
+def stored_response(
+    contract: Contract, committed: SandboxResponse | None, response_sent: SandboxResponse
+) -> SandboxResponse | None:
+    """What is stored under the key: `committed` is what the bank did, `answered` what the provider said about it.
+
+    They differ only in a 500 (said after the commit, or instead of it). Refusals are stored by nobody.
+    """
+    if contract is Contract.REPLAYED:
+        return response_sent if response_sent.executed else None
+    if contract is Contract.REEXECUTED:
+        return committed if committed is not None and committed.succeeded else None
+    if contract is Contract.NOT_STORED:
+        return response_sent if 200 <= response_sent.status_code < 300 else None
+    return None
+
+
+@dataclass(slots=True)
+class KeyRecord:
+    fingerprint: str
+    first_used_at: float
+    response: SandboxResponse | None = None
+    """None while the first request is still running."""
+
+
+class KeyStore:
+    """Every key that was claimed is either settled or released; a released one is as if never used."""
+
+    def __init__(self, clock: Clock, window_s: float) -> None:
+        self._clock = clock
+        self._window_s = window_s
+        self._records: dict[str, KeyRecord] = {}
+
+    def claim(self, key: str, fingerprint: str) -> SandboxResponse | None:
+        """None: the key is yours, do the work. Otherwise what to answer instead."""
+        if len(key) > KEY_LENGTH_MAX:
+            return error_response(
+                400,
+                "invalid_request_error",
+                f"an idempotency key has at most {KEY_LENGTH_MAX} characters",
+                code="idempotency_key_too_long",
+            )
+        self._drop_expired()
+        record = self._records.get(key)
+        if record is not None and self._is_expired(record):
+            del self._records[key]
+            record = None
+        if record is None:
+            if len(self._records) >= KEYS_MAX:
+                message = f"the sandbox holds its {KEYS_MAX} keys; POST /_sandbox/reset empties it"
+                return error_response(507, "sandbox_error", message, code="too_many_keys")
+            self._records[key] = KeyRecord(fingerprint, self._clock())
+            return None
+        if record.fingerprint != fingerprint:
+            return error_response(
+                400, "idempotency_error", "This key was first used with another request.", code="idempotency_key_reused"
+            )
+        if record.response is None:
+            message = "A request with this key is still being worked on."
+            return error_response(409, "idempotency_error", message, code="idempotency_key_in_use")
+        return record.response.with_headers(("Idempotent-Replayed", "true"))
+
+    def finish(self, key: str, response: SandboxResponse | None) -> None:
+        """Store the answer, or free the key where nothing is stored."""
+        record = self._records.get(key)
+        if record is not None and response is not None:
+            record.response = response
+        elif record is not None:
+            del self._records[key]
+
+    def clear(self) -> None:
+        self._records.clear()
+
+    def _is_expired(self, record: KeyRecord) -> bool:
+        """Past the window. A running one never is."""
+        return record.response is not None and record.first_used_at <= self._clock() - self._window_s
+
+    def _drop_expired(self) -> None:
+        """Records stand in the order of their first use, so the old ones are in front."""
+        while self._records:
+            key, record = next(iter(self._records.items()))
+            if not self._is_expired(record):
+                return
+            del self._records[key]

@@ -1,0 +1,216 @@
+"""Stripe's dialect, as far as payments go: forms in, payment intents out, good enough for the stripe SDK as it is.
+
+A payment intent `pi_x` is the bank's charge `ch_x` under another name. `GET /v1/refunds/{id}` is acme's as well.
+"""
+
+from __future__ import annotations
+
+import re
+
+from paywitness_sandbox.bank.bank import Bank
+from paywitness_sandbox.bank.index import BankRefused
+from paywitness_sandbox.bank.objects import Charge, ChargeStatus, ChargeTerms, Dialect
+from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, settle_url
+from paywitness_sandbox.dialects.base import (
+    InvalidField,
+    PathNames,
+    SandboxRoute,
+    amount_from,
+    currency_from,
+    error_translator,
+    metadata_from,
+    page_of,
+)
+from paywitness_sandbox.messages import (
+    InvalidBody,
+    Request,
+    SandboxResponse,
+    Tree,
+    card_declined,
+    error_response,
+    json_response,
+)
+
+METHOD_DEFAULT = "pm_card_visa"
+SEARCH_CLAUSE = re.compile(r"""\s*metadata\[(['"])(?P<name>[^'"]*)\1\]\s*:\s*(['"])(?P<value>[^'"]*)\3\s*""")
+
+# The bank's word -> Stripe's. A decline leaves the intent waiting for another method.
+STATUSES = {
+    ChargeStatus.CREATED: "requires_confirmation",
+    ChargeStatus.PROCESSING: "processing",
+    ChargeStatus.REQUIRES_ACTION: "requires_action",
+    ChargeStatus.AUTHORIZED: "requires_capture",
+    ChargeStatus.SUCCEEDED: "succeeded",
+    ChargeStatus.FAILED: "requires_payment_method",
+    ChargeStatus.VOIDED: "canceled",
+    ChargeStatus.REVERSED: "canceled",  # Stripe has no word for it
+}
+# The bank's refusals that Stripe words for an intent; the others keep their code.
+INTENT_STATE = frozenset(
+    {"charge_already_paid", "charge_already_captured", "charge_already_voided", "charge_not_authorized"}
+)
+
+
+@error_translator
+def stripe_errors(refused: BankRefused) -> SandboxResponse:
+    code = "payment_intent_unexpected_state" if refused.code in INTENT_STATE else refused.code
+    return error_response(400, "invalid_request_error", refused.message, code=code)
+
+
+# -- acts -------------------------------------------------------------------------------------------------------------
+
+
+@stripe_errors
+def create_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    tree = form_of(request)
+    terms = ChargeTerms(
+        whole_number(tree, "amount"),
+        currency_from(tree.get("currency")).lower(),
+        text(tree, "payment_method") or METHOD_DEFAULT,
+        text(tree, "capture_method") != "manual",
+        metadata_from(tree.get("metadata")),
+        Dialect.STRIPE,
+        request.headers.get("stripe-account"),
+    )
+    charge = bank.open(terms, request.key)
+    if text(tree, "confirm") != "true":
+        return json_response(200, intent_json(charge, request))
+    bank.pay(charge, request.key)
+    return paid_response(charge, request)
+
+
+@stripe_errors
+def confirm_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge = bank.charge(names["intent"])
+    bank.pay(charge, request.key, text(form_of(request), "payment_method"))
+    return paid_response(charge, request)
+
+
+@stripe_errors
+def capture_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge = bank.charge(names["intent"])
+    bank.capture(charge, request.key, optional_number(form_of(request), "amount_to_capture"))
+    return json_response(200, intent_json(charge, request))
+
+
+@stripe_errors
+def cancel_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge = bank.charge(names["intent"])
+    bank.void(charge, request.key)
+    return json_response(200, intent_json(charge, request))
+
+
+@stripe_errors
+def read_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    return json_response(200, intent_json(bank.charge(names["intent"]), request))
+
+
+@stripe_errors
+def search_intents(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    clauses = [SEARCH_CLAUSE.fullmatch(clause) for clause in request.query.get("query", "").split(" AND ")]
+    pairs = [(clause["name"], clause["value"]) for clause in clauses if clause is not None]
+    if len(pairs) != len(clauses):
+        raise InvalidField("query", "the sandbox searches for metadata['name']:'value', joined by AND")
+    page, has_more = page_of(bank.search(pairs), lambda charge: charge.intent_id, request.query)
+    data = [intent_json(charge, request) for charge in page]
+    more = {"has_more": has_more, "next_page": None, "url": "/v1/payment_intents/search"}
+    return json_response(200, {"object": "search_result", "data": data, **more})
+
+
+@stripe_errors
+def create_refund(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    tree = form_of(request)
+    reference = text(tree, "payment_intent") or text(tree, "charge")
+    if reference is None:
+        raise InvalidField("payment_intent", "a refund names its payment_intent or charge", "parameter_missing")
+    amount = optional_number(tree, "amount")
+    refund = bank.refund(bank.charge(reference), request.key, amount, metadata_from(tree.get("metadata")))
+    return json_response(200, refund_json(refund))
+
+
+@stripe_errors
+def list_refunds(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    """Of one payment, or of all; `order`, `paywitness` and `key` search as acme's lists do."""
+    query = request.query
+    found = bank.search_refunds(
+        metadata_filters(query), query.get("key"), query.get("payment_intent") or query.get("charge")
+    )
+    page, has_more = page_of(found, lambda refund: refund.id, query)
+    data = [refund_json(refund) for refund in page]
+    return json_response(200, {"object": "list", "data": data, "has_more": has_more, "url": "/v1/refunds"})
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def form_of(request: Request) -> Tree:
+    if request.body and "json" in request.headers.get("content-type", ""):
+        raise InvalidBody("the body is a form here, not JSON")
+    return request.tree
+
+
+def text(tree: Tree, name: str) -> str | None:
+    value = tree.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidField(name, f"{name} is a single value")
+    return value or None
+
+
+def whole_number(tree: Tree, name: str) -> int:
+    value = text(tree, name)
+    number = int(value) if value is not None and value.isascii() and value.isdigit() and len(value) <= 15 else value
+    return amount_from(number, name)
+
+
+def optional_number(tree: Tree, name: str) -> int | None:
+    return None if text(tree, name) is None else whole_number(tree, name)
+
+
+def paid_response(charge: Charge, request: Request) -> SandboxResponse:
+    intent = intent_json(charge, request)
+    if charge.status is not ChargeStatus.FAILED:
+        return json_response(200, intent)
+    if charge.failed_with_200:
+        return json_response(200, intent, failed=True)
+    return card_declined(charge.failure_code or "generic_decline", charge=charge.id, payment_intent=intent)
+
+
+def intent_json(charge: Charge, request: Request) -> dict[str, object]:
+    terms = charge.terms
+    body: dict[str, object] = {
+        "id": charge.intent_id,
+        "object": "payment_intent",
+        "amount": terms.amount,
+        "amount_capturable": terms.amount if charge.status is ChargeStatus.AUTHORIZED else 0,
+        "amount_received": charge.amount_captured,
+        "capture_method": "automatic" if terms.capture else "manual",
+        "client_secret": f"{charge.intent_id}_secret",
+        "created": int(charge.created_at),
+        "currency": terms.currency.lower(),
+        "last_payment_error": None,
+        "latest_charge": None if charge.status is ChargeStatus.CREATED else charge.id,
+        "livemode": False,
+        "metadata": {name: str(value) for name, value in terms.metadata.items()},
+        "next_action": None,
+        "payment_method": None if charge.status is ChargeStatus.FAILED else charge.source,
+        "status": STATUSES[charge.status],
+    }
+    if charge.status is ChargeStatus.FAILED:
+        decline = {"type": "card_error", "code": "card_declined", "decline_code": charge.failure_code}
+        body["last_payment_error"] = {**decline, "message": "The card was declined."}
+    if charge.status is ChargeStatus.REQUIRES_ACTION:
+        redirect = {"url": settle_url(charge, request), "return_url": None}
+        body["next_action"] = {"type": "redirect_to_url", "redirect_to_url": redirect}
+    return body
+
+
+STRIPE_ROUTES: tuple[SandboxRoute, ...] = (
+    SandboxRoute("POST", "/v1/payment_intents", create_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}/confirm", confirm_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}/capture", capture_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}/cancel", cancel_intent),
+    SandboxRoute("GET", "/v1/payment_intents/search", search_intents),
+    SandboxRoute("GET", "/v1/payment_intents/{intent}", read_intent),
+    SandboxRoute("POST", "/v1/refunds", create_refund),
+    SandboxRoute("GET", "/v1/refunds", list_refunds),
+)

@@ -1,0 +1,198 @@
+"""Calls of our own: under whose credentials we ask, how something in doubt is given up, and what a void frees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from paywitness.core.operation import FindingKind, Operation, State
+from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
+from paywitness.core.result import ResultClass
+from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.journal.base import OperationChange
+from paywitness.policy.book import PolicyBook
+from paywitness_sandbox.server import Sandbox, SandboxOptions
+from tests.engine.conftest import close
+from tests.engine.resolution.test_resolver import ended, resolved, resolving
+from tests.engine.storm import WITHOUT_KEYS
+from tests.engine.world import World, header, make_world, outcome
+
+BEARER = {"Authorization": "Bearer test", "Content-Type": "application/json"}
+
+
+@asynccontextmanager
+async def sandbox_with(*api_keys: str) -> AsyncIterator[Sandbox]:
+    async with Sandbox(SandboxOptions(contract="none", api_keys=api_keys)) as running:
+        yield running
+
+
+def revoke(sandbox: Sandbox, *left: str) -> None:
+    sandbox._provider.options = replace(sandbox.options, api_keys=left)  # as its dashboard would
+
+
+async def test_when_the_callers_credential_is_gone_the_accounts_newest_accepted_one_asks() -> None:
+    async with sandbox_with("old", "new") as sandbox, resolving(sandbox, *WITHOUT_KEYS) as world:
+        sandbox.set_schedule({"read_faults": "error_500,error_500,error_500,-*"})
+        old = {"Authorization": "Bearer old"}
+        lost = await world.charge(fault="drop_after_commit", headers=old, timeout_s=0.1)
+        assert lost.status_code == 504
+        await world.charge("other", order="other", headers={"Authorization": "Bearer new"})
+        revoke(sandbox, "new")
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, world.effects(order="order-1")) == (State.SUCCEEDED, 1)
+
+
+async def test_without_any_credential_that_is_accepted_it_stays_in_doubt_and_reaches_a_person() -> None:
+    async with sandbox_with("old") as sandbox, resolving(sandbox, *WITHOUT_KEYS) as world:
+        sandbox.set_schedule({"read_faults": "error_500,-*"})
+        lost = await world.charge(fault="drop_after_commit", headers={"Authorization": "Bearer old"}, timeout_s=0.05)
+        revoke(sandbox, "nobody has this one")
+        found = await resolved(world, header(lost, "Paywitness-Operation"), lambda seen: seen.due_at is None)
+        assert (found.state, found.because) == (State.REQUIRES_REVIEW, "schedule_ran_out")
+
+
+async def credentials_of(world: World, policy: Policy, operation: Operation, environment: dict[str, str]) -> list[str]:
+    parts = world.parts
+    background = CredentialSource(world.journal, world.engine.vault, environment, parts.upstream, world.clock)
+    found = [dict(headers) async for headers in background.candidates(operation, policy, None)]
+    return [headers.get(b"Authorization", b"").decode() for headers in found]
+
+
+async def some_operation(world: World) -> Operation:
+    reply = await world.charge()
+    operation = await world.journal.read(header(reply, "Paywitness-Operation") or "")
+    assert operation is not None
+    return operation.changed(account="another account, which no credential was accepted for")
+
+
+async def test_credentials_come_from_the_environment_where_the_policy_names_them(world: World) -> None:
+    operation = await some_operation(world)
+    policy = replace(sale(world.engine.book), credentials=BackgroundCredentials((("Authorization", "ACME_KEY"),)))
+    assert await credentials_of(world, policy, operation, {"ACME_KEY": "Bearer env"}) == ["Bearer env"]
+    assert await credentials_of(world, policy, operation, {}) == [""]
+
+
+async def test_a_token_is_fetched_once_and_used_again(sandbox: Sandbox, world: World) -> None:
+    asked = 0
+
+    async def token_endpoint(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Authorization: Basic aWQ6c2VjcmV0" in head  # id:secret
+        asked += 1
+        body = json.dumps({"access_token": f"token-{asked}", "expires_in": 3600}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(token_endpoint, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    oauth2 = OAuth2("POST", "/oauth2/token", "ACME_ID", "ACME_SECRET")
+    policy = replace(
+        sale(world.engine.book), upstream=f"http://127.0.0.1:{port}", credentials=BackgroundCredentials((), oauth2)
+    )
+    operation = await some_operation(world)
+    background = CredentialSource(
+        world.journal,
+        world.engine.vault,
+        {"ACME_ID": "id", "ACME_SECRET": "secret"},
+        world.parts.upstream,
+        world.clock,
+    )
+    for _ in range(2):
+        found = [headers async for headers in background.candidates(operation, policy, None)]
+        assert found == [((b"Authorization", b"Bearer token-1"),)]
+    assert asked == 1
+    server.close()
+
+
+async def test_an_inquirys_own_headers_go_out_and_never_in_place_of_the_credential(world: World) -> None:
+    heads: list[bytes] = []
+
+    async def provider(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(provider, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    operation = await some_operation(world)
+    given = sale(world.engine.book)
+    own = (("Accept", "application/hal+json"), ("X-Version", "2"))
+    policy = replace(
+        given,
+        upstream=f"http://127.0.0.1:{port}",
+        headers=(("X-Version", "1"),),
+        inquiries=(replace(given.inquiries[0], headers=own),),
+        credentials=BackgroundCredentials((("Authorization", "ACME_KEY"),)),
+    )
+    inquirer = world.parts.resolver.inquiry_client
+    credentials = replace(inquirer.credentials, environment={"ACME_KEY": "Bearer env"})
+    look = await replace(inquirer, credentials=credentials).inquire(operation, policy, None)
+    server.close()
+    assert look.seen.finding.kind is FindingKind.MISSED
+    (head,) = heads
+    assert b"\r\nAccept: application/hal+json\r\n" in head
+    assert b"\r\nX-Version: 2\r\n" in head
+    assert b"\r\nAuthorization: Bearer env\r\n" in head
+    assert head.count(b"X-Version") == head.count(b"Accept:") == 1
+
+
+def sale(book: PolicyBook) -> Policy:
+    return next(policy for policy in book.providers["acme"].policies if policy.operation == "sale")
+
+
+# --- cancel
+
+
+async def test_a_cancel_that_is_shown_ends_the_doubt_and_one_that_is_not_leaves_it(sandbox: Sandbox) -> None:
+    """An authorization whose answer was doubtful, but named it: an operator gives it up."""
+    async with resolving(sandbox) as world:
+        body = {"amount": 500, "currency": "EUR", "capture": False, "metadata": {"order_id": "hold"}}
+        headers = {**BEARER, "Idempotency-Key": "hold", "Sandbox-Fault": "wrong_amount"}
+        sandbox.set_schedule({"read_faults": "error_500*"})
+        reply = await world.post("/v1/charges", body, headers)
+        assert outcome(reply) == "unknown"
+        operation_id = header(reply, "Paywitness-Operation")
+        found = await resolved(world, operation_id, lambda seen: seen.state is State.REQUIRES_REVIEW)
+        charge = next(iter(sandbox.ledger.find(order="hold"))).charge
+        wanted = found.changed(reference=charge, cancel_wanted=True, due_at=world.clock.now())
+        await world.journal.record(OperationChange(wanted, (), source="operator", actor="ann", note="given up"))
+        gone = await resolved(world, operation_id, ended)
+        assert (gone.state, gone.result_class, gone.cancel_sent, gone.key_released) == (
+            State.FAILED,
+            ResultClass.CANCELLED,
+            True,
+            False,
+        )
+        assert sandbox.bank.charge(charge).status == "voided"
+        again = await world.post("/v1/charges", body, {**BEARER, "Idempotency-Key": "hold"})
+        assert again.status_code == 409  # a cancelled key is never released
+
+
+# --- void
+
+
+async def test_a_voided_payment_frees_its_intent(sandbox: Sandbox) -> None:
+    world = await make_world(sandbox)
+    body = {"amount": 500, "currency": "EUR", "capture": False, "metadata": {"order_id": "hold"}}
+    first = await world.post("/v1/charges", body, {**BEARER, "Idempotency-Key": "hold-1"})
+    charge = json.loads(first.body)["id"]
+    blocked = await world.post("/v1/charges", {**body, "amount": 600}, {**BEARER, "Idempotency-Key": "hold-2"})
+    assert blocked.status_code == 409
+    voided = await world.post(f"/v1/charges/{charge}/void", {}, {**BEARER, "Idempotency-Key": "void-1"})
+    assert voided.status_code == 200
+    operation = await world.journal.read(header(first, "Paywitness-Operation") or "")
+    assert operation is not None
+    assert (operation.state, operation.result_class, operation.incident) == (
+        State.SUCCEEDED,
+        ResultClass.REVERSED,
+        None,
+    )
+    free = await world.post("/v1/charges", {**body, "amount": 600}, {**BEARER, "Idempotency-Key": "hold-3"})
+    assert free.status_code == 200
+    await close(world)

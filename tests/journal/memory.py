@@ -1,0 +1,353 @@
+"""A journal in memory: the same steps over dictionaries, no threads and no disk. For the simulator and fast tests.
+
+Nothing here awaits, so every method is one step by itself. What it holds is lost with the process, which makes it unfit
+for real money; `reopened` plays the restart that a file would survive.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from operator import attrgetter
+
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable, JournalUnusable
+from paywitness.core.operation import HistoryEntry, Lease, Operation, State
+from paywitness.journal import claim_plan, transitions
+from paywitness.journal.base import (
+    AnnouncementRow,
+    DoubtCount,
+    OperationChange,
+    OperationQuery,
+    PolicyRevision,
+    StoredWebhookEvent,
+)
+from paywitness.journal.transitions import JournalTime, WallClock
+from tests.journal.memory_tables import MemoryTables
+
+_identity_values = attrgetter(*transitions.IDENTITY_FIELDS)
+
+
+class MemoryJournal:
+    """A `Journal` (see `base`) that lives as long as its process."""
+
+    def __init__(self, *, clock: WallClock, tables: MemoryTables | None = None) -> None:
+        self._tables = tables or MemoryTables()
+        self._time = JournalTime(clock, self._tables.latest_at)
+        self._opened_at_seq = self._tables.seq
+        self._open = True
+        self._cursor_leases: dict[str, Lease] = {}  # whoever held one is gone with this process
+
+    def reopened(self, clock: WallClock) -> MemoryJournal:
+        """This journal as the next process finds it. This one is closed."""
+        self._tables.latest_at = self._time.latest_at
+        self._open = False
+        return MemoryJournal(clock=clock, tables=self._tables)
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        tables = self._opened()
+        now = self._time.now()
+        taken = claim_plan.plan_claim(request, now, tables)
+        self._check_started(taken)
+        for write in taken.updates:
+            tables.write(write)
+        if taken.alias is not None:
+            tables.aliases[taken.alias.key] = taken.alias
+        if taken.insert is not None:
+            tables.start(taken.insert, request.sealed_request)
+        return self._claim_result(taken, request, now)
+
+    def _claim_result(self, taken: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
+        if not claim_plan.needs_sealed_messages(taken):
+            return claim_plan.claim_result(taken, now, (None, None), accepted=False)
+        asked, credential = taken.original, request.fresh.credential
+        accepted = asked is not None and (
+            asked.credential == credential or (asked.account, credential) in self._tables.credentials
+        )
+        sealed = (None, None) if taken.holder is None else self._tables.sealed(taken.holder.id)
+        return claim_plan.claim_result(taken, now, sealed, accepted=accepted)
+
+    def _check_started(self, taken: claim_plan.ClaimPlan) -> None:
+        if taken.insert is not None and taken.insert.operation.id in self._tables.operations:
+            raise JournalUnavailable(f"the journal holds another operation of the id {taken.insert.operation.id}")
+
+    async def record(self, change: OperationChange) -> Operation:
+        tables = self._opened()
+        now = self._time.now()
+        operation = change.operation
+        stored = tables.operations.get(operation.id)
+        if stored is None or stored.version != operation.version:
+            raise transitions.stale_write(operation.id, operation.version)
+        guard = operation.guard
+        guarded = tables.guarded(guard.value) if guard is not None and transitions.needs_duplicate_check(change) else ()
+        return self._write_change(change, transitions.record_write(change, stored.lease, now, guarded), now)
+
+    def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
+        tables, operation = self._tables, change.operation
+        stored = tables.operations[operation.id]
+        if _identity_values(operation) != _identity_values(stored):
+            name = next(
+                name for name in transitions.IDENTITY_FIELDS if getattr(operation, name) != getattr(stored, name)
+            )
+            raise ValueError(f"{operation.id}: a change cannot touch {name}, which says what the operation is")
+        tables.write(write)
+        if change.sealed_response is not None:
+            tables.responses[operation.id] = change.sealed_response
+        if change.accepted_credential:
+            tables.accept((operation.account, operation.credential), change.sealed_credential, now)
+        return write.operation
+
+    async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
+        tables = self._opened()
+        now = self._time.now()
+        taken = claim_plan.plan_fallback(change, request, now, tables)
+        self._check_started(taken.second)
+        if taken.end is not None:
+            self._write_change(change, taken.end, now)
+        if taken.second.insert is not None:
+            tables.start(taken.second.insert, request.sealed_request)
+        return taken.first, self._claim_result(taken.second, request, now)
+
+    async def restore(
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
+    ) -> Operation:
+        raise JournalUnavailable(f"the journal has lost {operation.id}, and cannot have")
+
+    async def take_lease(
+        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
+    ) -> Operation:
+        stored = self._opened().operations.get(operation.id)
+        write = transitions.lease_write(stored, operation, token, lease_s, self._time.now(), source)
+        if write is not None:
+            self._tables.write(write)
+        return self._tables.operations[operation.id]
+
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
+        tables = self._opened()
+        now = self._time.now()
+        due = [
+            (operation.due_at, tables.numbers[operation.id], operation)
+            for operation in tables.operations.values()
+            if operation.due_at is not None
+            and operation.due_at <= now
+            and operation.lease is None
+            and operation.state in transitions.LEASABLE_STATES
+            and operation.provider not in full
+        ]
+        oldest_first = (operation for _, _, operation in sorted(due))
+        taken = transitions.lease_due_writes(islice(oldest_first, limit), token, lease_s, now)
+        for write in taken:
+            tables.write(write)
+        return tuple(write.operation for write in taken)
+
+    async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
+        tables = self._opened()
+        now = self._time.now()
+        limit = transitions.bounded_expedite_limit(limit)
+        waiting = sorted(
+            (operation.due_at, tables.numbers[operation.id], operation)
+            for operation in tables.operations.values()
+            if operation.provider == provider
+            and operation.due_at is not None
+            and operation.due_at > now
+            and operation.lease is None
+            and operation.state in transitions.LEASABLE_STATES
+        )[: limit * transitions.EXPEDITE_SCAN_FACTOR]
+        earliest_first = ((operation.id, operation.state, due_at) for due_at, _, operation in waiting)
+        expedited = transitions.expedited_due_times(earliest_first, now, within_s, limit)
+        for operation_id, due_at in expedited:
+            tables.operations[operation_id] = tables.operations[operation_id].changed(due_at=due_at)
+        return len(expedited)
+
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        operations = self._opened().operations
+        now = self._time.now()
+        renewed = set()
+        for operation_id in operation_ids:
+            stored = operations.get(operation_id)
+            lease = transitions.renewed_lease(
+                stored.lease if stored else None, token_of.get(operation_id), lease_s, now
+            )
+            if stored is not None and lease is not None:
+                operations[operation_id] = replace(stored, lease=lease)
+                renewed.add(operation_id)
+        return frozenset(renewed)
+
+    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+        tables = self._opened()
+        now = self._time.now()
+        over = [
+            (operation.lease.until_at, tables.numbers[operation.id], operation)
+            for operation in tables.operations.values()
+            if operation.lease is not None
+            and (
+                operation.lease.until_at <= now
+                or (all_of_earlier_holders and tables.seqs_of[operation.id][-1] <= self._opened_at_seq)
+            )
+        ]
+        oldest_first = (operation for _, _, operation in sorted(over))
+        expired = transitions.expired_lease_writes(islice(oldest_first, transitions.EXPIRED_LEASES_MAX), now)
+        for write in expired:
+            tables.write(write)
+        return tuple(write.operation for write in expired)
+
+    async def read(self, operation_id: str) -> Operation | None:
+        return self._opened().operations.get(operation_id)
+
+    async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        return self._opened().sealed(operation_id)
+
+    async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
+        tables = self._opened()
+        seqs = tables.seqs_of.get(operation_id, [])
+        return tuple(tables.changes[seq][1] for seq in seqs[: transitions.HISTORY_MAX])
+
+    async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]:
+        limit = max(1, min(query.limit, transitions.LISTING_MAX))
+        return tuple(islice(self._listed(query), limit))
+
+    def _listed(self, query: OperationQuery) -> Iterator[Operation]:
+        operations = self._opened().operations.values()
+        aliased = {alias.operation_id for alias in self._tables.aliases.values() if alias.client_key == query.key}
+        for operation in sorted(operations, key=lambda operation: operation.id, reverse=True):
+            by_key = operation.id in aliased or query.key in {operation.client_key, operation.provider_key}
+            if (query.key is None or by_key) and transitions.matches_query(operation, query):
+                yield operation
+
+    async def doubt_counts(self) -> tuple[DoubtCount, ...]:
+        groups: dict[tuple[str, str, str, State], list[Operation]] = defaultdict(list)
+        for operation in self._opened().operations.values():
+            if operation.state.in_doubt:
+                currency = operation.money.currency if operation.money else ""
+                groups[operation.provider, operation.operation, currency, operation.state].append(operation)
+        return tuple(
+            DoubtCount(
+                *group,
+                count=len(operations),
+                minor_units=sum(operation.money.minor_units for operation in operations if operation.money),
+                oldest_at=min(operation.created_at for operation in operations),
+            )
+            for group, operations in sorted(groups.items())
+        )
+
+    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+        tables = self._opened()
+        kept = [pair for pair in tables.sealed_credentials if pair[0] == account]
+        if not kept:
+            return None
+        newest = max(kept, key=lambda pair: (tables.credentials[pair].at, pair))
+        return newest[1], tables.sealed_credentials[newest]
+
+    async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
+        tables = self._opened()
+        event = (webhook_event.provider, webhook_event.account, webhook_event.event_id)
+        if any((kept.provider, kept.account, kept.event_id) == event for kept in tables.notices.values()):
+            return False
+        tables.notice_number += 1
+        tables.notices[tables.notice_number] = replace(webhook_event, number=tables.notice_number)
+        return True
+
+    async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
+        now = self._time.now()
+        due = []
+        for webhook_event in self._opened().notices.values():
+            times = [at for at in (webhook_event.due_at, webhook_event.relay_due_at) if at is not None and at <= now]
+            if times:
+                due.append((min(times), webhook_event.number, webhook_event))
+        return tuple(webhook_event for _, _, webhook_event in sorted(due)[:limit])
+
+    async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
+        notices = self._opened().notices
+        kept = notices.get(webhook_event.number)
+        if kept is not None:
+            notices[webhook_event.number] = replace(
+                kept,
+                result=webhook_event.result,
+                operation_id=webhook_event.operation_id,
+                attempts=webhook_event.attempts,
+                due_at=webhook_event.due_at,
+                relay_due_at=webhook_event.relay_due_at,
+            )
+
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
+        tables = self._opened()
+        announced = (
+            AnnouncementRow(seq, tables.operations[operation_id], entry)
+            for seq, (operation_id, entry) in tables.changes.items()
+            if seq > after and entry.announcement is not None
+        )
+        return tuple(islice(announced, limit))
+
+    async def cursor(self, name: str) -> int:
+        return self._opened().cursors.get(name, 0)
+
+    async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
+        tables = self._opened()
+        lease = transitions.cursor_lease(self._cursor_leases.get(name), token, lease_s, self._time.now())
+        if lease is None:
+            return None
+        self._cursor_leases[name] = lease
+        return tables.cursors.get(name, 0)
+
+    async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
+        cursors = self._opened().cursors
+        if token and not transitions.holds_cursor(self._cursor_leases.get(name), token, self._time.now()):
+            return False
+        cursors[name] = max(seq, cursors.get(name, 0))
+        return True
+
+    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+        tables = self._opened()
+        now = self._time.now()
+        gone = tables.retire(now - retention_s, limit, now)
+        forgotten = tables.forget_old(buried_before=now - tombstone_s, received_before=now - retention_s, limit=limit)
+        return gone + forgotten
+
+    async def keep_revision(self, provider: str, revision: str, content: str) -> None:
+        revisions = self._opened().revisions
+        latest = await self.latest_revision(provider)
+        if latest is None or latest.revision != revision:
+            revisions.pop((provider, revision), None)  # one that comes back after another is the latest again
+            revisions[provider, revision] = PolicyRevision(provider, revision, content, self._time.now())
+
+    async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
+        return self._opened().revisions.get((provider, revision))
+
+    async def latest_revision(self, provider: str) -> PolicyRevision | None:
+        kept = reversed(self._opened().revisions.values())
+        return next((revision for revision in kept if revision.provider == provider), None)
+
+    async def check_identity(self, check_value: str) -> None:
+        tables = self._opened()
+        tables.identity = tables.identity or check_value
+        if tables.identity != check_value:
+            raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
+
+    @property
+    def can_roll_back(self) -> bool:
+        return False
+
+    def rolled_back_s(self) -> float | None:
+        return None
+
+    async def healthy(self) -> bool:
+        return self._open
+
+    async def close(self) -> None:
+        self._open = False
+
+    def _opened(self) -> MemoryTables:
+        if not self._open:
+            raise JournalUnavailable("the journal is closed")
+        return self._tables

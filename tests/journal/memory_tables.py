@@ -1,0 +1,166 @@
+"""What a journal in memory holds, and how it is looked up: the dictionaries that a file's tables would be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paywitness.core.claim import Alias, Tombstone
+from paywitness.core.guard import indexed_guard
+from paywitness.core.operation import HistoryEntry, Operation
+from paywitness.journal import retention, transitions
+from paywitness.journal.base import PolicyRevision, StoredWebhookEvent, WebhookEventResult
+
+
+@dataclass(slots=True)
+class MemoryTables:
+    """All that a restart leaves behind. A `claiming.ClaimLookups`."""
+
+    operations: dict[str, Operation] = field(default_factory=dict)  # in the order they started
+    generations: dict[str, list[str]] = field(default_factory=dict)  # ids under each key, oldest first
+    kept_by_guard: dict[str, set[str]] = field(default_factory=dict)
+    requests: dict[str, bytes] = field(default_factory=dict)
+    responses: dict[str, bytes] = field(default_factory=dict)
+    changes: dict[int, tuple[str, HistoryEntry]] = field(default_factory=dict)  # by seq
+    seqs_of: dict[str, list[int]] = field(default_factory=dict)  # of each operation's changes
+    seq: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)  # of each operation, in the order they started
+    number: int = 0
+    aliases: dict[str, Alias] = field(default_factory=dict)
+    tombstones: dict[str, tuple[Tombstone, float]] = field(default_factory=dict)  # and when it was made
+    notices: dict[int, StoredWebhookEvent] = field(default_factory=dict)
+    notice_number: int = 0
+    cursors: dict[str, int] = field(default_factory=dict)
+    revisions: dict[tuple[str, str], PolicyRevision] = field(default_factory=dict)  # in the order they were kept
+    credentials: dict[tuple[str, str], transitions.AcceptedCredential] = field(default_factory=dict)
+    sealed_credentials: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    identity: str | None = None
+    latest_at: float = 0.0
+
+    # What a claim looks up.
+
+    def newest(self, key: str) -> Operation | None:
+        ids = self.generations.get(key)
+        return self.operations[ids[-1]] if ids else None
+
+    def by_id(self, operation_id: str) -> Operation | None:
+        return self.operations.get(operation_id)
+
+    def disputed(self, key: str) -> Operation | None:
+        newest_first = (self.operations[operation_id] for operation_id in reversed(self.generations.get(key, [])))
+        return next((operation for operation in newest_first if operation.incident is not None), None)
+
+    def alias(self, key: str) -> Alias | None:
+        return self.aliases.get(key)
+
+    def tombstone(self, key: str) -> Tombstone | None:
+        tombstone, _ = self.tombstones.get(key, (None, 0.0))
+        return tombstone
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        kept = self.kept_by_guard.get(guard)
+        if kept is None:
+            return ()
+        ids = sorted(kept, key=self.numbers.__getitem__) if len(kept) > 1 else list(kept)
+        return tuple(self.operations[operation_id] for operation_id in ids[-transitions.GUARDED_MAX :])
+
+    def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        return self.requests.get(operation_id), self.responses.get(operation_id)
+
+    # What is written.
+
+    def start(self, write: transitions.OperationWrite, sealed_request: bytes | None) -> None:
+        operation = write.operation
+        self.number += 1
+        self.numbers[operation.id] = self.number
+        self.generations.setdefault(operation.key, []).append(operation.id)
+        if sealed_request is not None:
+            self.requests[operation.id] = sealed_request
+        self.write(write)
+
+    def write(self, write: transitions.OperationWrite) -> None:
+        operation = write.operation
+        before = self.operations.get(operation.id)
+        self._keep_guard(operation.id, None if before is None else indexed_guard(before), indexed_guard(operation))
+        self.operations[operation.id] = operation
+        if write.erase_request:
+            self.requests.pop(operation.id, None)
+        self.seq += 1
+        self.changes[self.seq] = (operation.id, write.entry)
+        self.seqs_of.setdefault(operation.id, []).append(self.seq)
+
+    def _keep_guard(self, operation_id: str, before: str | None, after: str | None) -> None:
+        if before == after:
+            return
+        if before is not None:
+            self.kept_by_guard[before].discard(operation_id)
+            if not self.kept_by_guard[before]:
+                del self.kept_by_guard[before]
+        if after is not None:
+            self.kept_by_guard.setdefault(after, set()).add(operation_id)
+
+    def accept(self, pair: tuple[str, str], sealed: bytes | None, now: float) -> None:
+        accepted = transitions.refreshed_acceptance(self.credentials.get(pair), sealed, now)
+        if accepted is not None:
+            self.credentials[pair] = accepted
+            if sealed is not None:
+                self.sealed_credentials[pair] = sealed
+
+    # What is retired.
+
+    def retire(self, ended_before: float, limit: int, now: float) -> int:
+        """Leave tombstones in the place of operations that ended before, oldest first; how many operations went."""
+        read_to = min(self.cursors.values(), default=self.seq)
+
+        def may_go(operation: Operation) -> bool:
+            return retention.may_retire(operation, ended_before) and self.seqs_of[operation.id][-1] <= read_to
+
+        retired = 0
+        for operation in list(self.operations.values()):
+            if retired >= limit:
+                break
+            if operation.id not in self.operations:
+                continue  # it went with what it stood for
+            if not may_go(operation) or operation.fallback_to in self.operations:
+                continue
+            group = retention.retired_together(operation, self.by_id, may_go)
+            for buried in group:
+                self._replace_by_tombstones(buried, operation, now)
+            retired += len(group)
+        return retired
+
+    def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
+        aliases = [alias for alias in self.aliases.values() if alias.operation_id == operation.id]
+        for tombstone in retention.tombstones_of(operation, aliases, last):
+            earlier = self.tombstone(tombstone.key)
+            if earlier is None or earlier.ended_at <= tombstone.ended_at:
+                self.tombstones[tombstone.key] = (tombstone, now)
+        for alias in aliases:
+            del self.aliases[alias.key]
+        self._forget(operation)
+
+    def _forget(self, operation: Operation) -> None:
+        self._keep_guard(operation.id, indexed_guard(operation), None)
+        self.generations[operation.key].remove(operation.id)
+        if not self.generations[operation.key]:
+            del self.generations[operation.key]
+        for seq in self.seqs_of.pop(operation.id):
+            del self.changes[seq]
+        del self.operations[operation.id], self.numbers[operation.id]
+        self.requests.pop(operation.id, None)
+        self.responses.pop(operation.id, None)
+
+    def forget_old(self, *, buried_before: float, received_before: float, limit: int) -> int:
+        """Forget tombstones and done notices that are older, at most `limit` of each; how many."""
+        old = sorted((at, key) for key, (_, at) in self.tombstones.items() if at <= buried_before)[:limit]
+        for _, key in old:
+            del self.tombstones[key]
+        done = sorted(
+            (notice.received_at, notice.number)
+            for notice in self.notices.values()
+            if notice.result is not WebhookEventResult.WAITING
+            and notice.relay_due_at is None
+            and notice.received_at <= received_before
+        )[:limit]
+        for _, number in done:
+            del self.notices[number]
+        return len(old) + len(done)

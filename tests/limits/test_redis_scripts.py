@@ -1,0 +1,123 @@
+"""Scripts on Redis: the small breaker around them, and the URLs they are reached by."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from paywitness.core.errors import SettingsError, StoreUnavailable
+from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, StoreBreaker, redis_client
+from paywitness.randomness import SeededRandomness
+from tests.limits.redis_server import RedisServer
+from tests.limits.world import HandClock
+from tests.ports import free_port
+
+ECHO = LimitsScript("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
+
+
+def test_after_three_failures_nobody_asks_for_a_while_and_then_one_does() -> None:
+    clock = HandClock()
+    breaker = StoreBreaker(clock, SeededRandomness(1))
+    for _ in range(3):
+        assert breaker.allows
+        breaker.call_started()
+        breaker.failed("TimeoutError")
+    seen = [breaker.allows]
+    clock.seconds += 1.3
+    seen.append(breaker.allows)
+    breaker.call_started()
+    seen.append(breaker.allows)  # one tries, the others go on without
+    breaker.succeeded()
+    assert [*seen, breaker.allows] == [False, True, False, True]
+
+
+def test_the_pauses_grow_to_five_seconds_and_a_fifth() -> None:
+    clock = HandClock()
+    breaker = StoreBreaker(clock, SeededRandomness(1))
+    for _ in range(3):
+        breaker.failed("TimeoutError")
+    pauses = []
+    for _ in range(8):
+        start = clock.seconds
+        while not breaker.allows:
+            clock.seconds += 0.05
+        pauses.append(clock.seconds - start)
+        breaker.call_started()
+        breaker.failed("TimeoutError")
+    assert 0.8 <= pauses[0] <= 1.25
+    assert max(pauses) <= 6.05
+    assert min(pauses[-3:]) >= 4.0
+
+
+def test_failures_of_before_the_pause_do_not_lengthen_it() -> None:
+    clock = HandClock()
+    breaker = StoreBreaker(clock, SeededRandomness(1))
+    for _ in range(64):
+        breaker.failed("TimeoutError")
+    clock.seconds += 1.3
+    assert breaker.allows
+
+
+async def test_concurrent_calls_ride_together_and_each_gets_its_own_reply(redis_server: RedisServer) -> None:
+    client, prefix = redis_client(redis_server.url, 5.0)
+    scripts = RedisScriptRunner(client, HandClock(), SeededRandomness(1), 5.0)
+    replies = await asyncio.gather(*(scripts.run(ECHO, [f"{prefix}:{n}"], [n]) for n in range(150)))
+    assert replies == [[f"paywitness:{n}", str(n)] for n in range(150)]
+    await scripts.close()
+
+
+async def test_a_script_that_fails_is_a_store_that_is_unavailable(redis_server: RedisServer) -> None:
+    client, _ = redis_client(redis_server.url, 5.0)
+    scripts = RedisScriptRunner(client, HandClock(), SeededRandomness(1), 5.0)
+    broken = LimitsScript("broken", "return redis.call('NOSUCH')", "1" * 40)
+    asked = [scripts.run(ECHO, ["k"], ["v"]), scripts.run(broken, ["k"], [])]
+    replies = await asyncio.gather(*asked, return_exceptions=True)
+    assert replies[0] == ["k", "v"]
+    assert isinstance(replies[1], StoreUnavailable)
+    await scripts.close()
+
+
+async def test_nothing_listens_and_nobody_waits_long() -> None:
+    clock = HandClock()
+    client, _ = redis_client(f"redis://127.0.0.1:{free_port()}")
+    scripts = RedisScriptRunner(client, clock, SeededRandomness(1), 0.1)
+    for _ in range(3):
+        assert scripts.available
+        with pytest.raises(StoreUnavailable):
+            await scripts.run(ECHO, ["k"], [])
+    assert not scripts.available
+    await scripts.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1",
+        "redis://127.0.0.1:port",
+        "redis+sentinel://127.0.0.1:26379",
+        "redis://127.0.0.1?prefix={x}",
+        "redis+something://127.0.0.1",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_told(url: str) -> None:
+    with pytest.raises(SettingsError):
+        redis_client(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix"),
+    [
+        ("redis://user:word@127.0.0.1:6379/2", "paywitness"),
+        ("redis://127.0.0.1?prefix=shop:", "shop"),
+        ("redis+sentinel://one:26379,two/service/1?prefix=shop", "shop"),
+        ("rediss+sentinel://one/service", "paywitness"),
+    ],
+)
+async def test_a_url_gives_a_client_that_never_retries_and_its_prefix(url: str, prefix: str) -> None:
+    client, found = redis_client(url)
+    assert found == prefix
+    retry = client.get_connection_kwargs()["retry"]
+    assert retry is not None
+    assert retry.get_retries() == 0
+    await client.aclose()

@@ -1,0 +1,193 @@
+"""The listener for webhooks, on a real socket: what it lets in, what it bounds, and what it says to strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from paywitness.core.call import Headers
+from paywitness.engine.webhooks.inbox import WebhookReply
+from paywitness.server.registry import ServerLimits
+from paywitness.server.webhooks import WEBHOOK_LIMITS, WebhookServer
+from tests.server.raw_client import Answer, Caller, get, request
+
+PATH = "/paywitness/webhooks/acme"
+
+
+@dataclass
+class FakeReceiver:
+    """Records what it was given, and answers as it was told to."""
+
+    reply: WebhookReply = WebhookReply(200)
+    error: Exception | None = None
+    received: list[tuple[str, str, Headers, bytes]] = field(default_factory=list)
+
+    async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply:
+        self.received.append((provider, account, headers, body))
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+
+@asynccontextmanager
+async def listening(receiver: FakeReceiver, limits: ServerLimits = WEBHOOK_LIMITS) -> AsyncIterator[tuple[str, int]]:
+    server = WebhookServer(receiver, limits)
+    try:
+        yield await server.start("127.0.0.1", 0)
+    finally:
+        await server.close()
+
+
+async def ask(
+    receiver: FakeReceiver, data: bytes, method: str = "POST", limits: ServerLimits = WEBHOOK_LIMITS
+) -> Answer:
+    async with listening(receiver, limits) as address:
+        caller = await Caller.open(address)
+        try:
+            return await caller.ask(data, method)
+        finally:
+            caller.close()
+
+
+def problem_of(answer: Answer) -> str:
+    assert answer.header("Content-Type") == "application/problem+json"
+    members = json.loads(answer.body)
+    assert set(members) == {"type", "title", "status"}  # nothing that a stranger could learn from
+    assert members["status"] == answer.status_code
+    return str(members["type"]).rpartition(":")[2]
+
+
+async def test_a_delivery_comes_through_as_it_was_sent() -> None:
+    receiver = FakeReceiver(WebhookReply(200, b"[accepted]"))
+    body = gzip.compress(b'{"id": "evt_1"}')  # signatures are over the bytes on the wire
+    answer = await ask(receiver, request(f"{PATH}/shop-a?x=1", body, "X-Sig: AbC", "Content-Encoding: gzip"))
+    assert (answer.status_code, answer.body) == (200, b"[accepted]")
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    ((provider, account, headers, received),) = receiver.received
+    assert (provider, account, received) == ("acme", "shop-a", body)
+    assert (b"X-Sig", b"AbC") in headers
+    assert (b"Content-Encoding", b"gzip") in headers
+
+
+async def test_without_an_account_it_is_the_main_one() -> None:
+    receiver = FakeReceiver()
+    answer = await ask(receiver, request(PATH, b"{}"))
+    assert (answer.status_code, answer.body, answer.header("Content-Type")) == (200, b"", None)
+    assert receiver.received[0][:2] == ("acme", "")
+
+
+async def test_a_connection_serves_one_delivery_after_the_other() -> None:
+    receiver = FakeReceiver()
+    async with listening(receiver) as address:
+        caller = await Caller.open(address)
+        for _ in range(3):
+            assert (await caller.ask(request(PATH, b"{}"))).status_code == 200
+        caller.close()
+    assert len(receiver.received) == 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/webhooks/acme",
+        "/acme",
+        "/paywitness",
+        "/paywitness/webhooks",
+        "/paywitness/webhooks/",
+        "/paywitness/webhooks/acme/",
+        "/paywitness/webhooks/acme/a/b",
+        "/paywitness/operations/op_1",
+        "/paywitness/webhooks/../admin",
+        "/paywitness/webhooks/acme/%2e%2e",
+        "/paywitness/webhooks/a%2fb",
+        "/paywitness/webhooks/%00",
+        "/metrics",
+    ],
+)
+async def test_every_other_path_is_not_found(path: str) -> None:
+    receiver = FakeReceiver()
+    answer = await ask(receiver, request(path, b"{}"))
+    assert (answer.status_code, problem_of(answer)) == (404, "not-found")
+    assert (await ask(receiver, get(path), "GET")).status_code == 404
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+async def test_only_posting_is_allowed_whoever_is_named(method: str) -> None:
+    receiver = FakeReceiver()
+    for path in (PATH, "/paywitness/webhooks/nobody"):
+        answer = await ask(receiver, request(path, None, method=method), method)
+        assert (answer.status_code, answer.header("Allow")) == (405, "POST")
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize(
+    ("status_code", "kind"),
+    [
+        (400, "webhook-unreadable"),
+        (401, "webhook-not-genuine"),
+        (403, "webhook-not-genuine"),
+        (498, "webhook-not-genuine"),  # which HTTP does not know, and GoCardless wants
+        (404, "not-found"),
+        (422, "webhook-without-id"),
+        (503, "webhook-not-kept"),
+    ],
+)
+async def test_a_refusal_says_what_not_why(status_code: int, kind: str) -> None:
+    answer = await ask(FakeReceiver(WebhookReply(status_code, b"the secret was ...")), request(PATH, b"{}"))
+    assert (answer.status_code, problem_of(answer)) == (status_code, kind)
+    assert b"secret" not in answer.body
+    assert (answer.header("Retry-After") is not None) == (status_code == 503)
+
+
+async def test_a_mistake_of_ours_is_no_acknowledgement_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    answer = await ask(FakeReceiver(error=RuntimeError("card 4242")), request(PATH, b"{}"))
+    assert (answer.status_code, problem_of(answer)) == (500, "mistake")
+    assert b"4242" not in answer.body
+    assert "4242" not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+async def test_a_body_beyond_the_bound_is_refused_before_it_is_read() -> None:
+    receiver = FakeReceiver()
+    large = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {1024 * 1024 + 1}\r\n\r\n".encode()
+    assert (await ask(receiver, large)).status_code == 413
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    chunked = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunk * 17
+    assert (await ask(receiver, chunked)).status_code == 413
+    assert receiver.received == []
+    assert (await ask(receiver, request(PATH, b"x" * 1024 * 1024))).status_code == 200
+
+
+async def test_a_slow_body_and_a_slow_head_are_not_waited_for() -> None:
+    receiver = FakeReceiver()
+    impatient = replace(WEBHOOK_LIMITS, head_s=0.4, body_s=0.4, body_idle_s=0.4)
+    slow = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n".encode()
+    assert (await ask(receiver, slow + b"12345", limits=impatient)).status_code == 408
+    assert (await ask(receiver, slow[:-2], limits=impatient)).status_code == 408
+    assert receiver.received == []
+    assert (WEBHOOK_LIMITS.head_s, WEBHOOK_LIMITS.body_s) == (10.0, 10.0)
+
+
+async def test_connections_are_bounded() -> None:
+    async with listening(FakeReceiver(), replace(WEBHOOK_LIMITS, connections_max=2)) as address:
+        callers = [await Caller.open(address) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert await callers[2].is_closed()
+        assert (await callers[0].ask(request(PATH, b"{}"))).status_code == 200
+        for caller in callers:
+            caller.close()
+
+
+async def test_framing_that_can_be_read_in_two_ways_is_refused() -> None:
+    receiver = FakeReceiver()
+    both = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{{}}".encode()
+    assert (await ask(receiver, both)).status_code == 400
+    assert receiver.received == []
