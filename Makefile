@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench compare simulate chaos duplicates fuzz dashboards pictures clean
+.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates fuzz dashboards pictures clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: .venv/.dev .want-peers ## What a call costs through us, Envoy, nginx and 
 MINUTES ?= 20
 compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=20] [QUICK=1] [RESUME=1]
 	@exec $(BIN)/python -m bench.compare $(if $(QUICK),--quick,--minutes $(MINUTES)) $(if $(RESUME),--resume)
+
+shape: .venv/.dev ## How large the product is, and what one clean POST passes through: make shape [DETAILS=1]
+	@exec $(BIN)/python -m bench.shape $(if $(DETAILS),--details)
 
 SEEDS     ?= 1-20
 PAYMENTS  ?= 1000
