@@ -96,7 +96,8 @@ async def test_an_order_that_is_not_whole_is_400_and_does_nothing(
 ) -> None:
     operation = await world.in_doubt()
     answer = await act(f"/v1/operations/{operation.id}/{action}", **members)
-    assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:unfit-order")
+    assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:invalid-command")
+    assert answer.json["formerly"] == "urn:paywitness:problem:unfit-order"
     assert says in answer.json["detail"]
     assert await world.journal.read(operation.id) == operation
 
@@ -106,7 +107,7 @@ async def test_a_body_that_is_no_object_is_400(world: World, ask: Asker) -> None
     bodies: list[Any] = [[], "park", 1, None]
     for body in bodies:
         answer = await ask(f"/v1/operations/{operation.id}/park", method="POST", json=body)
-        assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:unfit-order")
+        assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:invalid-command")
 
 
 async def test_what_is_not_there_is_404(act: Orders) -> None:

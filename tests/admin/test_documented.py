@@ -18,23 +18,23 @@ from tests.admin.world import World
 from tests.engine.sink import SECRET
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-OPERATING = (DOCS / "operating.md").read_text()
+ON_CALL = (DOCS / "on-call.md").read_text()
 EVENTS = (DOCS / "events.md").read_text()
 
 
 @pytest.mark.parametrize("route", AdminApi(World()).routes(), ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented(route: Any) -> None:
-    assert f"`{route.method} {route.path.replace(':.+', '')}`" in OPERATING
+    assert f"`{route.method} {route.path.replace(':.+', '')}`" in ON_CALL
 
 
 @pytest.mark.parametrize("act", list(OperatorAction))
 def test_every_action_is_documented(act: OperatorAction) -> None:
-    assert f"| `{act}` |" in OPERATING
+    assert f"| `{act}` |" in ON_CALL
 
 
 @pytest.mark.parametrize("kind", list(IncidentKind))
 def test_every_incident_is_documented(kind: IncidentKind) -> None:
-    assert f"| `{kind}` |" in OPERATING
+    assert f"| `{kind}` |" in ON_CALL
 
 
 @pytest.mark.parametrize("word", list(AnnouncementKind))
@@ -48,7 +48,7 @@ def test_every_filter_is_documented() -> None:
     listed = str(getattr(refused.value, "detail", "")).partition("Filters: ")[2].removesuffix(".").split(", ")
     assert len(listed) > 10
     for name in listed:
-        assert f"`{name}`" in OPERATING
+        assert f"`{name}`" in ON_CALL
 
 
 def test_the_sample_that_checks_a_signature_does() -> None:

@@ -241,11 +241,11 @@ async def test_what_is_not_there_says_what_is(ask: Asker, told: list[Any], path:
         ({"until": "noon"}, "There is no 'until' in this order"),
     ],
 )
-async def test_an_unfit_order_is_refused_and_nothing_changes(
+async def test_an_invalid_command_is_refused_and_nothing_changes(
     ask: Asker, told: list[Any], changes: dict[str, Any], says: str
 ) -> None:
     answer = await ask(WRITE, method="POST", json={**OPEN, **changes})
-    assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:unfit-order")
+    assert (answer.status_code, answer.json["type"]) == (400, "urn:paywitness:problem:invalid-command")
     assert says in answer.json["detail"]
     assert (await write_circuit(ask), told) == (UNTOUCHED, [])
 

@@ -163,7 +163,7 @@ def only_named(overlay: str, kind: str, name: str) -> Resource:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_secrets_come_from_a_secret_whose_keys_the_page_tells(overlay: str) -> None:
-    page = (TOP / "docs" / "operations.md").read_text()
+    page = (TOP / "docs" / "deployment.md").read_text()
     given = {one["name"]: one for one in sidecar(overlay)["env"]}
     needed = {*SECRETS, "PAYWITNESS_JOURNAL", "PAYWITNESS_LIMITS"} - {"PAYWITNESS_EVENTS_SECRET"}
     for name in needed:
@@ -250,5 +250,5 @@ def test_the_services_lead_to_the_ports_of_the_pods() -> None:
 
 
 def test_the_page_names_every_overlay() -> None:
-    page = (TOP / "docs" / "operations.md").read_text()
+    page = (TOP / "docs" / "deployment.md").read_text()
     assert set(re.findall(r"deploy/kubernetes/overlays/(\w+)", page)) == set(OVERLAYS)

@@ -1,4 +1,4 @@
-"""A backup as docs/operations.md takes it, of a journal in use, and a sidecar that starts over what was restored."""
+"""A backup as docs/deployment.md takes it, of a journal in use, and a sidecar that starts over what was restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.sidecar import TOP, Sidecar, wait_until
 from tests.journal.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
-PAGE = (TOP / "docs" / "operations.md").read_text()
+PAGE = (TOP / "docs" / "deployment.md").read_text()
 EDITS = (
     ("schedule: [2s, 10s, 30s, 2m, 10m, 1h, ", "schedule: [1h, "),  # the doubt stays one
     ("first_byte: 5s ", "first_byte: 1s "),

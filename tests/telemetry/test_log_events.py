@@ -26,6 +26,7 @@ from paywitness.telemetry.events import (
     PolicyReloaded,
     ReviewOpened,
     TelemetryEvent,
+    WebhookReceived,
 )
 from paywitness.telemetry.logs import LogFormat, LogWriter, install_logging
 from tests.telemetry.conftest import Told, at_debug
@@ -87,6 +88,13 @@ def test_clean_calls_can_be_told_at_info(told: Told) -> None:
 def test_what_is_not_clean_is_a_line(told: Told, record: TelemetryEvent, level: str, event: str) -> None:
     told.tell(record)
     assert [(line["level"], line["event"]) for line in told.lines()] == [(level, event)]
+
+
+@at_debug
+def test_a_webhooks_line_carries_the_name_that_it_had_before(told: Told) -> None:
+    told.tell(WebhookReceived("acme", "accepted"))
+    [line] = told.lines()
+    assert (line["event"], line["formerly"]) == ("webhook_received", "notice_received")
 
 
 def test_an_attempts_line_tells_the_evidence_its_meaning_and_the_decision(told: Told) -> None:

@@ -73,7 +73,9 @@ def bad_query(detail: str) -> AdminProblem:
 
 
 def invalid_command(detail: str) -> AdminProblem:
-    return AdminProblem(400, "unfit-order", "The order cannot be followed", detail)
+    # The type was called `unfit-order`. Clients that compare types find it in `formerly`, for one release.
+    formerly = {"formerly": PROBLEM_TYPE_PREFIX + "unfit-order"}
+    return AdminProblem(400, "invalid-command", "The command cannot be run", detail, formerly)
 
 
 @web.middleware
