@@ -582,3 +582,53 @@ def test_no_file_names_a_path_of_one_machine() -> None:
 
 def test_no_file_is_left_unfinished() -> None:
     assert_nowhere(UNFINISHED, "finish it, or make it an issue")
+
+
+# --- the docstring of a package is its index
+
+
+INDEX_WITHOUT_ALL_MAX = 8  # a package with more modules than this names every one of them
+_INDEX_LINE = re.compile(r"^ {4}(?P<names>[a-z_]\w*(?:/|\.cjs)?(?:, [a-z_]\w*/?)*) {2,}\S")
+
+
+def index_of(docstring: str) -> list[str]:
+    """The modules that an index names: indented by four, a name or several, two spaces, and what they hold."""
+    found = [match["names"] for line in docstring.splitlines() if (match := _INDEX_LINE.match(line))]
+    return [name.strip() for names in found for name in names.split(",")]
+
+
+def contents_of(package: Path) -> set[str]:
+    """What an index may name: modules by their name, folders with a slash, other files by their whole name."""
+    files = {path.name.removesuffix(".py") for path in package.iterdir() if path.is_file()} - {"__init__", "py.typed"}
+    return files | {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+
+def index_offences(package: Path) -> Iterator[str]:
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8")), clean=False) or ""
+    named, there = index_of(docstring), contents_of(package)
+    yield from (f"{package.name}: the index names {name}, which does not exist" for name in named if name not in there)
+    yield from (f"{package.name}: the index names {name} twice" for name in set(named) if named.count(name) > 1)
+    if len(there) > INDEX_WITHOUT_ALL_MAX:
+        yield from (f"{package.name}: the index does not name {name}" for name in sorted(there - set(named)))
+
+
+def test_the_docstring_of_a_package_is_its_index() -> None:
+    packages = [path.parent for path in sorted((TOP / "proxy").rglob("__init__.py"))]
+    assert len(packages) > 20
+    offences = [offence for package in packages for offence in index_offences(package)]
+    assert not offences, "\n" + "\n".join(offences)
+
+
+def test_an_index_is_read_and_compared(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    for number in range(8):
+        (tmp_path / f"part_{number}.py").touch()
+    listed = ", ".join(f"part_{number}" for number in range(7))
+    lines = ("A package.", "", f"    {listed}    the parts", "    gone    nothing", "        deeper   no index line")
+    (tmp_path / "__init__.py").write_text('"""' + "\n".join(lines) + '\n"""\n')
+    said = [offence.split(": ")[1] for offence in index_offences(tmp_path)]
+    assert said == [
+        "the index names gone, which does not exist",
+        "the index does not name inner/",
+        "the index does not name part_7",
+    ]

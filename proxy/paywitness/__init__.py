@@ -15,4 +15,30 @@ knows. The upstream client makes one attempt and returns Evidence; a network fai
 Classify, advance and decide turn that into a state and a decision, and the journal records them. If the decision, the
 budget and the caller's deadline allow it, the same bytes go out again under the same key. The Reply leaves through the
 server after its record is durable. An outcome that is still unknown then is a recorded doubt, never a guess.
+
+The rooms, from the innermost outwards. A room imports only from rooms above it in this list.
+
+    core/                the pure values, tables and arithmetic
+    clock                the only place that reads the time
+    randomness           the only place that draws random numbers; ids and tokens
+    tasks                the only place that starts tasks
+    settings             every option of a sidecar, with its default
+    secrets              encryption of what the journal stores; the identity secret
+    policy/              YAML files to an immutable book of policies
+    journal/             the durable record: SQLite for one sidecar, Redis for a fleet
+    limits/              retry budgets, circuits and admission
+    redis/               the connection to a Redis, for journal and limits
+    upstream/            the HTTP/1.1 client to providers
+    webhook_signatures/  the signature schemes of webhooks
+    telemetry/           metrics, logs and traces
+    transparent/         the local CA and the redirect rules
+    engine/              the only room that both decides and acts
+    server/              the listeners for callers and for webhooks
+    admin/               the listener for operators
+    tools/               doctor, policy test, policy diff, policy new
+    wiring               builds every object, once
+    process              starts, drains and stops a sidecar
+    cli/                 the command line
+    demo/                `paywitness demo`
+    __main__             `python -m paywitness`
 """

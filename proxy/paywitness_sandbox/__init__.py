@@ -15,8 +15,7 @@ Nothing of paywitness is imported here: the sandbox is the referee, and a refere
     server      Sandbox: start, stop, reset; the life of one arrival
     listener    the listening socket: open, closed during an outage, open again at the same address
     connection  one connection: bytes into requests, bytes out, FIN and RST
-    request     one request, its body as a tree, its identity
-    response    one response, and the errors that all dialects share
+    messages    one request, its body as a tree, its identity; one response, and the errors that all dialects share
     exchange    one request and its response, as the steps of which faults are made; Fault itself
     provider    API key, idempotency key, route; runs the work once
     contract    what a repeated idempotency key means, and the keys in use

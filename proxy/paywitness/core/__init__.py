@@ -35,6 +35,10 @@ what goes out
     redact             what is masked in every log line and page
 small values
     bodies/            JSON, form and XML bodies: read into a tree, one value spliced in
-    money  addresses  http_headers  errors  compact_json
+    money              an amount in minor units, with its currency
+    addresses          which network addresses are private
+    http_headers       header names that are hop-by-hop, and the trace context
+    errors             the exceptions of our own house
+    compact_json       JSON without spaces
     record             the decorator of our values: frozen for the type checker, not at run time
 """

@@ -1,12 +1,13 @@
 """The journal: the durable record of operations, attempts, evidence and decisions. Claim and record are each one
 atomic step.
 
-    base.py         the interface that every store implements, and the values that it takes and returns
-    claim_plan.py   what a claim or a fallback comes to: pure, over the store's lookups
-    transitions.py  what a record, a lease, an expedited due time or a cursor lease makes of a row: pure
-    retention.py    which ended operations become tombstones: pure
-    encoding.py     operations and history entries as columns and JSON; must read what earlier versions wrote
-    sqlite/         one file, one process        redis/   one primary, shared by a fleet
+    base         the interface that every store implements, and the values that it takes and returns
+    claim_plan   what a claim or a fallback comes to: pure, over the store's lookups
+    transitions  what a record, a lease, an expedited due time or a cursor lease makes of a row: pure
+    retention    which ended operations become tombstones: pure
+    encoding     operations and history entries as columns and JSON; must read what earlier versions wrote
+    sqlite/      one file, one process
+    redis/       one primary, shared by a fleet
 
 A store reads, runs the pure rules, and writes. It decides nothing itself. The in-memory journal is in
 tests/journal/memory.py.

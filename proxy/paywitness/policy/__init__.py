@@ -6,8 +6,7 @@
     shipped_policies  the policies we ship, and `extends`
     identity_rules    what keys, fingerprints and guards are made from, and what an edit would change in it
     watch             hot reload: the next book, only if it is whole and keeps the meaning of keys
-    check             `paywitness policy check`
-    describe          a policy in words
+    check             `paywitness policy check`, and a policy in words
     explain           what would be decided for a failure, and by which rule
     reading/          from bytes to typed values with their file, line and column
     blocks/           one module for each block of a file

@@ -2,22 +2,19 @@
 means.
 
     engine_interface     what the server needs of the engine; the same with a tracing span
-    limits               how much and how long; what is counted
     errors               request errors: the replies that end a request before the engine sees it
     request_target       how a caller came in; the request line to provider, path, query, segments; pure
     control_headers      the caller's headers: those to forward, and the Paywitness-* ones; pure
     request              a request's head to a Call, or to an internal page
     body                 the caller's body: whole within bounds, or piece by piece
     reply_encoding       a reply to bytes; pure
-    registry             the open connections of one server, with their limits and counters
+    registry             the open connections of one server; the limits on size and time; what is counted
     connection_timeouts  the base of a connection: which timeout runs, and the ways to end
     request_boundary     where one request ends and the next begins, and whether that is ambiguous; pure
     connection           one caller's connection: half-close, disconnect, keep-alive
     dispatch             one request from its head to its reply, whole or streamed
-    sniff                peeks at a redirected connection: original destination, TLS, SNI
-    tunnel               bytes between two connections, unread
     connect              a connection until its protocol is known: CONNECT, TLS interception, tunnels
-    listener             the main port: accepts sockets, direct and redirected
+    listener             the main port: accepts sockets, direct and redirected; peeks at redirected ones
     webhooks             the listener for providers' webhooks
     server               listeners, timeout checks, drain; the listeners of single providers
 

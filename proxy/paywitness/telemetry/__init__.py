@@ -1,14 +1,12 @@
 """Telemetry: what is reported of the work, to people and to machines.
 
     events      what happened, as values: one event feeds the log and the metrics, so they cannot disagree
-    emitter     `Telemetry.emit(event)`, the only entry
+    emitter     `Telemetry.emit(event)`, the only entry; whether spans are made, and for which collector
     metrics     counters and histograms; shadow mode's counters; the event loop's lag
     gauges      unknown outcomes, retry queue, limits, the server's counters
     prometheus  our own histogram, and a scrape written in pieces
     labels      which names may become label values
-    log_events  which event is a log line, at which level, with which fields
-    log_format  how a line is written: JSON or text; the last place that redacts
-    tracing     whether spans are made, and for which collector
+    logs        which event is a log line, at which level, with which fields; JSON or text; redacts last
     spans       how events become spans (needs the extra `otel`; imported only when tracing is configured)
 
 No event carries a payload, a header value or a key. Emitting never raises: a payment does not fail for want of a

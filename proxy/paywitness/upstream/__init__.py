@@ -2,11 +2,10 @@
 
     request          origin, request, timeouts and bounds; the request's bytes; pure
     response_parser  bytes to a response, or to the reason why they are none; pure
-    tls              TLS as a transformation of bytes
     dial             a host name to a connected socket; tunnels to hosts that no policy names
     exchange         one request and its response: the running record from which Evidence is made
     connection       one connection: what was written, what came back, when it must be reset
-    tls_connection   the same with TLS
+    tls              TLS as a transformation of bytes; a connection with TLS
     late_responses   connections that still listen after their attempt timed out
     pool             how many connections an origin may have, and who is next
     stream           a call passed through piece by piece; never retried
