@@ -69,7 +69,7 @@ class SteadyWallClock:
         return self._began_at + (self._clock.boot() - self._began_boot)
 
 
-# --- heard time
+# --- Journal clock
 
 
 class JournalClock:

@@ -105,7 +105,7 @@ def read_identity_secret(text: str) -> bytes:
     return secret
 
 
-# --- keyring
+# --- Secrets of a sidecar
 
 
 def open_vault(settings: Settings, environment: Mapping[str, str], randomness: Randomness) -> Vault:

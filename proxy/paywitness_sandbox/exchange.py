@@ -119,7 +119,7 @@ class SandboxExchange:
         return f"req_{self.arrival.seq:08d}"
 
 
-# --- fault
+# --- Faults
 
 
 class Fault(ABC):

@@ -1,4 +1,5 @@
-"""One request as it arrives: its head first, its body once complete, and the body parsed into nested dictionaries.
+"""Requests and responses. A request as it arrives: its head first, its body once complete, and the body as nested
+dictionaries. A response is a value that the dialects and the faults make; it is turned into bytes here alone.
 
 JSON and forms become the same kind of tree. What the provider does with a request is decided elsewhere.
 """
@@ -69,7 +70,7 @@ def order_in(tree: Tree) -> str | None:
     return None if order is None else str(order)
 
 
-# --- request
+# --- Requests
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -155,7 +156,8 @@ class Request:
         return f"bytes:{self.fingerprint}"
 
 
-# --- What the provider says: a value, made by the dialects and the faults, turned into bytes here and nowhere else.
+# --- Responses
+# What the provider says: a value, made by the dialects and the faults, turned into bytes here and nowhere else.
 
 Headers = tuple[tuple[str, str], ...]
 

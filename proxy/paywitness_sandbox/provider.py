@@ -45,7 +45,7 @@ def find_route(method: str, segments: Sequence[str]) -> tuple[SandboxRoute, dict
     return None
 
 
-# --- provider
+# --- Provider
 
 CONTRACT_HEADER = "sandbox-contract"
 

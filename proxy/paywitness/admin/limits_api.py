@@ -168,7 +168,7 @@ def _forced_s(body: JsonBody) -> float:
     return float(given)
 
 
-# --- its JSON
+# --- JSON
 
 
 def _default_status(provider: str, group: CallGroup) -> CircuitStatus:

@@ -136,7 +136,7 @@ def whole_number(name: str, value: str, lowest: int, highest: int) -> int:
     return int(value)
 
 
-# --- lists
+# --- Pages
 
 _READS_MAX = 10  # for one page: a journal full of abandoned payments must not keep it for long
 _OTHER_PAYMENTS_MAX = 20

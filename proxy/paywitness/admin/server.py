@@ -197,7 +197,7 @@ def _operation_id(request: web.Request) -> str:
     return operation_id
 
 
-# --- server
+# --- Listener
 
 _BODY_BYTES_MAX = 65_536  # nothing here takes a body of more than a form
 _CLOSE_GRACE_S = 2.0

@@ -27,7 +27,8 @@ from paywitness.policy.book import PolicyBook
 from paywitness.telemetry.gauges import DoubtCountLike
 from paywitness.telemetry.logs import iso
 
-# --- The verdict: "was this charged?", in one sentence that a finance person can act on.
+# --- Money summary
+# The verdict: "was this charged?", in one sentence that a finance person can act on.
 #
 # It says what became of the money first and what not to do next. It says no more than the journal knows: where the
 # outcome is not known it says so, and an incident goes before everything else.
@@ -118,7 +119,7 @@ def _failed(operation: Operation, phrases: _Phrases) -> str:
             return f"FAILED: {phrases.not_done} ({reading})"
 
 
-# --- shapes
+# --- Contradicting evidence
 
 
 def find_contradicting_entry(history: Sequence[HistoryEntry]) -> HistoryEntry | None:
@@ -146,7 +147,7 @@ def find_contradicted_entry(history: Sequence[HistoryEntry], by: HistoryEntry | 
     return first
 
 
-# --- shapes
+# --- JSON shapes
 
 _PROBLEMS_MAX = 50  # of a policy directory: the first ones are what a person mends first
 

@@ -110,7 +110,7 @@ def _span(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-# --- circuits
+# --- Commands
 
 
 class _DefaultListGroup(click.Group):

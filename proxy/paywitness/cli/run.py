@@ -67,7 +67,7 @@ def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[
     return lines
 
 
-# --- run
+# --- Command
 
 _FILE_BYTES_MAX = 64 * 1024
 _OPEN_FILES = 8192

@@ -160,7 +160,7 @@ class SharedCircuit:
     leases: Mapping[str, int] = field(default_factory=dict)
 
 
-# --- what may happen
+# --- Events
 
 
 def report(
@@ -240,7 +240,7 @@ def ramp_share(circuit: Circuit, now_ms: int) -> float:
     return RAMP_SHARES[min(stage, len(RAMP_SHARES) - 1)]
 
 
-# --- how it is judged
+# --- Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ def _recovered(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
     return fleet
 
 
-# --- how a state is entered
+# --- State changes
 
 
 def _enter(
@@ -386,7 +386,7 @@ def _end_of_force(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
     return _enter(fleet, CircuitState.CLOSED, now_ms)
 
 
-# --- passage
+# --- Decisions on calls
 
 HALF_OPEN_RETRY_S = 1.0  # probes are being made: soon, and not at once
 _RAMP_RETRY_S = 1.0  # a stage of the ramp

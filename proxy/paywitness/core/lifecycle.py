@@ -124,7 +124,7 @@ ATTEMPT_EVENTS = frozenset(
 )
 
 
-# --- lifecycle
+# --- The table
 
 
 def _transitions(events: tuple[Event, ...], to: State, incident: IncidentKind | None = None) -> dict[Event, Transition]:

@@ -112,7 +112,7 @@ def _state_text(state: State) -> str:
     return state.replace("_", " ")
 
 
-# --- incidents
+# --- Incidents
 
 _UNDO = {
     OperationKind.AUTHORIZATION: "void {it}, or refund it if it was captured",

@@ -71,7 +71,7 @@ def _is_less(money: Money | None, bound: Money) -> bool:
     return money is not None and money.currency == bound.currency and money.minor_units < bound.minor_units
 
 
-# --- policy
+# --- Policies
 
 
 class UnmatchedCalls(StrEnum):

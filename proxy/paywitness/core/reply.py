@@ -294,7 +294,7 @@ def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool
     return tuple(pairs)
 
 
-# --- limited
+# --- Limits
 
 _LIMITED_BY_HEADER = b"Paywitness-Limited-By"
 

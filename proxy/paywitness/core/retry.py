@@ -58,7 +58,7 @@ def at_least_retry_after_s(wait_s: float, retry_after_s: float | None, draw: flo
     return max(wait_s, retry_after_s * (1 + _RETRY_AFTER_SPREAD * draw))
 
 
-# --- retry after
+# --- Retry-After
 
 _A_DAY_S = 86400.0  # further ahead than that is no limit's reset
 

@@ -1,8 +1,8 @@
 """The applications: a job that pays an order with a provider's SDK, and runs again when the SDK gives up.
 
-One client for all lanes, made after what real SDKs do: it retries connection errors, timeouts, 409, 429 and 5xx twice,
+One client for all contestants, made after what real SDKs do: it retries connection errors, timeouts, 409, 429 and 5xx twice,
 with backoff and Retry-After, under one idempotency key that lives for the call. The job, pod or agent that tries again
-makes a new call, and a new call mints a new key. What a lane changes about that is in its `Lane`, and nowhere else.
+makes a new call, and a new call mints a new key. What a contestant changes about that is in its `Contestant`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import aiohttp
 
 from paywitness.demo.score import CallerResult, ReportedOutcome
 
-# --- The payments, and what goes wrong with each request that reaches the provider. From one seed, the same in every
+# --- Payments and faults
+# The payments, and what goes wrong with each request that reaches the provider. From one seed, the same in every
 # lane.
 #
 # The n-th request of a payment that reaches the provider meets the n-th fault of its script, whoever sent it and under
@@ -102,7 +103,7 @@ def outage(count: int) -> dict[str, object]:
     return {"outages": [{"mode": "refuse", "start_s": start_s, "duration_s": OUTAGE_S}]}
 
 
-# --- clients
+# --- Clients
 
 SDK_TRIES = 3  # stripe's default for a module-level client; most others try once
 SDK_BACKOFF_S, SDK_BACKOFF_S_MAX = 0.3, 2.0  # stripe's are 0.5 and 5; there is a minute for all

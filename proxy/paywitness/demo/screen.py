@@ -1,4 +1,6 @@
-"""The screen: live bars where there is a terminal, a line every two seconds where there is none, and the verdict."""
+"""The screen: live bars on a terminal, otherwise a line every two seconds, then the score. And what became of one payment,
+in a line a contestant.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from paywitness.demo.score import CallerResult, Charged, ReportedOutcome, Score
 from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
-# --- What became of one payment, in a line a lane: from the provider's log, and from the operation's timeline. Pure.
+# --- Narrative of one payment
+# What became of one payment, in a line a lane: from the provider's log, and from the operation's timeline. Pure.
 
 STEPS_MAX = 4  # more than that nobody reads
 
@@ -85,7 +88,7 @@ def _end_text(reported: ReportedOutcome, charges: int) -> str:
     return f"Told {reported}; the ledger shows {charges} {'charge' if charges == 1 else 'charges'}."
 
 
-# --- screen
+# --- Screen
 
 PLAIN_EVERY_S = 2.0
 LIVE_EVERY_S = 0.1

@@ -268,7 +268,7 @@ def matches_query(operation: Operation, query: OperationQuery) -> bool:
     )
 
 
-# --- haste
+# --- Expedited due times
 
 # What only waits for the next look. An action waits for the customer, a review for a person.
 EXPEDITABLE_STATES = frozenset({State.UNKNOWN, State.PENDING})
@@ -296,7 +296,7 @@ def expedited_due_times(
     ]
 
 
-# --- holding
+# --- Cursor leases
 
 
 def cursor_lease(stored: Lease | None, token: str, lease_s: float, now: float) -> Lease | None:

@@ -1,4 +1,4 @@
-"""`paywitness policy check`: files and directories read as they would be at start, and told about in plain lines."""
+"""`paywitness policy check`: files and directories read as they would be at start, and described in plain lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from paywitness.policy.compile import CompiledFile
 from paywitness.policy.reading.templates import template_text
 from paywitness.policy.reading.value_readers import duration_text
 
-# --- Policies in words: what a person reads to see what a file means, contract by contract.
+# --- Policies in words
+# Policies in words: what a person reads to see what a file means, contract by contract.
 
 _RESEND_TEXTS = {
     ErrorsUnderKey.REPLAYED: "re-sent after a lost answer, asked about after a 5xx",
@@ -203,7 +204,7 @@ def _describe_rule(rule: RetryRule) -> str:
     return f"{rule.attempts}, {rule.jitter} {duration_text(rule.base_s)} up to {duration_text(rule.cap_s)}"
 
 
-# --- check
+# --- Check
 
 
 @dataclass(frozen=True, slots=True)

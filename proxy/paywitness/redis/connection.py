@@ -34,7 +34,8 @@ from redis.exceptions import ConnectionError as NotConnected
 from paywitness.core.errors import JournalUnavailable
 from paywitness.redis.url import RedisTarget
 
-# --- What Redis answers on one connection, read by the packet: redis-py reads one answer at a time, and takes longer
+# --- Reading responses
+# What Redis answers on one connection, read by the packet: redis-py reads one answer at a time, and takes longer
 # for it than for all the rest of a call.
 #
 # redis-py makes the connection and greets; from then on this reads. An answer is a value, or the error that Redis gave
@@ -91,7 +92,7 @@ class RedisResponseReader:
             return error
 
 
-# --- connection
+# --- Connections
 
 CONNECT_TIMEOUT_S = 1.0
 _SENTINEL_TIMEOUT_S = 0.3  # one that does not answer must leave time to ask the next within the same call

@@ -1,7 +1,7 @@
 """Where a connection stands before it is known how it came in; then it is handed to whoever serves it.
 
-First bytes that begin a plain request go to a Connection as they are. CONNECT is answered here: for a host of a policy
-the caller is shown a certificate of the local authority, and from then on it is a Connection too; another host is
+First bytes that begin a plain request go to a ServerConnection as they are. CONNECT is answered here: for a host of a policy
+the caller is shown a certificate of the local authority, and from then on it is a ServerConnection too; another host is
 refused, or joined to the caller by a tunnel.
 """
 
@@ -28,7 +28,8 @@ from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROX
 from paywitness.settings import Unlisted
 from paywitness.tasks import TaskRefused, Tasks
 
-# --- Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.
+# --- Tunnels
+# Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.
 #
 # Nothing is read, counted but by its connections, or kept. A side that takes nothing stops the other one's reading.
 
@@ -108,7 +109,7 @@ class Tunnel:
                 end.wire.abort()
 
 
-# --- connect
+# --- CONNECT
 
 _CONNECT = b"CONNECT "
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"

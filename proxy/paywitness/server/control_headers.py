@@ -100,7 +100,7 @@ def _is_continue(value: bytes) -> bool:
     return True
 
 
-# --- what was meant for us
+# --- Paywitness-* headers
 
 
 def read_caller_options(control: Mapping[bytes, bytes]) -> CallerOptions:
@@ -161,7 +161,8 @@ _ALLOWED_VALUES = {
 }
 
 
-# --- of Prefer only one word is ours
+# --- Prefer
+# of Prefer only one word is ours
 
 
 def _forward_preferences(pair: tuple[bytes, bytes], forwarded: list[tuple[bytes, bytes]]) -> None:

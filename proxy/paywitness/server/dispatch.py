@@ -92,7 +92,7 @@ async def _close_body(body: AsyncIterator[bytes]) -> None:
         await close()
 
 
-# --- exchange
+# --- Requests
 
 _log = logging.getLogger("paywitness.edge")
 

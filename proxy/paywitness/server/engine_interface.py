@@ -69,7 +69,7 @@ class CallHandler(Protocol):
         ...
 
 
-# --- traced
+# --- Tracing
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from paywitness.server.registry import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS, C
 from paywitness.server.request_target import Ingress
 from paywitness.tasks import TaskRefused
 
-# --- Looking at what a redirected caller says first without taking it: whether it is TLS, and whom it wants to talk to.
+# --- Peeking at redirected connections
+# Looking at what a redirected caller says first without taking it: whether it is TLS, and whom it wants to talk to.
 #
 # OpenSSL reads the ClientHello; the kernel keeps it, for whoever serves the connection afterwards.
 
@@ -122,7 +123,7 @@ def server_name(hello: bytes) -> str | object | None:
     return found[0].lower().removesuffix(".") if found and found[0] else None
 
 
-# --- listener
+# --- Listener
 
 _log = logging.getLogger("paywitness.edge")
 _ACCEPTS_PER_WAKEUP = 64  # accepted in one turn of the loop, for the others' sake

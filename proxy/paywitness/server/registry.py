@@ -1,4 +1,4 @@
-"""What all connections of one server share: bounds, counters, who is connected, who is being served."""
+"""What all connections of one server share: limits, counters, who is connected, who is being served."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from paywitness.server.reply_encoding import DateLine
 
-# --- How much and how long: the bounds on everything a caller sends or takes, and what the edge counts.
+# --- Limits and counters
+# How much and how long: the bounds on everything a caller sends or takes, and what the edge counts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ CALLER_LEFT = "caller-left"
 UPSTREAM_BROKE = "upstream-broke"
 
 
-# --- registry
+# --- Open connections
 
 
 class TrackedConnection(Protocol):

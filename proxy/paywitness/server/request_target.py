@@ -63,7 +63,7 @@ def _is_name(host: str) -> bool:
     return all(0 < len(label) <= _LABEL_MAX for label in host.split("."))
 
 
-# --- target
+# --- Request target
 
 # Servers that know path parameters drop ";..." before they look at the segment, so "..;x" is ".." to them.
 _EMPTY_OR_DOT = frozenset({"", ".", ".."})

@@ -178,7 +178,7 @@ def _readable(file_numbers: Iterable[int]) -> set[int]:
     return {number for number, _ in poll.poll(0)}
 
 
-# --- ports
+# --- Listeners of single providers
 
 _log = logging.getLogger("paywitness.edge")
 _POLL_S = 1.0

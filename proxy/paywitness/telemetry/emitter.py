@@ -1,5 +1,5 @@
-"""Telemetry: the one door. A record told here feeds the metrics and the log, so the two cannot disagree; and the spans,
-where traces are asked for.
+"""`Telemetry.emit`: the only entry. One event feeds the metrics and the log, so the two cannot disagree. It feeds the spans
+too, when traces are asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from paywitness.telemetry.events import (
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
 
-# --- Tracing: whether spans are made, and where they go. An extra, off unless the environment names a collector.
+# --- Tracing
+# Tracing: whether spans are made, and where they go. An extra, off unless the environment names a collector.
 #
 # Everything is said by OpenTelemetry's own variables; its SDK reads the rest of them itself. Where nothing is asked
 # for, nothing of it is imported and no call passes it.
@@ -101,7 +102,7 @@ def _attributes(environment: Mapping[str, str], version: str) -> Iterator[tuple[
         yield "service.version", version
 
 
-# --- emitter
+# --- Emitter
 
 _log = logging.getLogger("paywitness.telemetry")
 

@@ -142,7 +142,7 @@ class DoubtGauges:
         yield from (age, in_doubt, money, reviews)
 
 
-# --- queue
+# --- Retry queue
 
 _OPERATION_LABELS = ("provider", "operation")
 
@@ -230,7 +230,7 @@ class QueueGauges:
         yield from (depth, age)
 
 
-# --- limits
+# --- Limits
 
 
 class CircuitStatusLike(Protocol):
@@ -349,7 +349,7 @@ def _admission_families(admission: Iterable[AdmissionStatsLike]) -> Iterator[Met
     yield from (limit, in_flight, waiting)
 
 
-# --- edge
+# --- Server
 
 _REASON_LABELS = ("reason",)
 

@@ -1,4 +1,4 @@
-"""Logs: which record becomes a line, at which level, with which fields. How a line is written is `lines`' business.
+"""Logs: which event becomes a line, at which level, with which fields, and how the line is written.
 
 INFO tells everything that is not a clean first-attempt success, so that a quiet log means a quiet system; DEBUG tells
 every call. A doubt is a warning: nobody has done anything wrong, but money may have moved. An incident is an error.
@@ -46,7 +46,8 @@ from paywitness.telemetry.events import (
     WebhookReceived,
 )
 
-# --- Lines: how what is logged is written, and where to. One line an event; JSON for machines, text for a terminal.
+# --- Log format
+# Lines: how what is logged is written, and where to. One line an event; JSON for machines, text for a terminal.
 #
 # Every line of the process passes here, also those of libraries, and is redacted here: the last line of defence. An
 # exception is told by its class and its place, never by its message, which may carry a caller's data.
@@ -145,7 +146,7 @@ def install_logging(stream: TextIO, level: int, line_format: LogFormat = LogForm
     return undo
 
 
-# --- log events
+# --- Log events
 
 _FOREIGN_NAME_MAX = 64
 # What a webhook that changes nothing comes to: as many as there are payments.

@@ -82,7 +82,7 @@ class ShadowCounters:
         self._rows.labels(*self._names.pair(provider, operation), self._row_labels.label(observed.rule)).inc()
 
 
-# --- metrics
+# --- Metrics
 
 # A provider answers in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
 _CALL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
@@ -434,7 +434,7 @@ class Metrics:
         return found
 
 
-# --- pulse
+# --- Loop lag
 
 _LOOP_SAMPLE_EVERY_S = 0.25  # four looks a second cost nothing that can be measured
 

@@ -68,7 +68,7 @@ class DurationHistogram(Collector):
         yield family
 
 
-# --- exposition
+# --- Exposition
 
 _END_OF_EXPOSITION = b"# EOF\n"  # of the newer format, which may stand only once
 

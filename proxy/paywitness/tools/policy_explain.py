@@ -58,7 +58,7 @@ def _duration_text(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
 
 
-# --- conditions
+# --- Conditions
 
 
 def _state_is(*states: State) -> Reason:
@@ -247,7 +247,7 @@ REASONS: dict[str, tuple[Reason, ...]] = {
 }
 
 
-# --- supposition
+# --- Skipped rules
 
 
 def skipped_rule_lines(explained: Explanation) -> Iterator[str]:

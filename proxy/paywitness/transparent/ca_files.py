@@ -1,4 +1,4 @@
-"""Where the authority is kept: its certificate, its key (mode 0600), the next pair while it is changed, and the bundle.
+"""Where the CA is stored: its certificate, its key (mode 0600), the next pair while it is changed, and the bundle.
 
 The bundle is what clients are given: the system's roots and ours, for most of them take one file in place of their own.
 Services that may not look into our directory read a copy of it elsewhere; beside each lies what Node's fetch needs.
@@ -186,7 +186,8 @@ def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
     temporary_path.replace(path)
 
 
-# --- What makes each kind of client use the sidecar as its proxy and believe its authority. Lines for a shell.
+# --- Shell lines
+# What makes each kind of client use the sidecar as its proxy and believe its authority. Lines for a shell.
 
 
 def shell_lines(proxy: str, no_proxy: str, bundle: Path, node_proxy: Path) -> list[str]:

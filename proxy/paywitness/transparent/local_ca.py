@@ -1,4 +1,6 @@
-"""Certificates, made by `cryptography`: the authority's own, bound to names, and short-lived ones of single hosts."""
+"""Certificates, made by `cryptography`: the CA's own, bound to names, and short-lived ones of single hosts, with their TLS
+contexts.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,8 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-# --- TLS contexts of single hosts, made when they are first asked for and made again well before they end.
+# --- Host certificates
+# TLS contexts of single hosts, made when they are first asked for and made again well before they end.
 
 _CACHED_MAX = 256  # hosts at a time; wildcards in a policy may stand for any number
 _RENEWED_BEFORE = timedelta(seconds=HOST_CERTIFICATE_S / 2)

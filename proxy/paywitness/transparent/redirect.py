@@ -1,4 +1,6 @@
-"""The rules in the kernel: by `nft` where there is one, else by iptables and ip6tables. Both are idempotent."""
+"""Redirect rules: their text for nftables and iptables, and how they are installed, removed and listed. `nft` is used if it
+is there, else iptables and ip6tables. Both ways are idempotent.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from enum import StrEnum
 
 from paywitness.core.errors import SettingsError
 
-# --- The rules as text, for nftables and for iptables. Pure.
+# --- Rules as text
+# The rules as text, for nftables and for iptables. Pure.
 #
 # Outgoing connections of this network namespace to the given ports come to us; those of the proxy itself do not, or
 # it would talk to itself; nor do those that stay on this machine or its private networks.
@@ -83,7 +86,7 @@ def iptables_install(rules: RedirectRules, *, ipv6: bool) -> str:
 JUMP = ("OUTPUT", "-p", "tcp", "-j", CHAIN)
 
 
-# --- kernel
+# --- Firewall
 
 _COMMAND_TIMEOUT_S = 20.0
 _FAMILIES = ("iptables", "ip6tables")

@@ -135,7 +135,7 @@ def _timed_out() -> NotConnected:
     return NotConnected(NetworkPhase.CONNECTING, WireFault.CONNECT_TIMEOUT, "connecting took too long")
 
 
-# --- outside
+# --- Tunnels
 
 _TUNNEL_CONNECT_S = 10.0
 _TUNNEL_USER_TIMEOUT_MS = 30_000

@@ -1,4 +1,5 @@
-"""TLS as a transformation of bytes: ciphertext in, plaintext out, and back. No socket, no timer.
+"""TLS as a transformation of bytes: ciphertext in, plaintext out, and back. No socket, no timer. And a
+connection with TLS.
 
 Why not the loop's own TLS: under it nobody can say how much of a request the kernel took, whether the peer said goodbye
 (close_notify) or was cut off, or whether closing will reset. Here the connection below stays a plain one on every loop,
@@ -123,7 +124,8 @@ def tls_error_detail(error: ssl.SSLError) -> str:
     return f"TLS failed: {(error.reason or 'unknown reason').replace('_', ' ').lower()}"
 
 
-# --- A connection with TLS. The one below stays a plain one, so that counting and resetting work as they do without.
+# --- Connections with TLS
+# A connection with TLS. The one below stays a plain one, so that counting and resetting work as they do without.
 #
 # The rule: an end without a goodbye (close_notify) is a cut, never the end of an answer.
 

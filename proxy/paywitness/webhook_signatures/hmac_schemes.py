@@ -1,4 +1,5 @@
 """hmac_sha256 and hmac_sha512: for providers that sign in an ordinary way, told by options where and how.
+And providers that sign the raw body and nothing else.
 
 Where a timestamp header is named, the time must be there and must be signed: a request never gets by without it, and
 options that would leave it unsigned are refused.
@@ -149,16 +150,16 @@ def _template(value: str, *, timed: bool) -> tuple[bytes, ...]:
     return pieces
 
 
-# --- Providers that sign the raw body and nothing else: an HMAC in hex, in one header of their own.
+# --- HMAC of the body
+# Providers that sign the raw body and nothing else: an HMAC in hex, in one header of their own.
 #
 # No time is signed, so a delivery never grows too old: a repetition is known by its event id, and what it says again
 # changes nothing. Sources are those of the provider facts; UNVERIFIED is what nobody official says.
 #
 #     checkout      Checkout.com: Cko-Signature
 #     gocardless    GoCardless: Webhook-Signature; its own library checks it in the same way
-#     razorpay      Razorpay: X-Razorpay-Signature; its own library too. The event id is in a header, x-razorpay-event-
-# id,
-#                   which is not signed
+#     razorpay      Razorpay: X-Razorpay-Signature; its own library too. The event id is in a header that is
+#                   not signed, x-razorpay-event-id
 #     paystack      Paystack: x-paystack-signature, SHA-512; the secret is the API's own secret key
 #     mollie        Mollie's next-generation events: X-Mollie-Signature: sha256=<hex>. Its classic webhooks are not
 #                   signed: see `unsigned`

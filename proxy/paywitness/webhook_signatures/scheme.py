@@ -1,4 +1,6 @@
-"""The words of the room: what a check says, what a scheme is, what a scheme may be told."""
+"""What a check says, what a scheme is, which options it takes; and what all schemes share: bounded reading of headers, and
+the one place where signatures are compared.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ class SchemeOption:
     required: bool = False
 
 
-# --- What the schemes share: bounded reading of headers, and the one place where signatures are compared.
+# --- Reading and comparing
+# What the schemes share: bounded reading of headers, and the one place where signatures are compared.
 #
 # A scheme reads a request into a `Signed`, or into the Check that refuses it; `judge` does the rest. The signature is
 # compared before the time is looked at, so `too_old` is said only of what one of our secrets really signed.

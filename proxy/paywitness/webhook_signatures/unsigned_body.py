@@ -55,7 +55,7 @@ def token(options: Mapping[str, str]) -> HeaderToken:
     return HeaderToken("token", header_name("header", options.get("header", TOKEN_OPTIONS[0].default)))
 
 
-# --- unsigned
+# --- Unsigned
 
 UNSIGNED_OPTIONS = (SchemeOption("body", "json", "how the body is written: json or form"),)
 

@@ -90,7 +90,7 @@ class Payouts:
         )
 
 
-# --- bank
+# --- Charges
 
 REFUNDS_PER_CHARGE_MAX = 1_000
 

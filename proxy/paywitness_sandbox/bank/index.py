@@ -26,7 +26,7 @@ class ObjectNotFound(Exception):
     """No such charge, refund, payout or event."""
 
 
-# --- naming
+# --- Ids
 
 
 class IdSequence:
@@ -41,7 +41,7 @@ class IdSequence:
         return f"{prefix}_{digest}"
 
 
-# --- register
+# --- Index
 
 OBJECTS_MAX = 1_000_000
 

@@ -1,4 +1,5 @@
-"""Charges, refunds and payouts as the bank knows them: values and their states, and changes not published yet.
+"""Charges, refunds and payouts as the bank knows them: values, their states, changes not published yet,
+and which card token or destination ends how.
 
 What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
 """
@@ -83,7 +84,7 @@ class Refund:
         return self.metadata if order is None else {"order_id": order, **self.metadata}
 
 
-# --- payout
+# --- Payouts
 
 
 class PayoutStatus(StrEnum):
@@ -120,7 +121,7 @@ class Payout:
     failed_with_200: bool = False
 
 
-# --- changes
+# --- Changes
 
 CHANGES_MAX = 1_000  # between two looks; one request makes one or two
 
@@ -147,7 +148,8 @@ class PendingChanges:
         return taken
 
 
-# --- Which source (card token, payment method) ends how: the table a person chooses business results from.
+# --- Outcomes by token
+# Which source (card token, payment method) ends how: the table a person chooses business results from.
 
 DECLINING_TOKENS = {
     "tok_insufficient_funds": "insufficient_funds",

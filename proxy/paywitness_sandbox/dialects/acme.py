@@ -182,7 +182,7 @@ CHARGE_ROUTES: tuple[SandboxRoute, ...] = (
 )
 
 
-# --- payouts
+# --- Payouts
 
 DESTINATION_DEFAULT = "dest_ok"
 

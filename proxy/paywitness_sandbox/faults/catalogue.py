@@ -74,7 +74,7 @@ def parse_fault(text: str, defaults: Mapping[str, float]) -> Fault:
         raise UnknownFault(str(error)) from None
 
 
-# --- script
+# --- Scripts
 
 SCRIPT_ITEMS_MAX = 100
 NO_FAULT = NoFault()

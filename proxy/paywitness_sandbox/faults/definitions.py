@@ -1,4 +1,4 @@
-"""Faults of the response: the money moves; the response is empty, wrong, cut off, badly framed or not HTTP."""
+"""Every fault, by phase: before the commit, delays, after the commit, wrong responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import ClassVar
 from paywitness_sandbox.exchange import Fault, SandboxExchange
 from paywitness_sandbox.messages import SandboxResponse, card_declined, error_response, internal_error
 
-# --- Faults before the commit: no money moves. The request is refused, dropped or left without a response.
+# --- Before the commit
+# Faults before the commit: no money moves. The request is refused, dropped or left without a response.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class Declined(Fault):
         exchange.respond(await exchange.execute(lambda commit: card_declined("stolen_card")))
 
 
-# --- Faults of time: the money moves, but the commit or the response comes late, slowly or never.
+# --- Delays
+# Faults of time: the money moves, but the commit or the response comes late, slowly or never.
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,8 @@ class BlackHole(Fault):
         exchange.reset()
 
 
-# --- Faults after the commit: the money has moved, and the caller gets no response, or an error.
+# --- After the commit
+# Faults after the commit: the money has moved, and the caller gets no response, or an error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +301,7 @@ def failed_after_commit(response: SandboxResponse) -> SandboxResponse:
     return internal_error() if response.executed else response
 
 
-# --- wrong responses
+# --- Wrong responses
 
 
 @dataclass(frozen=True, slots=True)

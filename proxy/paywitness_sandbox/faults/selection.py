@@ -1,4 +1,4 @@
-"""Which fault an arrival gets: the header's script first, then the schedule in force.
+"""Which fault an arrival gets: the header's script first, then the schedule in force. Schedules are read from JSON.
 
 The only randomness of the sandbox lives here. Every arrival takes the same number of draws, whatever they are used for,
 so the same seed and the same order of arrivals give the same faults.
@@ -17,7 +17,8 @@ from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.exchange import Fault
 from paywitness_sandbox.faults.catalogue import NO_FAULT, NO_SHORT_NAMES, FaultScript, parse_fault, parse_script
 
-# --- A schedule of bad weather: what may befall any arrival, how likely, and when. Plain values, read from JSON.
+# --- Schedules
+# A schedule of bad weather: what may befall any arrival, how likely, and when. Plain values, read from JSON.
 #
 #     {"seed": 7, "apply_to": "writes",
 #      "faults":    {"drop_after_commit": 0.1, "rate_limited(retry_after_s=2)": 0.05},
@@ -205,7 +206,7 @@ def _list(value: object, name: str) -> list[object]:
     return list(value)
 
 
-# --- selection
+# --- Selection
 
 FAULT_HEADER = "sandbox-fault"
 SCRIPTS_MAX = 100_000  # identities whose arrivals are counted; the oldest is forgotten first

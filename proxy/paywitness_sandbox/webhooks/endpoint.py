@@ -39,7 +39,7 @@ def signature_headers(scheme: SigningScheme, secret: str, body: bytes, timestamp
     return {"Webhook-Timestamp": str(timestamp), "Webhook-Signature": f"sha256={signed}"}
 
 
-# --- mode
+# --- Modes
 
 MODE_DEFAULTS: Mapping[str, Parameters] = {
     "normal": {},
@@ -111,7 +111,7 @@ def describe_modes() -> dict[str, str]:
     return {format_with_parameters(name, MODE_DEFAULTS[name]): meaning for name, meaning in MODE_MEANINGS.items()}
 
 
-# --- endpoint
+# --- Endpoints
 
 DELAY_S_MAX = 3600.0
 TRIES_DEFAULT = 5

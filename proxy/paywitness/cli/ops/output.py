@@ -183,7 +183,7 @@ def _moment(iso: str) -> str:
     return iso[:19].replace("T", " ")
 
 
-# --- ops csv
+# --- CSV
 
 CSV_COLUMNS = (
     "operation",

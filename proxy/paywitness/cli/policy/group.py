@@ -1,4 +1,4 @@
-"""`paywitness policy`: the group, and its commands `check`, `test` and `explain`."""
+"""`paywitness policy`: the group, and its commands `check`, `test`, `explain` and `diff`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from paywitness.tools.policy_explain import skipped_rule_lines
 from paywitness.tools.policy_test.case_runner import as_json as cases_as_json
 from paywitness.tools.policy_test.case_runner import report_lines, run_case_files
 
-# --- `paywitness policy diff`: what an edit means, and what it would have changed.
+# --- policy diff
+# `paywitness policy diff`: what an edit means, and what it would have changed.
 
 _EXIT_ERROR = 2
 _HELP = """Tell what an edit of a policy means: not which lines differ, but which decisions.
@@ -96,7 +97,7 @@ async def _run_backtest(diffs: list[ProviderDiff], journal: str, newest: int, ex
         return await backtest.run(newest=newest, examples=examples)
 
 
-# --- group
+# --- policy test
 
 _TEST_HELP = """Run the cases of policies: a request and what came of it in, what we make of it out.
 
@@ -135,7 +136,7 @@ def run_cases(paths: tuple[Path, ...], strict: bool, in_json: bool) -> None:
         raise SystemExit(1)
 
 
-# --- policy
+# --- The group
 
 _LONGEST_S = 366 * 86_400.0
 _FAILURES = sorted(result_class.value for result_class in FAILURE_CLASSES)

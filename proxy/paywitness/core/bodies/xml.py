@@ -198,7 +198,7 @@ def _object_of(element: _Element) -> dict[str, Any]:
     return element.attributes | kind | {name: each[0] if len(each) == 1 else each for name, each in found.items()}
 
 
-# --- writing
+# --- Writing
 
 
 @dataclass(slots=True)

@@ -1,4 +1,6 @@
-"""An Errand: one call on its way through the engine. What the engine knows of it beside the operation itself."""
+"""CallContext: one call on its way through the engine, and what the engine knows of it beside the operation itself. And
+what the core needs of both to decide.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,8 @@ def background_context(
     )
 
 
-# --- From an operation and its errand to what the core asks: a decision's context, an attempt's summary, a release.
+# --- Decision context
+# From an operation and its errand to what the core asks: a decision's context, an attempt's summary, a release.
 
 _REFUSED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
 

@@ -242,7 +242,7 @@ _STILL_IN_FLIGHT = (
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
 
 
-# --- firsts
+# --- Single flight
 
 ReplyFromJournal = Callable[
     [CallContext], Awaitable[Reply | None]

@@ -92,7 +92,7 @@ class ShadowMemory:
                 del self._keys_by_guard[held]
 
 
-# --- observing
+# --- Shadow mode
 
 _log = logging.getLogger("paywitness.observing")
 

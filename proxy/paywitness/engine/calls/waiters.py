@@ -63,7 +63,7 @@ class OperationWaiters:
             await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
 
 
-# --- deadlines
+# --- Deadlines
 
 
 @dataclass(slots=True)

@@ -333,7 +333,7 @@ def _fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# --- replay
+# --- Replay
 
 
 _POLL_EVERY_S = 1.0

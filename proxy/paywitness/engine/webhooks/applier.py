@@ -1,4 +1,6 @@
-"""Applying: what one kept event makes of the operation it is about. Read under the policy pinned to that operation."""
+"""What one stored webhook event makes of the operation it is about, read under the policy pinned to that operation. And
+hints: unsigned webhooks, which are a reason to inquire.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,8 @@ class _EventReader:
         )
 
 
-# --- Hints: deliveries that prove nothing. Anybody can send one, so nothing of it is kept and nothing of it is
+# --- Hints
+# Hints: deliveries that prove nothing. Anybody can send one, so nothing of it is kept and nothing of it is
 # believed. It is a reason to ask the provider about an operation that we know, and the provider's answer is the
 # evidence.
 #

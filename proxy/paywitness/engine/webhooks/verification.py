@@ -1,5 +1,5 @@
 """What checking a webhook needs: the signature scheme that a policy names with its options, the certificate that the
-sender names, and the payload of a webhook under its scheme.
+sender names, and the payload of a webhook under its scheme. And what is stored, sealed, of a webhook.
 
 A certificate is fetched from the provider's own host over TLS and cached for a day. Its address comes from a stranger:
 the scheme has checked it against the hosts it allows, and the cost is bounded here: a few fetches at a time, a few in
@@ -29,7 +29,8 @@ from paywitness.webhook_signatures.registry import scheme_named
 from paywitness.webhook_signatures.rsa import parse_certificate
 from paywitness.webhook_signatures.scheme import CertificateScheme, PayloadExtractor, SignatureScheme
 
-# --- A delivery: what is kept, sealed, of a provider's webhook. One event, the headers it came with and, where it
+# --- Stored webhooks
+# A delivery: what is kept, sealed, of a provider's webhook. One event, the headers it came with and, where it
 # shall be relayed, the whole of it as it came.
 #
 # A delivery of several events is kept event by event; its raw bytes are kept once, with the first of them that was new.
@@ -80,7 +81,7 @@ def open_webhook(vault: Vault, sealed: bytes, bound_to: str) -> StoredWebhook:
     return StoredWebhook(headers, event, raw)
 
 
-# --- verification
+# --- Signature schemes
 
 _log = logging.getLogger("paywitness.webhooks")
 _ENVIRONMENT_PREFIX = "env:"
@@ -114,7 +115,7 @@ def decode_payload(scheme: SignatureScheme, headers: Headers, body: bytes) -> Tr
     return decode(text, encoding)
 
 
-# --- certificates
+# --- Signer certificates
 
 
 CACHED_CERTIFICATES_MAX = 32

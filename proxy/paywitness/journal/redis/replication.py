@@ -88,7 +88,8 @@ class ReplicationStatus:
         raise AssertionError("a script that was sent whole is known")
 
 
-# --- What it comes to, pure, that somebody knows an operation which the journal has forgotten, or has older than that.
+# --- Restoring lost operations
+# What it comes to, pure, that somebody knows an operation which the journal has forgotten, or has older than that.
 #
 # A failover to a replica, or a start from a disk that was a moment behind, forgets the last writes. Whoever still holds
 # such an operation puts it back as it was. Never over a newer version, and never in the place of another operation that

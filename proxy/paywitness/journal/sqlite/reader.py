@@ -1,4 +1,6 @@
-"""The reader of the embedded journal: look-ups and lists, on a connection that cannot write, in a thread of its own."""
+"""The reader of the SQLite journal: look-ups and lists, on a connection that cannot write, in a thread of its own. And the
+stored webhook events, which the writer's thread uses within its transaction.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +212,8 @@ def _query(index: str, conditions: list[str]) -> str:
     return f"{_SELECT} {index} {where} ORDER BY id DESC LIMIT ?"
 
 
-# --- Notices in the embedded journal: what providers told us, kept before it was acknowledged. Used by the writer's
+# --- Stored webhook events
+# Notices in the embedded journal: what providers told us, kept before it was acknowledged. Used by the writer's
 # thread, within its transaction.
 
 _COLUMNS = "number, provider, account, event_id, received_at, sealed, result, operation_id, tries, due_at, relay_due_at"

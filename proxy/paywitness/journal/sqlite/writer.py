@@ -269,7 +269,7 @@ class SqliteWriter:
             self._newly_accepted[pair] = accepted
 
 
-# --- sqlite cursors
+# --- Cursors
 
 _MOVE_CURSOR = """INSERT INTO cursors (name, seq) VALUES (?, ?)
     ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)"""

@@ -54,7 +54,7 @@ def _read_oauth2(section: Section) -> OAuth2 | None:
     return OAuth2(token.method, "/" + "/".join(token.segments), client_id, client_secret, scope)
 
 
-# --- trust
+# --- TLS
 
 
 def read_trust(file: Section) -> UpstreamTrust:

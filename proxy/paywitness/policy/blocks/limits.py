@@ -48,7 +48,7 @@ def _read_scope(section: Section, key: str, default: ScopeRule) -> ScopeRule:
     return ScopeRule(floor, ratio, max(default.ceiling, ratio) if ceiling is None else ceiling)
 
 
-# --- circuits
+# --- Circuit
 
 
 def read_circuit(file: Section) -> CircuitRules:
@@ -80,7 +80,7 @@ def _shares(section: Section, key: str, block: Block) -> dict[str, float]:
     return {share: value for share, value in found.items() if value is not None}
 
 
-# --- priorities
+# --- Priority
 
 _AMOUNTS = ("above", "below")
 _CONDITIONS = ("when", *_AMOUNTS)

@@ -19,7 +19,8 @@ from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.policy.reading.locations import did_you_mean
 from paywitness.policy.reading.value_readers import InvalidValue, Reader
 
-# --- The part of JMESPath that policies are written in, as closures: fields, comparisons with a text or boolean, "and",
+# --- JMESPath as closures
+# The part of JMESPath that policies are written in, as closures: fields, comparisons with a text or boolean, "and",
 # "or", "not", indexes, lists and their filters, `starts_with` and `contains`.
 #
 # The library parses and defines the language; its interpreter walks the parsed tree anew for every answer, which costs
@@ -215,7 +216,7 @@ _MAKERS: dict[str, Callable[[Node], Closure | None]] = {
 }
 
 
-# --- expressions
+# --- Compiled expressions
 
 _LENGTH_MAX = 1_000
 _NODES_MAX = 200  # an "or" over twenty statuses has 80

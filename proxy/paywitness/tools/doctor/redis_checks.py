@@ -24,7 +24,8 @@ from paywitness.redis.connection import connect_primary, parse_info, unavailable
 from paywitness.redis.url import RedisTarget
 from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, ok, run_in_daemon_thread, unfit, warning
 
-# --- What a Redis says of itself (INFO, CONFIG), judged. Pure: facts in, findings out.
+# --- INFO and CONFIG
+# What a Redis says of itself (INFO, CONFIG), judged. Pure: facts in, findings out.
 
 CONFIGURATION = ("appendonly", "appendfsync", "save", "maxmemory-policy", "maxmemory", "min-replicas-to-write")
 
@@ -193,7 +194,7 @@ def _number(info: Facts, name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-# --- redis checks
+# --- Checks
 
 _ROUNDS = 100
 _ROUNDS_S = 1.0  # a slow one is known to be slow before the hundredth round

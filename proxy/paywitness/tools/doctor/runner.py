@@ -1,4 +1,6 @@
-"""How checks are bounded: each for itself, and all together. What did not end in time is not known, and so unfit."""
+"""Findings of a check, and how checks are bounded: each for itself, and all together. A check that did not end in time
+counts as unfit.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from typing import TypeVar
 from paywitness.clock import Clock
 from paywitness.core.errors import PaywitnessError
 
-# --- What a check of the doctor says: how fit, what was found, why it matters, what to do. Never a secret.
+# --- Findings
+# What a check of the doctor says: how fit, what was found, why it matters, what to do. Never a secret.
 
 # A last line of defence: messages from other rooms may quote an address whole.
 _LOGIN = re.compile(r"(\w://)[^\s'\"]*@")
@@ -95,7 +98,7 @@ def redacted(text: str) -> str:
     return _PASSWORD.sub(r"\1...", _LOGIN.sub(r"\1...@", " ".join(text.split())))
 
 
-# --- check runner
+# --- Running checks
 
 CHECK_S = 3.0
 WHOLE_S = 14.0  # of 15: the rest is for the start of Python and for printing

@@ -1,4 +1,6 @@
-"""The secrets: there, well formed, hard to guess, and readable by their owner alone. Only said of, never shown."""
+"""The secrets: present, well formed, hard to guess, and readable by their owner alone. And the local CA. Secrets are
+never shown.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,8 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
-# --- The local authority: whether it covers the policies' hosts, how long it lives, and who can read its key.
+# --- Local CA
+# The local authority: whether it covers the policies' hosts, how long it lives, and who can read its key.
 
 _SOON = timedelta(days=30)
 _ROTATE = "`paywitness ca rotate`, let services load the bundle, then `paywitness ca rotate --finish`"

@@ -157,7 +157,8 @@ def _listed(value: tuple[Any, ...] | list[Any], path: str) -> str:
     return f"[{', '.join(texts)}]"
 
 
-# --- What an edit changes in the rows that read answers, and in the tables that they look codes up in.
+# --- Rows and tables
+# What an edit changes in the rows that read answers, and in the tables that they look codes up in.
 
 _ADDED, _REMOVED, _MOVED, _CHANGED = "added", "removed", "moved", "changed"
 

@@ -106,7 +106,7 @@ def _never_seals() -> bytes:
     raise AssertionError("a journal that is only looked at is not written to")
 
 
-# --- the embedded one
+# --- SQLite
 
 
 class _ReadOnlySqliteReader(SqliteReader):
@@ -163,7 +163,7 @@ class _SqliteQueries:
             raise unfit(error, self.path) from error
 
 
-# --- the fleet's
+# --- Redis
 
 
 @asynccontextmanager

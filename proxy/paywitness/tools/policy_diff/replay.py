@@ -187,7 +187,7 @@ def _evidence(attempt: AttemptSummary, response: Response | None) -> Evidence:
     )
 
 
-# --- an answer that is gone
+# --- Responses that were erased
 
 
 @record

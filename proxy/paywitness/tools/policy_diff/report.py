@@ -111,7 +111,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-# --- for machines
+# --- JSON
 
 
 def as_json(diffs: list[ProviderDiff], limit: int, found: BacktestReport | None = None) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def _encoding(document: Tree) -> str:
     return "form" if forms and sum(forms) * 2 > len(forms) else "json"
 
 
-# --- schemas
+# --- Schemas
 
 
 def _map(node: Any) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from paywitness.policy.reading.locations import SourceLocation, did_you_mean, li
 from paywitness.policy.reading.value_readers import InvalidValue, Reader, choice_of, money, text, whole_number
 from paywitness.policy.schema import Block
 
-# --- What a case may expect: the facts that a trial finds, by name, and how each is written.
+# --- Expected facts
+# What a case may expect: the facts that a trial finds, by name, and how each is written.
 
 NONE = "none"  # a fact that there is not: no operation, no key, nobody told anything yet
 RULE_NAMES = tuple(rule.name for rule in (*RULES, DEFAULT_RULE))
@@ -102,7 +103,7 @@ EXPECT = Block(
 )
 
 
-# --- case
+# --- Cases
 
 RESPONSE_FORMS = "a status such as 402, the name of a response, or a mapping: like, status, headers, body"
 FILE = Block(
@@ -278,7 +279,7 @@ def with_each(case: Case, each: str) -> Case:
     )
 
 
-# --- given bytes
+# --- Bytes and evidence
 
 # The phase in which a fault shows, where the case says nothing else. From SENDING on the provider may have seen it.
 _PHASE_OF_FAULT = {

@@ -65,7 +65,7 @@ def evaluate_case(case: Case, provider: Provider) -> CaseResult:
     return result
 
 
-# --- an attempt of ours
+# --- Attempts
 
 
 def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult) -> None:
@@ -197,7 +197,7 @@ def _reply_facts(
     return {"status": str(reply.status_code), "problem": reply.problem or NONE, "outcome": reply.outcome}
 
 
-# --- evidence from outside
+# --- External evidence
 
 
 def _evaluate_inquiry(recognised: RecognisedCase, case: Case, given: GivenResponse, result: CaseResult) -> None:

@@ -164,7 +164,7 @@ def _why(key: str, expected: str, result: CaseResult) -> str:
     return f" (because {result.facts['because']})" if key == "action" and "because" in result.facts else ""
 
 
-# --- told
+# --- Reports
 
 
 def report_lines(found: list[CaseRun]) -> Iterator[str]:

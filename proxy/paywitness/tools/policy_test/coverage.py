@@ -84,7 +84,7 @@ def _instrumented_rules(rows: tuple[ResponseRule, ...], on_reached: OnReached) -
     )
 
 
-# --- coverage
+# --- Coverage
 
 # In the order in which they are told. `reads` are rows over a cancel's answer or an event.
 KINDS = ("operations", "classify", "answers", "reads", "tables")
