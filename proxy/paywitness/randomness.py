@@ -1,7 +1,8 @@
-"""Chance: the only randomness. Jitter draws, operation ids, owner tokens, nonces and fresh keys all come from here.
+"""Randomness: the only place that draws it. Jitter draws, operation ids, owner tokens, nonces and fresh keys all come
+from here.
 
-Whatever needs chance is handed a Chance. SystemChance asks the operating system each time: nothing is kept in the
-process, so a fork or a snapshot of it repeats nothing. SeededChance gives the same answers for the same seed; it is
+Whatever needs it is handed a Randomness. SystemRandomness asks the operating system each time: nothing is kept in the
+process, so a fork or a snapshot of it repeats nothing. SeededRandomness gives the same answers for the same seed; it is
 for the simulator and the tests, and everything it makes can be guessed.
 """
 

@@ -1,6 +1,6 @@
 """The wiring: the only place where objects are built and joined, as one list from the ground up.
 
-The simulator and the crash tests build the same sidecar with a clock, chance, steps and network of their own.
+The simulator and the crash tests build the same sidecar with a clock, randomness, failpoints and network of their own.
 """
 
 from __future__ import annotations

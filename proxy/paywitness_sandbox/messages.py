@@ -100,7 +100,7 @@ class Request:
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """Raises BadBody: too much is too much in the address as well."""
+        """Raises InvalidBody: too much is too much in the address as well."""
         try:
             return dict(parse_qsl(self._query, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError as error:
@@ -108,7 +108,7 @@ class Request:
 
     @cached_property
     def tree(self) -> Tree:
-        """The body as a tree; raises BadBody."""
+        """The body as a tree; raises InvalidBody."""
         return parse_body(self.headers.get("content-type", "application/json"), bytes(self.body))
 
     @cached_property

@@ -213,7 +213,7 @@ def operation_detail(
     other_payment: Operation | None = None,
 ) -> dict[str, Any]:
     """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
-    `twin` the other payment of its intent where there are two."""
+    `other_payment` the other payment of its intent where there are two."""
     return {
         **operation_row(operation, book),
         "proposal": proposal_for(operation, other_payment),

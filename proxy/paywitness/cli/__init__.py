@@ -1,9 +1,9 @@
 """The command line: one small file a command, no logic. `paywitness --help` is where a newcomer starts.
 
-    run, demo, sandbox, doctor, ca, redirect, circuits    one command or group each
-    ops/           `paywitness ops`
-    policy/        `paywitness policy`
-    admin_options  options of all commands that use the admin port
+run, demo, sandbox, doctor, ca, redirect, circuits    one command or group each
+ops/           `paywitness ops`
+policy/        `paywitness policy`
+admin_options  options of all commands that use the admin port
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Admission: how many calls a provider is given at once, and who goes first when there are more.
 
-The bound (`Limit`) follows what is seen: it falls when answers come slower than they used to, or when there are 429s,
-503s or timeouts; it rises while neither happens and it is used. Numbers are those that were tried: a gradient with a
-square root of head room.
+The bound (`ConcurrencyLimit`) follows what is seen: it falls when answers come slower than they used to, or when there
+are 429s, 503s or timeouts; it rises while neither happens and it is used. Numbers are those that were tried: a gradient
+with a square root of head room.
 
-The floor (`Floor`) is one provider's: a lane for each priority, a part of the bound kept for it while it is in use, a
-short queue by the earliest end of patience. A lane's first in line gains with waiting, and one of twenty places goes to
-the oldest of the low lane whatever else waits: a flood of low cannot starve high, and low is never starved for ever.
+The queue (`AdmissionQueue`) is one provider's: a lane for each priority, a part of the bound kept for it while it is in
+use, a short queue by the earliest end of patience. A lane's first in line gains with waiting, and one of twenty places
+goes to the oldest of the low lane whatever else waits: a flood of low cannot starve high, and low is never starved for
+ever.
 
 Pure: the time comes in. Waiters are names; who waits behind them is not known here.
 """

@@ -1,4 +1,4 @@
-"""A Call: what the application asked of us, read off the wire by an edge. Nothing in it is ours to change."""
+"""A Call: what the application asked of us, read off the wire by the server. Nothing in it is ours to change."""
 
 from __future__ import annotations
 

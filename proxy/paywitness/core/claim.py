@@ -77,7 +77,7 @@ class ClaimRequest:
 
 @record
 class Claim:
-    """The journal's answer. `operation` is the holder of the key; absent only for Verdict.ABSENT and EXPIRED."""
+    """The journal's answer. `operation` is the holder of the key; absent only for ClaimVerdict.ABSENT and EXPIRED."""
 
     verdict: ClaimVerdict
     operation: Operation | None

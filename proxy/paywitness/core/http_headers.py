@@ -1,5 +1,6 @@
-"""The trace that a call belongs to, as its caller's `traceparent` says (W3C Trace Context). The header goes upstream as
-it came; here only the trace's id is read, for the log."""
+"""HTTP headers: which belong to one connection and are not passed on, and the trace that a call belongs to, as its
+caller's `traceparent` says (W3C Trace Context). That header goes upstream as it came; only its id is read, for the
+log."""
 
 from __future__ import annotations
 

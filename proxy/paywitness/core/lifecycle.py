@@ -265,8 +265,8 @@ _PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
 
 
 def advance(operation: Operation, event: Event, attempt: int | None = None, **other_changes: Any) -> Operation:
-    """The operation after the event, or IllegalTransition. `attempt` is the one that the event speaks of, `also` what
-    changes with it beside what the event itself does."""
+    """The operation after the event, or IllegalTransition. `attempt` is the one that the event speaks of,
+    `other_changes` what changes with it beside what the event itself does."""
     return operation.changed(**other_changes, **_transition_changes(operation, event, attempt))
 
 

@@ -1,6 +1,7 @@
-"""Notices: what a provider tells us unasked, by a webhook. How one is read, and which operation it can be about. Pure.
+"""Webhook events: what a provider tells us unasked, by a webhook. How one is read, and which operation it can be about.
+Pure.
 
-Checking the signature belongs to `schemes`, keeping and applying to the engine.
+Checking the signature belongs to `webhook_signatures`, keeping and applying to the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ EVENTS_MAX = 500  # of one delivery
 
 
 class MatchKey(StrEnum):
-    """By what a notice names its operation, where it does."""
+    """By what a webhook event names its operation, where it does."""
 
     OPERATION_ID = "operation_id"
     PROVIDER_KEY = "provider_key"

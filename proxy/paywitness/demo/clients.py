@@ -1,8 +1,9 @@
 """The applications: a job that pays an order with a provider's SDK, and runs again when the SDK gives up.
 
-One client for all contestants, made after what real SDKs do: it retries connection errors, timeouts, 409, 429 and 5xx twice,
-with backoff and Retry-After, under one idempotency key that lives for the call. The job, pod or agent that tries again
-makes a new call, and a new call mints a new key. What a contestant changes about that is in its `Contestant`, and nowhere else.
+One client for all contestants, made after what real SDKs do: it retries connection errors, timeouts, 409, 429 and 5xx
+twice, with backoff and Retry-After, under one idempotency key that lives for the call. The job, pod or agent that tries
+again makes a new call, and a new call mints a new key. What a contestant changes about that is in its `Contestant`, and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from paywitness.demo.score import CallerResult, ReportedOutcome
 # lane.
 #
 # The n-th request of a payment that reaches the provider meets the n-th fault of its script, whoever sent it and under
-# whichever key. So the lanes differ in what they do about a fault, never in how many they are dealt at the same point.
+# whichever key. So the contestants differ in what they do about a fault, never in how many they are dealt at the same
+# point.
 
 # How many requests in a hundred meet it; the rest are served properly. Heavy weather, on purpose: a hundred payments
 # must show in half a minute what a shop sees in a bad quarter.
@@ -158,7 +160,7 @@ class SdkResponse:
 
 @dataclass(slots=True)
 class PaymentJob:
-    """One payment in one lane, from the start of its job to what its customer is told."""
+    """One payment of one contestant, from the start of its job to what its customer is told."""
 
     contestant: Contestant
     payment: Payment
@@ -251,7 +253,8 @@ def _status_in(body: bytes) -> object:
 
 
 async def pay_all(contestant: Contestant, payments: list[Payment], seed: int, log: list[CallerResult]) -> None:
-    """All payments of a lane. Each starts at its own time, the same in every lane, however the others fare."""
+    """All payments of a contestant. Each starts at its own time, the same for every contestant, however the others
+    fare."""
     gap_s = start_gap_s(len(payments))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a stale connection is no fault of this story
     async with aiohttp.ClientSession(connector=connector) as session:

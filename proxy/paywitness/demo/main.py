@@ -1,4 +1,4 @@
-"""The story from its beginning to its end: set the stage, let the lanes run, stop, and read the ledgers."""
+"""The story from its beginning to its end: set the stage, let the contestants run, stop, and read the ledgers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DemoInterrupted(PaywitnessError):
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How it ended: the lanes with their logs and ledgers, the verdict on each, and one payment told in words."""
+    """How it ended: the contestants with their logs and ledgers, the verdict on each, and one payment told in words."""
 
     seed: int
     runs: list[ContestantRun]
@@ -115,7 +115,8 @@ async def _pay_all_contestants(runs: list[ContestantRun], count: int, seed: int,
 
 
 async def _narrative(runs: list[ContestantRun], sidecar: DemoSidecar) -> list[tuple[str, str]]:
-    """One payment, as the providers saw it in each lane, and as the journal has it. Empty when none is telling."""
+    """One payment, as the providers saw it with each contestant, and as the journal has it. Empty when none is
+    telling."""
     plain, carried = runs[0], runs[-1]
     twice = set(plain.provider.ledger.duplicates_by_order())
     found = choose_payment(carried.log, carried.provider.arrivals.arrivals, twice)

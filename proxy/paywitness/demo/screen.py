@@ -1,5 +1,5 @@
-"""The screen: live bars on a terminal, otherwise a line every two seconds, then the score. And what became of one payment,
-in a line a contestant.
+"""The screen: live bars on a terminal, otherwise a line every two seconds, then the score. And what became of one
+payment, in a line a contestant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
 # --- Narrative of one payment
-# What became of one payment, in a line a lane: from the provider's log, and from the operation's timeline. Pure.
+# What became of one payment, in a line a contestant: from the provider's log, and from the operation's timeline. Pure.
 
 STEPS_MAX = 4  # more than that nobody reads
 
@@ -100,7 +100,7 @@ WRONG, OPEN, RIGHT = "bold red", "bold yellow", "green"
 
 @dataclass(slots=True)
 class ContestantRun:
-    """One lane as it runs: who pays, at which provider, and how far it got."""
+    """One contestant as it runs: who pays, at which provider, and how far it got."""
 
     contestant: Contestant
     provider: Sandbox

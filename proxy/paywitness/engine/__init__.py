@@ -1,15 +1,15 @@
 """The engine: the only room that both decides and acts.
 
-    engine             the entry: recognise a call, start it, keep the caller's deadline
-    calls/             the life of one call, from the claim to a reply; `calls.pipeline` is the page to read first
-    resolution/        unknown outcomes: inquiries, late and external evidence, the background resolver
-    webhooks/          webhook events: receive, verify, match, apply, relay
-    durability/        leases, journal writes, recovery after a crash or a rollback, the spool, retention
-    operator_commands  commands of an operator: resolve, park, inquire, cancel
-    intents            whether a purchase may be paid
-    outbox             publishes announcements to the event sink
-    policy_revisions   the policy that each operation was started under
-    policy_reload      the policy book in force, and its replacement after an edit
-    limits_sync        exchanges counters with the limit stores; expedites inquiries when a provider has recovered
-    failpoints         named points where crash tests stop or kill the process; a no-op in production
+engine             the entry: recognise a call, start it, keep the caller's deadline
+calls/             the life of one call, from the claim to a reply; `calls.pipeline` is the page to read first
+resolution/        unknown outcomes: inquiries, late and external evidence, the background resolver
+webhooks/          webhook events: receive, verify, match, apply, relay
+durability/        leases, journal writes, recovery after a crash or a rollback, the spool, retention
+operator_commands  commands of an operator: resolve, park, inquire, cancel
+intents            whether a purchase may be paid
+outbox             publishes announcements to the event sink
+policy_revisions   the policy that each operation was started under
+policy_reload      the policy book in force, and its replacement after an edit
+limits_sync        exchanges counters with the limit stores; expedites inquiries when a provider has recovered
+failpoints         named points where crash tests stop or kill the process; a no-op in production
 """

@@ -1,7 +1,8 @@
-"""The engine's door: from a Call to a Reply. Recognises the operation, starts its errand, keeps the caller's deadline.
+"""The engine's entry: from a Call to a Reply. Recognises the operation, starts the pipeline, keeps the caller's
+deadline.
 
-The errand runs in a task of its own, so that neither a caller that leaves nor its deadline stops an attempt whose first
-byte has left. What is no operation is forwarded once, as it came.
+The pipeline runs in a task of its own, so that neither a caller that leaves nor its deadline stops an attempt whose
+first byte has left. What is no operation is forwarded once, as it came.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Engine:
             self.deadlines.remove(context)
 
     async def _run(self, context: CallContext) -> None:
-        """The errand to its end, whether or not anybody still waits. Every way out tells those who wait."""
+        """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
         try:
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             reply = joined or await self._admit_and_run(context)
@@ -186,7 +187,7 @@ class Engine:
         return self._refuse(Problem.JOURNAL_UNAVAILABLE, _JOURNAL_UNAVAILABLE, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
-        """The caller's time is up. If nothing can have left, nothing will: the errand ends by itself, at once."""
+        """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
         if context.may_have_sent and context.operation is not None:
             context.send_reply(
                 unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=_DEADLINE_PASSED)
@@ -195,7 +196,7 @@ class Engine:
     def _new_context(
         self, call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], still_there: Callable[[], bool]
     ) -> CallContext | Reply:
-        """Everything the errand will need, or the refusal: nothing has been written or sent so far."""
+        """Everything the call will need, or the refusal: nothing has been written or sent so far."""
         send_as = policy.contract.send_as
         if send_as is not None and not can_insert(call, policy, tree, send_as):
             raise BodyError(f"the body has no room for {send_as.name}")

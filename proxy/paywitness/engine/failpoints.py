@@ -1,4 +1,5 @@
-"""Steps: the named points in the life of a call. A no-op in production; crash tests stop or kill the process there."""
+"""Failpoints: the named points in the life of a call. A no-op in production; crash tests stop or kill the process
+there."""
 
 from __future__ import annotations
 

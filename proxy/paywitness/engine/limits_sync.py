@@ -1,4 +1,4 @@
-"""Reports: twice a second the limits' stores hear what this sidecar counted, and say where the fleet stands.
+"""LimitsSync: twice a second the limits' stores hear what this sidecar counted, and say where the fleet stands.
 
 The first success after an outage pulls that provider's due inquiries forward: what is in doubt was asked about in vain.
 """

@@ -1,4 +1,5 @@
-"""Review: what a person does with an operation. Every action has an actor and a reason, and is a line of its timeline.
+"""Operator commands: what a person does with an operation. Every action has an actor and a reason, and is a line of its
+timeline.
 
 The rule that must hold: an action is taken over exactly the version that its operator saw. Where somebody was faster,
 be it another operator, a webhook or the resolver, nothing is written and the operator is told what is now true. None of
@@ -159,8 +160,8 @@ class CommandExecutor:
         return await self.pinned.policy_from_book(operation, self.book() or PolicyBook.of(()))
 
     async def execute(self, operation_id: str, command: OperatorCommand, version: int | None = None) -> Operation:
-        """Follow one order over exactly this version, or over the one that is read now. Raises UnfitOrder, NotOffered,
-        Overtaken, NoSuchOperation, JournalUnavailable."""
+        """Run one command over exactly this version, or over the one that is read now. Raises InvalidCommand,
+        ActionNotAllowed, VersionConflict, NoSuchOperation, JournalUnavailable."""
         command = command.validated()
         operation = await self.journal.read(operation_id)
         if operation is None:
@@ -178,8 +179,8 @@ class CommandExecutor:
         limit: int,
         only_ids: Collection[str] | None = None,
     ) -> BulkResult:
-        """Follow an order for all that fit the filters, one after the other. `only`: those that the operator has seen;
-        what fits and was not seen is left alone. What cannot be done is told; the rest is done."""
+        """Run a command for all that fit the filters, one after the other. `only_ids`: those that the operator has
+        seen; what fits and was not seen is left alone. What cannot be done is told; the rest is done."""
         command = command.validated()
         result = await self._select(listing, command, limit, only_ids)
         if dry_run:

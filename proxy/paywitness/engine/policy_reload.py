@@ -1,4 +1,5 @@
-"""Reload: the policy book in force, and the next one when an edit is whole. A bad edit changes nothing and says so."""
+"""PolicyReload: the policy book in force, and the next one when an edit is whole. A bad edit changes nothing and says
+so."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _POLL_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class PolicyReload:
-    """Polls the policy directory, and at once when `look_now` is set (SIGHUP)."""
+    """Polls the policy directory, and at once when `poll_now` is set (SIGHUP)."""
 
     watch: PolicyWatch
     engine: Engine

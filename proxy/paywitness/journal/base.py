@@ -56,7 +56,7 @@ class OperationQuery:
     key: str | None = None  # client_key or provider_key; also of a key that was given its answer, or refused over it
     reference: str | None = None
     stamp: str | None = None  # our id in the provider's object: an operation's own, or one that kept it
-    guard: str | None = None  # a guard's value: those that still keep it (`core.guard.guard_kept`)
+    guard: str | None = None  # a guard's value: those that still keep it (`core.guard.indexed_guard`)
     subject: str | None = None  # an intent or target in the clear: an order's number
     money: Money | None = None
     incidents_only: bool = False
@@ -88,7 +88,7 @@ class PolicyRevision:
 
 
 class WebhookEventResult(StrEnum):
-    """What became of a notice that was kept."""
+    """What became of a webhook event that was stored."""
 
     WAITING = "waiting"  # nothing matches yet, or an attempt is under way: to be tried again
     APPLIED = "applied"
@@ -120,7 +120,7 @@ class AnnouncementRow:
     """One change that tells something, in the order of `seq`: the feed, and what the sink is sent."""
 
     seq: int
-    operation: Operation  # what it is; how it stood then is in the entry's `told`
+    operation: Operation  # what it is; how it stood then is in the entry's `announcement`
     entry: HistoryEntry
 
 
@@ -167,8 +167,9 @@ class Journal(Protocol):
 
     async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
         """Look sooner at what is UNKNOWN or PENDING at the provider, held by nobody and not due yet: the next `limit`
-        of them are due within `within_s`, evenly spread, none later than it was; how many were moved (`haste`). No new
-        version: nothing became true. Asked again at once, by anybody, it moves only what took the place of the due."""
+        of them are due within `within_s`, evenly spread, none later than it was; how many were moved
+        (`transitions.expedited_due_times`). No new version: nothing became true. Asked again at once, by anybody, it
+        moves only what took the place of the due."""
         ...
 
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
@@ -210,7 +211,8 @@ class Journal(Protocol):
         ...
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
-        """Keep a notice (its `number` is given by the journal); False where this event of the account is known."""
+        """Store a webhook event (its `number` is given by the journal); False where this event of the account is
+        known."""
         ...
 
     async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
@@ -218,7 +220,7 @@ class Journal(Protocol):
         ...
 
     async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
-        """Write result, operation_id, tries, due_at and relay_due_at of a notice, by its number."""
+        """Write result, operation_id, tries, due_at and relay_due_at of a webhook event, by its number."""
         ...
 
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
@@ -232,7 +234,8 @@ class Journal(Protocol):
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         """Hold a cursor, or hold it longer: how far it has come; None where another holds it. A token holds it once
-        (`holding`): run out, or given back by a lease of zero seconds, it is over, and a new one is needed."""
+        (`transitions.holds_cursor`): run out, or given back by a lease of zero seconds, it is over, and a new one is
+        needed."""
         ...
 
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
@@ -241,8 +244,8 @@ class Journal(Protocol):
 
     async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
         """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
-        `tombstone_s`, and notices that are done and as old as the retention. Never of what is open, disputed, or has
-        changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all."""
+        `tombstone_s`, and webhook events that are done and as old as the retention. Never of what is open, disputed, or
+        has changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all."""
         ...
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...
@@ -252,7 +255,7 @@ class Journal(Protocol):
     async def latest_revision(self, provider: str) -> PolicyRevision | None: ...
 
     async def check_identity(self, check_value: str) -> None:
-        """Keep the identity secret's check value, or raise JournalUnfit where another one is kept."""
+        """Keep the identity secret's check value, or raise JournalUnusable where another one is kept."""
         ...
 
     @property

@@ -1,7 +1,8 @@
 """What a claim comes to, pure: the key first, then, where something new would start, its guard. And the fallback, which
 ends one operation and starts another.
 
-Every store runs these over a `Shelf`, its look-ups within the one step that the claim is, and writes what they say.
+Every store runs these over `ClaimLookups`, its look-ups within the one step that the claim is, and writes what they
+say.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class ClaimLookups(Protocol):
     def tombstone(self, key: str) -> Tombstone | None: ...
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        """Those that `core.guard.guard_kept` keeps under the guard, oldest first: the newest GUARDED_MAX. What is open
-        is among the newest, for nothing starts after it; an intent that is paid every month has many."""
+        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX. What is
+        open is among the newest, for nothing starts after it; an intent that is paid every month has many."""
         ...
 
 

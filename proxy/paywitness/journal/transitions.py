@@ -113,7 +113,7 @@ def record_write(
     change: OperationChange, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()
 ) -> OperationWrite:
     """The change as it is to be written. `stored_lease` is what the journal holds, where `needs_stored_lease`;
-    `guarded` what stands under the same guard, where `needs_paid_before`."""
+    `guarded` what stands under the same guard, where `needs_duplicate_check`."""
     operation = change.operation
     announcement, note = change.announcement, change.note
     twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None

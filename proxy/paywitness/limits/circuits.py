@@ -1,8 +1,8 @@
 """Circuits: the interface, and the local ones: the core's machine with one row, this sidecar's own.
 
-`view` and `observe` are on the path of every call and ask nobody. `report` is called twice a second. A probe that was
-taken must be ended, with what it showed or with None; one that is not (its process died) is free again when its lease
-is over, and its vote, should it still come, is ignored.
+`view` and `add_sample` are on the path of every call and ask nobody. `report` is called twice a second. A probe that
+was taken must be ended, with what it showed or with None; one that is not (its process died) is free again when its
+lease is over, and its vote, should it still come, is ignored.
 """
 
 from __future__ import annotations

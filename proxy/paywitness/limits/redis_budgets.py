@@ -66,7 +66,7 @@ class RedisBudgets:
         *,
         server_time_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`moved_ms` stands in for the server's TIME where a test moves it."""
+        """`server_time_ms` stands in for the server's TIME where a test moves it."""
         self._scripts = scripts
         self._clock = clock
         self._chance = chance

@@ -32,7 +32,8 @@ class RequestBody:
         self._waited_s = 0.0
 
     async def read_whole(self) -> bytes:
-        """All of it. Raises Refused if it is too large, too slow or broken, CallerLeft if its sender is gone."""
+        """All of it. Raises RequestRejected if it is too large, too slow or broken, CallerDisconnected if its sender is
+        gone."""
         if not self.present:
             return b""
         limit = self._limits.body_bytes_max
@@ -50,7 +51,7 @@ class RequestBody:
         return b"".join(pieces)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """It as it comes, no faster than it is taken. Raises as `whole` does, but for the size."""
+        """It as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
         while piece := await self._read_piece():
             yield piece
 

@@ -1,8 +1,8 @@
 """Where a connection stands before it is known how it came in; then it is handed to whoever serves it.
 
-First bytes that begin a plain request go to a ServerConnection as they are. CONNECT is answered here: for a host of a policy
-the caller is shown a certificate of the local authority, and from then on it is a ServerConnection too; another host is
-refused, or joined to the caller by a tunnel.
+First bytes that begin a plain request go to a ServerConnection as they are. CONNECT is answered here: for a host of a
+policy the caller is shown a certificate of the local authority, and from then on it is a ServerConnection too; another
+host is refused, or joined to the caller by a tunnel.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TunnelDialer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InterceptConfig:
-    """What a doorstep needs to know of the house behind it."""
+    """What a ConnectHandler needs to know of the rest of the server."""
 
     provider_at: Callable[[str], str | None]  # whose host this is; None: no policy names it
     context_for: Callable[
@@ -236,7 +236,7 @@ class ConnectHandler(asyncio.Protocol):
     # -- CONNECT
 
     def _read_connect(self, head: bytes) -> tuple[str, int] | None:
-        """Whom it asks for; None while the head is not whole. Raises Refused."""
+        """Whom it asks for; None while the head is not whole. Raises RequestRejected."""
         limits = self._registry.limits
         if len(head) > limits.head_bytes_max:
             raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
@@ -375,7 +375,7 @@ class _HandshakeBuffer(asyncio.Protocol):
 
 
 def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
-    """Raises Refused where a host that no policy names may not be reached through us."""
+    """Raises RequestRejected where a host that no policy names may not be reached through us."""
     if port != HTTPS_PORT:
         raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"Tunnels lead to port {HTTPS_PORT} alone.")
     if intercept.unlisted is not Unlisted.TUNNEL:
@@ -384,7 +384,7 @@ def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
 
 
 def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContext:
-    """What a caller of this host is shown. Raises Refused where there is nothing that it would believe."""
+    """What a caller of this host is shown. Raises RequestRejected where there is nothing that it would believe."""
     context = intercept.context_for(host)
     if context is None:
         raise RequestRejected(
@@ -394,7 +394,7 @@ def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContex
 
 
 def _authority(message: RawRequestMessage) -> tuple[str, int]:
-    """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises Refused."""
+    """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises RequestRejected."""
     if message.version not in (HttpVersion10, HttpVersion11):
         raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
     requested = host_and_port(message.path)

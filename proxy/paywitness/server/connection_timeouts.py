@@ -1,7 +1,7 @@
 """The part of a connection that knows what it waits for, how long, and how to end.
 
-The one rule: while `_waits_for` is NOTHING the next step is ours; otherwise it is the caller's, and there is a moment
-at which we stop waiting. The server's clock looks at every connection once a tick, so a wait costs no timer.
+The one rule: while `_timeout_phase` is NOTHING the next step is ours; otherwise it is the caller's, and there is a
+moment at which we stop waiting. The server's clock looks at every connection once a tick, so a wait costs no timer.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TimedConnection(web.RequestHandler):
             max_line_size=limits.line_bytes_max,
             max_field_size=limits.line_bytes_max,
             max_headers=limits.headers_max,
-            lingering_time=0.0,  # `_part` lingers
+            lingering_time=0.0,  # `_linger_close` lingers
             read_bufsize=limits.piece_bytes_max,
             auto_decompress=False,  # a compressed body is fingerprinted and sent as it came
         )
@@ -106,7 +106,7 @@ class TimedConnection(web.RequestHandler):
             self._clear_timeout()
 
     async def read_body(self, body: StreamReader, piece_bytes_max: int, within_s: float) -> bytes:
-        """Wait for the next piece of the body. Raises BodyLost if it does not come in time."""
+        """Wait for the next piece of the body. Raises BodyIncomplete if it does not come in time."""
         self._start_timeout(TimeoutPhase.BODY, within_s)
         try:
             return await body.read(piece_bytes_max)

@@ -36,7 +36,8 @@ class RequestHead(NamedTuple):
 
 
 def read_head(raw: Headers, *, is_http11: bool) -> RequestHead:
-    """Sort the headers. Raises Refused for framing that may be read in two ways, and for wishes that make no sense."""
+    """Sort the headers. Raises RequestRejected for framing that may be read in two ways, and for options that make no
+    sense."""
     forwarded: list[tuple[bytes, bytes]] = []
     special: list[tuple[bytes, bytes]] = []
     control: dict[bytes, bytes] = {}
@@ -104,7 +105,8 @@ def _is_continue(value: bytes) -> bool:
 
 
 def read_caller_options(control: Mapping[bytes, bytes]) -> CallerOptions:
-    """The wishes in `Paywitness-*` headers, given by lower-case names. Raises Refused for one that makes no sense."""
+    """The options in `Paywitness-*` headers, given by lower-case names. Raises RequestRejected for one that makes no
+    sense."""
     for name in control:
         if name not in _ALLOWED_VALUES:
             allowed = ", ".join(_display_name(known) for known in _ALLOWED_VALUES)

@@ -23,7 +23,7 @@ class ServerStreamedReply(Protocol):
 
     @property
     def headers(self) -> Headers:
-        """End-to-end headers. A `Content-Length` among them is a promise that the edge holds the body to."""
+        """End-to-end headers. A `Content-Length` among them is a promise that the server holds the body to."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class CallHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TracedCallHandler:
-    """A `Carrier`; all but `answer` passes."""
+    """A `CallHandler`; all but `answer` passes."""
 
     call_handler: CallHandler
     tracing: Tracing

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from paywitness.server.reply_encoding import DateLine
 
 # --- Limits and counters
-# How much and how long: the bounds on everything a caller sends or takes, and what the edge counts.
+# How much and how long: the bounds on everything a caller sends or takes, and what the server counts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ServerLimits:
 
 @dataclass(slots=True)
 class ServerCounters:
-    """What the edge knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
+    """What the server knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
 
     connections_open: int = 0
     tunnels: int = 0  # joined so far, to hosts that no policy names

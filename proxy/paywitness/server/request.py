@@ -67,7 +67,7 @@ class ParsedRequest(NamedTuple):
         return self.target.prefix == INTERNAL_NAME
 
     async def internal_page(self, call_handler: CallHandler) -> Reply:
-        """One of our own pages. Raises Refused for any other, and whatever the carrier raises."""
+        """One of our own pages. Raises RequestRejected for any other, and whatever the handler raises."""
         segments = self.target.segments
         if self.method in ("GET", "HEAD") and len(segments) > 1:
             if segments[0] == "operations" and len(segments) == 2:
@@ -98,7 +98,7 @@ class ParsedRequest(NamedTuple):
 def read_request(
     message: RawRequestMessage, ingress: Ingress, provider_at: Callable[[str], str | None]
 ) -> ParsedRequest:
-    """Read a head. Raises Refused for what the parser lets pass and we do not."""
+    """Read a head. Raises RequestRejected for what the parser lets pass and we do not."""
     method = message.method
     is_http11 = message.version == HttpVersion11
     if not is_http11 and message.version != HttpVersion10:
@@ -140,7 +140,7 @@ def _parse_absolute(
 
 
 def _parse_proxied(method: str, target: RequestTarget, head: RequestHead) -> ParsedRequest:
-    """Raises Refused for what has been here before: it would go round for ever."""
+    """Raises RequestRejected for what has been here before: it would go round for ever."""
     for name, value in head.headers:
         if name.lower() == b"via" and any(_received_by(hop) == _PSEUDONYM for hop in value.lower().split(b",")):
             detail = "Via says that this request came through Paywitness before: an upstream leads back to its sidecar."

@@ -29,7 +29,7 @@ from paywitness.settings import Address, read_address
 
 _BACKLOG = 1024  # connections the kernel holds for us; its own bound (somaxconn) may be lower
 _ACCEPT_ROUNDS_MAX = 100  # each takes in all that wait; newcomers must not keep a drain from beginning
-_ACCEPT_STEPS = 10  # of the loop, from an accepted socket to a connection; our own porch takes six
+_ACCEPT_STEPS = 10  # of the loop, from an accepted socket to a connection; our own listener takes six
 _CANCEL_GRACE_S = 5.0  # what a cancelled exchange gets to come to its end
 
 
@@ -59,7 +59,7 @@ class HttpServer:
         reuse_port: bool = False,
     ) -> tuple[str, int]:
         """Listen, and return the address bound. With `provider` every path of this port is that provider's; with
-        `house` callers may also come by a proxy setting, or redirected. With `reuse_port` other sidecars of this
+        `intercept` callers may also come by a proxy setting, or redirected. With `reuse_port` other sidecars of this
         machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
         if self._server is None:

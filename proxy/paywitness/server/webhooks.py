@@ -61,7 +61,7 @@ class WebhookReceiver(Protocol):
 
 
 class WebhookServer(HttpServer):
-    """Serves providers from `start` to `close`, as the edge serves callers. `drain` in between lets them finish."""
+    """Serves providers from `start` to `close`, as the server serves callers. `drain` in between lets them finish."""
 
     def __init__(
         self, receiver: WebhookReceiver, limits: ServerLimits = WEBHOOK_LIMITS, clock: Clock = SystemClock()

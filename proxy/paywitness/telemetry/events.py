@@ -1,13 +1,13 @@
-"""Records: what happened, in the past tense, as the log and the metrics are told it. Values only, no payload.
+"""Telemetry events: what happened, in the past tense, as the log and the metrics are told it. Values only, no payload.
 
-Who tells what: the engine tells `AttemptFinished` after each attempt's record is durable, and the `changes` of every
-write that it or the resolver made; the edge tells `CallAnswered` once for each call, and `CallRefused` or
+Who tells what: the engine tells `AttemptFinished` after each attempt's record is durable, and the `transition_events`
+of every write that it or the resolver made; the server tells `CallAnswered` once for each call, and `CallRefused` or
 `CallForwarded` where that is what became of it; whoever calls the journal tells `JournalCalled`; the watch over the
 policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
-applies webhooks `NoticeReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
+applies webhooks `WebhookReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
 for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
 `CircuitForced`; whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call tells
-`CallObserved`.
+`CallShadowed`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CallForwarded:
 
 @record
 class CallShadowed:
-    """A call of a provider in observe mode passed as it came. What would have been done instead, and by which rule."""
+    """A call of a provider in shadow mode passed as it came. What would have been done instead, and by which rule."""
 
     provider: str
     operation_name: str | None

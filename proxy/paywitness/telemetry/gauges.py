@@ -234,7 +234,7 @@ class QueueGauges:
 
 
 class CircuitStatusLike(Protocol):
-    """Where a circuit stands: the limits' `Standing`, by its shape."""
+    """Where a circuit stands: the limits' `CircuitStatus`, by its shape."""
 
     @property
     def provider(self) -> str: ...
@@ -245,7 +245,7 @@ class CircuitStatusLike(Protocol):
 
 
 class AdmissionStatsLike(Protocol):
-    """How full it is at a provider: the limits' `Crowd`, by its shape."""
+    """How full it is at a provider: the limits' `AdmissionStats`, by its shape."""
 
     @property
     def provider(self) -> str: ...
@@ -355,7 +355,7 @@ _REASON_LABELS = ("reason",)
 
 
 class ServerCountersLike(Protocol):
-    """What a server counts: the edge's `EdgeCounters`, by its shape. Reasons are words of our code."""
+    """What a server counts: the server's `ServerCounters`, by its shape. Reasons are words of our code."""
 
     @property
     def connections_open(self) -> int: ...
@@ -384,7 +384,7 @@ class ServerGauges:
         self._counters = counters
 
     def refresh(self) -> None:
-        """See how things stand now. Not in another thread than the edge's."""
+        """See how things stand now. Not in another thread than the server's."""
         if self._counters is not None:
             refused, broken = self._bounded(self._counters.refused), self._bounded(self._counters.broken)
             self._snapshot = _ServerSnapshot(self._counters.connections_open, refused, broken)

@@ -309,7 +309,7 @@ class Metrics:
         self._limits.watch(source)
 
     def watch_server(self, source: ServerCountersLike) -> None:
-        """Show what the edge counts by itself, whenever somebody looks."""
+        """Show what the server counts by itself, whenever somebody looks."""
         self._server.watch(source)
 
     def refresh_gauges(self) -> None:

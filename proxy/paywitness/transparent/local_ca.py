@@ -1,5 +1,5 @@
-"""Certificates, made by `cryptography`: the CA's own, bound to names, and short-lived ones of single hosts, with their TLS
-contexts.
+"""Certificates, made by `cryptography`: the CA's own, bound to names, and short-lived ones of single hosts, with their
+TLS contexts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Redirect rules: their text for nftables and iptables, and how they are installed, removed and listed. `nft` is used if it
-is there, else iptables and ip6tables. Both ways are idempotent.
+"""Redirect rules: their text for nftables and iptables, and how they are installed, removed and listed. `nft` is used
+if it is there, else iptables and ip6tables. Both ways are idempotent.
 """
 
 from __future__ import annotations

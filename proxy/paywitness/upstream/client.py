@@ -8,7 +8,7 @@ A ValueError comes before any I/O and means that our own house made a request th
 resets its connection if a byte may have left; whoever cancels has no evidence and must assume the worst.
 
 An attempt that times out once its request is written ends with that evidence. Where the caller wants to hear of a late
-answer, its connection is not reset yet but listens on for a bounded time: `harvest` says how.
+answer, its connection is not reset yet but listens on for a bounded time: `late_responses` says how.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class UpstreamClient:
     ) -> None:
         """`ssl_context` is best made by `tls_context`; None means the system's roots.
 
-        For `harvest_s` after its attempt timed out a connection may go on listening, at most `harvests_max` at a time.
+        For `late_response_s` after its attempt timed out a connection may go on listening, at most `late_responses_max`
+        at a time.
         """
         self._bounds = bounds or UpstreamBounds()
         self._pool = Pool(self._bounds)

@@ -330,8 +330,8 @@ class UpstreamConnection(asyncio.Protocol):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self, when_mono: float, now: float, slack_s: float = 0.0) -> None:
-        """See to it that `_look` runs by then. A timer that fires early looks and sets itself again: moving one costs
-        more than that, and most calls are over long before."""
+        """See to it that `_check_timer` runs by then. A timer that fires early looks and sets itself again: moving one
+        costs more than that, and most calls are over long before."""
         if self._timer is not None:
             if self._timer_mono <= when_mono + slack_s:
                 return

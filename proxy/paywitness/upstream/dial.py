@@ -146,7 +146,7 @@ class PublicTunnelDialer:
         self._own_addresses: dict[asyncio.Protocol, tuple[str, int]] = {}  # our own ends of what is joined now
 
     async def connect(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None:
-        """Connect, and give the connection to `protocol`. Says what went wrong, or nothing; then `leave` is owed.
+        """Connect, and give the connection to `protocol`. Says what went wrong, or nothing; then `release` is owed.
 
         The addresses that were judged are those that are dialled: the name is not looked up a second time.
         """

@@ -3,7 +3,7 @@
 A lane is one origin's share: busy connections (and dials under way) plus idle ones never exceed the bound. Idle ones
 are used last in, first out, so that the fewest stay warm and the rest grow stale in peace. Waiting is first come, first
 served: whatever is given back goes straight to the one who has waited longest, never past him. A connection that only
-listens for a late answer is none of the lane's any more: the harvest has a bound of its own.
+listens for a late answer is none of the pool's any more: `late_responses` has a bound of its own.
 
 Guarantee: everyone who got a connection or the right to dial gives it back exactly once.
 """

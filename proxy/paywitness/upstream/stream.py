@@ -17,7 +17,7 @@ from paywitness.upstream.request import Origin, StreamRequest, UpstreamTimeouts,
 from paywitness.upstream.response_parser import ResponseParser
 
 _HELD_BYTES_MAX = 256 * 1024  # of body that the caller has not taken; then the provider waits
-_LONG_S = 3600.0  # while we wait for the caller's next piece: the edge bounds that wait
+_LONG_S = 3600.0  # while we wait for the caller's next piece: the server bounds that wait
 
 
 class ResponseBodyBroken(Exception):
@@ -29,7 +29,7 @@ class ResponseBodyBroken(Exception):
 
 
 class StreamExchange(UpstreamExchange):
-    """An exchange that is read and written in pieces. It ends its own turn in the lane, whoever stops caring first."""
+    """An exchange that is read and written in pieces. It ends its own place in the pool, whoever stops caring first."""
 
     __slots__ = ("_body_arrived", "_connection", "_origin_pool", "_window", "_writable", "blocked", "head")
 
@@ -141,7 +141,7 @@ class StreamedResponse:
         self._reused = reused
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece, less the transfer coding. Raises BodyBroken where it is cut off."""
+        """The body, piece by piece, less the transfer coding. Raises ResponseBodyBroken where it is cut off."""
         exchange = self._exchange
         try:
             while not exchange.done.done() or exchange.parser.held_bytes:

@@ -89,7 +89,8 @@ class TlsSession:
     def decrypt(self, ciphertext: bytes) -> bytes:
         """The plaintext that became readable; empty while a record is incomplete.
 
-        How the stream ended is kept beside it (`said_goodbye`, `broken`), for plaintext before the end still counts.
+        How the stream ended is kept beside it (`received_close_notify`, `broken`), for plaintext before the end still
+        counts.
         """
         self._incoming.write(ciphertext)
         pieces: list[bytes] = []

@@ -1,5 +1,5 @@
-"""What a check says, what a scheme is, which options it takes; and what all schemes share: bounded reading of headers, and
-the one place where signatures are compared.
+"""What a check says, what a scheme is, which options it takes; and what all schemes share: bounded reading of headers,
+and the one place where signatures are compared.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class SchemeOption:
 # --- Reading and comparing
 # What the schemes share: bounded reading of headers, and the one place where signatures are compared.
 #
-# A scheme reads a request into a `Signed`, or into the Check that refuses it; `judge` does the rest. The signature is
-# compared before the time is looked at, so `too_old` is said only of what one of our secrets really signed.
+# A scheme reads a request into a `SignedContent`, or into the SignatureCheck that refuses it; `check_from_matches` does
+# the rest. The signature is compared before the time is looked at, so `too_old` is said only of what one of our secrets
+# really signed.
 
 Algorithm = Literal["sha1", "sha256", "sha512"]
 SignatureEncoding = Literal["hex", "base64"]

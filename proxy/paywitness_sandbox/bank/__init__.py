@@ -1,7 +1,7 @@
 """What happens to the money. Imports nothing of the sandbox but its clock: no HTTP, no faults.
 
-    bank     Bank and Payouts: every method changes an object and writes its entry, or changes nothing
-    ledger   what really happened to the money, one entry per effect; never edited
-    objects  Charge, Refund, Payout; changes not published yet; which card token or destination ends how
-    index    ids, lookup by id and by label, refusals
+bank     Bank and Payouts: every method changes an object and writes its entry, or changes nothing
+ledger   what really happened to the money, one entry per effect; never edited
+objects  Charge, Refund, Payout; changes not published yet; which card token or destination ends how
+index    ids, lookup by id and by label, refusals
 """

@@ -59,7 +59,7 @@ Indexed = TypeVar("Indexed", bound=IndexedObject)
 
 
 class ObjectIndex(Generic[Indexed]):
-    """Of one kind of thing: `what` is its name in complaints."""
+    """Of one kind of thing: `noun` is its name in complaints."""
 
     def __init__(self, noun: str, clock: Clock, search_lag_s: float) -> None:
         self._noun = noun

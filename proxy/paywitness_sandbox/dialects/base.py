@@ -52,7 +52,7 @@ class SandboxRoute:
 
 
 def error_translator(translate: Callable[[BankRefused], SandboxResponse]) -> Callable[[RouteAction], RouteAction]:
-    """Turn what the reading of a request or the bank refuses into an answer; `worded` says the bank's part."""
+    """Turn what the reading of a request or the bank refuses into an answer; `translate` says the bank's part."""
 
     def decorate(action: RouteAction) -> RouteAction:
         @wraps(action)

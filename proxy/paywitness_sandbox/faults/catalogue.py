@@ -42,7 +42,7 @@ FAULTS: Mapping[str, type[Fault]] = _find()
 
 
 def describe_faults(defaults: Mapping[str, float]) -> dict[str, str]:
-    """`hang_after_commit(hang_s=60)` -> what it does, for every fault; `defaults` as for `fault_called`."""
+    """`hang_after_commit(hang_s=60)` -> what it does, for every fault; `defaults` as for `parse_fault`."""
     described: dict[str, str] = {}
     for name, fault in sorted(FAULTS.items()):
         parameters = {**defaults_of(fault), **{key: defaults[key] for key in defaults_of(fault) if key in defaults}}

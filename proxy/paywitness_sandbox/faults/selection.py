@@ -119,7 +119,7 @@ class Schedule:
 
 
 def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping[str, float]) -> Schedule:
-    """Raises BadSchedule, or UnknownFault for the name of a fault that is none."""
+    """Raises InvalidSchedule, or UnknownFault for the name of a fault that is none."""
     unknown = set(source) - set(SCHEDULE_KEYS)
     if unknown:
         raise InvalidSchedule(f"unknown: {', '.join(sorted(unknown))}")

@@ -152,7 +152,7 @@ class Endpoint:
 
 
 def parse_endpoint(source: Mapping[str, object]) -> Endpoint:
-    """Raises BadEndpoint, or UnknownMode for a mode that is none."""
+    """Raises InvalidEndpoint, or UnknownMode for a mode that is none."""
     if unknown := set(source) - set(ENDPOINT_KEYS):
         raise InvalidEndpoint(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(ENDPOINT_KEYS)}")
     scheme = source.get("scheme", SigningScheme.HMAC_SHA256)

@@ -1,7 +1,7 @@
 """Sends events: one after the other as they fall due, each until it is received or has been tried often enough.
 
 What waits is bounded, what is kept is bounded, every try is bounded. One task does the sending; it begins with the
-first errand and ends with the sandbox.
+first delivery and ends with the sandbox.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class WebhookSender:
 
     @property
     def waiting(self) -> int:
-        """Errands that have not ended, and what is to be done later."""
+        """Deliveries that have not ended, and what is to be done later."""
         return sum(record.waiting for record in self._records.values()) + len(self._timers)
 
     def record(self, event: str) -> EventRecord:
@@ -138,7 +138,7 @@ class WebhookSender:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="sandbox webhooks")
 
     async def send_now(self, delivery: ScheduledDelivery) -> None:
-        """One try, here and now; if it fails, the errand waits its turn like any other."""
+        """One try, here and now; if it fails, the delivery waits its turn like any other."""
         received = False
         with contextlib.suppress(TimeoutError):  # then it was not received
             async with asyncio.timeout(EARLY_S_MAX):

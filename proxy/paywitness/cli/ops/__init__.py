@@ -1,6 +1,6 @@
 """`paywitness ops`: look up operations, and act on those that wait for a person.
 
-    group    the group, and the commands `list` and `show`
-    actions  inquire, park, resume, resolve, cancel, close-incident
-    output   tables, timelines, JSON and CSV
+group    the group, and the commands `list` and `show`
+actions  inquire, park, resume, resolve, cancel, close-incident
+output   tables, timelines, JSON and CSV
 """

@@ -1,5 +1,5 @@
 """`paywitness policy`.
 
-    group  the group, and the commands `check`, `test`, `explain` and `diff`
-    new    the commands `new` and `schema`
+group  the group, and the commands `check`, `test`, `explain` and `diff`
+new    the commands `new` and `schema`
 """

@@ -1,6 +1,6 @@
 """Request and response bodies: read into one kind of tree, and single values written into them by a splice.
 
-    tree         JSON, nested forms and XML as a tree of dicts, lists and scalars; values by dotted path
-    json_splice  one value written into a JSON body; every other byte stays
-    xml          XML documents: read, spliced, written
+tree         JSON, nested forms and XML as a tree of dicts, lists and scalars; values by dotted path
+json_splice  one value written into a JSON body; every other byte stays
+xml          XML documents: read, spliced, written
 """

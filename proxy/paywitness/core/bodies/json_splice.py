@@ -1,6 +1,6 @@
 """JSON bodies: a single value written into one by a splice. Every byte that is not the value itself stays as it was.
 
-Reading is `body.decode_json`'s; this only finds where a value stands.
+Reading is `tree.decode_json`'s; this only finds where a value stands.
 """
 
 from __future__ import annotations

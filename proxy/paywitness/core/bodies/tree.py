@@ -1,9 +1,9 @@
 """Bodies: JSON, nested forms and XML read into one kind of tree, and single values written into them.
 
 Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings; what XML becomes is
-told in xml_body). Writing is a splice: every byte that is not the value itself stays as the caller wrote it, because
-the provider compares bytes under a key and callers may sign them. Parsing is the standard library's; this module only
-finds where a value stands.
+told in `bodies.xml`). Writing is a splice: every byte that is not the value itself stays as the caller wrote it,
+because the provider compares bytes under a key and callers may sign them. Parsing is the standard library's; this
+module only finds where a value stands.
 
 A policy of `body: xml` takes JSON as well: a body that begins with a brace is never XML, and Authorize.net speaks both
 at one address.

@@ -1,4 +1,5 @@
-"""Settling an attempt: what it showed is concluded, the next step decided, both written down. Durable when it returns.
+"""AttemptRecorder: what an attempt showed is concluded, the next step decided, both written down. Durable when it
+returns.
 
 The journal not taking it, a spool of our own does. What our limits say is asked here, before the record: a retry that
 the budget refuses is decided against as one that has no tries left.

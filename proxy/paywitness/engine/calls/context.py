@@ -26,7 +26,7 @@ from paywitness.limits.admission import Admitted
 from paywitness.limits.budgets import Grant
 from paywitness.limits.circuits import Probe
 
-RESOLVER = "resolver"  # as the timeline tells whose errand it is
+RESOLVER = "resolver"  # as the timeline tells whose call it is
 
 
 @record
@@ -73,18 +73,18 @@ class CallContext:
     deadline_mono: float
     still_there: Callable[[], bool]
     request: StoredRequest
-    reply: asyncio.Future[Reply]  # what the caller is told; at the deadline, whether or not the errand is over
-    finished: asyncio.Future[Reply]  # how the errand ended; what waits for it is told this
+    reply: asyncio.Future[Reply]  # what the caller is told; at the deadline, whether or not the call is over
+    finished: asyncio.Future[Reply]  # how the call ended; what waits for it is told this
     tries: int = 1
     last_delay_s: float = 0.0
     byte_started: bool = False  # of this attempt: from here on it belongs to the operation, not to the caller
-    has_sent: bool = False  # whether any attempt of this errand started a byte
+    has_sent: bool = False  # whether any attempt of this call started a byte
     journal_at: float = 0.0  # the journal's time when it answered the claim, and our own then: ages are counted so,
     journal_boot: float = 0.0  #   because the journal's time never goes back and this clock counts suspension
     holds_unstorable_data: bool = False  # the request holds what must not be kept
     request_available: bool = True  # the first attempt's very bytes can be sent again
     inquiry_found_nothing: bool = False  # the provider has just been asked, and knows nothing of it
-    source: str = "caller"  # whose errand it is, as the timeline tells it
+    source: str = "caller"  # whose call it is, as the timeline tells it
     priority: Priority = Priority.HIGH
     refusal: str = ""  # why the gate did not permit anything new
     permit: AttemptPermit | None = None  # for the attempt that comes next, or is under way
@@ -101,7 +101,7 @@ class CallContext:
 
     @property
     def may_have_sent(self) -> bool:
-        """Whether a byte of the operation may have left, by this errand or by one before it."""
+        """Whether a byte of the operation may have left, by this call or by one before it."""
         return self.byte_started or (self.operation is not None and bool(self.operation.doubt))
 
     @property
@@ -118,7 +118,7 @@ class CallContext:
 def background_context(
     operation: Operation, policy: Policy, request: StoredRequest | None, token: str, clock: Clock
 ) -> CallContext:
-    """An errand that nobody waits for: the resolver's. Its deadline has passed, so nothing new starts by it."""
+    """A call that nobody waits for: the resolver's. Its deadline has passed, so nothing new starts by it."""
     loop = asyncio.get_running_loop()
     stored = request if request is not None else StoredRequest("POST", "/", (), b"")
     path, _, query = stored.target.partition("?")
@@ -157,7 +157,7 @@ def background_context(
 
 
 # --- Decision context
-# From an operation and its errand to what the core asks: a decision's context, an attempt's summary, a release.
+# From an operation and its call to what the core asks: a decision's context, an attempt's summary, a release.
 
 _REFUSED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
 
@@ -249,5 +249,5 @@ def releases_key(operation: Operation) -> bool:
 
 
 def result_releases_key(reading: ResultClass | None, effect: Effect | None) -> bool:
-    """`released_end`, of an end with this reading and effect."""
+    """`releases_key`, of an end with this reading and effect."""
     return effect is Effect.NONE and reading not in _REFUSED_BY_PROVIDER

@@ -185,7 +185,7 @@ class DuplicateCalls:
         return operation.due_at - self.clock.now()
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
-        """What this errand saw paid or accepted, noted as unheard where its caller has gone and nobody else waits. An
+        """What this call saw paid or accepted, noted as unheard where its caller has gone and nobody else waits. An
         event that overtook the answer left this to whoever carries it."""
         if operation is None or operation.guard is None or operation.undelivered or operation.takeover:
             return operation

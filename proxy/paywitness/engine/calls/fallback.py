@@ -49,7 +49,7 @@ class Fallbacks:
     async def start(
         self, context: CallContext, first: Operation, decision: Decision, route: FallbackRoute
     ) -> Operation | None:
-        """End the first and start its fallback; the errand is then the second's. None where somebody was faster: then
+        """End the first and start its fallback; the call is then the second's. None where somebody was faster: then
         nothing was written."""
         policy, parameters = route
         call = context.call

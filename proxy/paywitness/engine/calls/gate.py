@@ -1,8 +1,8 @@
 """The gate: whether a call may go to its provider now. Asked locally and before the journal; a refusal has a name.
 
 Refused means that nothing new is written or sent; what is already known under the key is still answered. Whoever is let
-through has a Turn: a place among the provider's calls in flight and, where its circuit is half open, a probe. A turn is
-for one attempt and is ended once, with what the attempt showed of the provider.
+through has an AttemptPermit: a place among the provider's calls in flight and, where its circuit is half open, a probe.
+A permit is for one attempt and is ended once, with what the attempt showed of the provider.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Gate:
     async def release(
         self, context: CallContext, evidence: Evidence | None = None, classification: Classification | None = None
     ) -> HealthSample | None:
-        """The errand's turn is over, with what its attempt showed; or nothing is sent by it after all."""
+        """The call's turn is over, with what its attempt showed; or nothing is sent by it after all."""
         attempt_permit, context.permit = context.permit, None
         health_sample = None
         if attempt_permit is not None and evidence is not None and classification is not None:

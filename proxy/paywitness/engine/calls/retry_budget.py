@@ -1,4 +1,4 @@
-"""Allowances: what the engine asks of the retry budgets, and tells them.
+"""RetryBudget: what the engine asks of the retry budgets, and tells them.
 
 A retry is debited at its decision, before its wait; given back if it never went to the wire; and judged by what its
 attempt showed, for the budget's ratio follows how often retries help.
@@ -36,7 +36,7 @@ class RetryBudget:
     telemetry: Telemetry
 
     async def acquire(self, context: CallContext, operation: Operation, policy: Policy, last: Classification) -> bool:
-        """Whether the retry that was decided on may be made. If so it is spent; the errand holds it."""
+        """Whether the retry that was decided on may be made. If so it is spent; the call holds it."""
         request = RetryRequest(
             self._origin(operation, policy),
             last.result_class,
@@ -85,7 +85,7 @@ class RetryBudget:
             self.budgets.failed(grant)
 
     async def refund(self, context: CallContext) -> None:
-        """The retry that the errand holds will not be made."""
+        """The retry that the call holds will not be made."""
         grant, context.grant = context.grant, None
         if grant is not None:
             await self.budgets.refund(grant)

@@ -22,7 +22,8 @@ def _always() -> bool:
 
 
 class OperationWaiters:
-    """Who waits for which operation. `resolving`: somebody works on what is in doubt; else waiting would be idle."""
+    """Who waits for which operation. `resolver_running`: otherwise nobody would find
+    anything out, and waiting would be idle."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, dict[asyncio.Future[None], Callable[[], bool]]] = {}
@@ -43,8 +44,8 @@ class OperationWaiters:
     def waiting_for(
         self, operation_id: str, still_waiting: Callable[[], bool] = _always
     ) -> Iterator[asyncio.Future[None]]:
-        """Somebody waits for it; what is yielded is done when something is written about it. `hears`: whether it is
-        still there to be told."""
+        """Somebody waits for it; what is yielded is done when something is written about it. `still_waiting`:
+        whether it is still there to be told."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(operation_id, {})[waiter] = still_waiting
         try:
@@ -68,7 +69,8 @@ class OperationWaiters:
 
 @dataclass(slots=True)
 class Deadlines:
-    """Those who wait. Each is passed once to `passed` when its deadline has come, unless it was forgotten before."""
+    """Those who wait. Each is passed once to `on_deadline` when its deadline has come, unless it was forgotten
+    before."""
 
     clock: Clock
     on_deadline: Callable[[CallContext], None]

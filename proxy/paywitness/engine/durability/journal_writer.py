@@ -43,7 +43,7 @@ class JournalWriter:
     fail_on_conflict: bool = False  # no step is taken again from another version: what was seen is what is decided upon
 
     async def claim(self, context: CallContext, *, permitted: bool) -> Claim:
-        """Claim the errand's operation. Asked once more with the same token where the reply was lost."""
+        """Claim the call's operation. Asked once more with the same token where the reply was lost."""
         request = self._claim_request(context, permitted=permitted)
         claim = await self._claim_with_retry(request)
         holder = claim.operation
@@ -294,7 +294,7 @@ _EMPTY_OPERATION = Operation(
 
 
 def fresh_operation(context: CallContext, operation_id: str, now: float, secret: bytes) -> Operation:
-    """The operation that this errand would start, in its first generation."""
+    """The operation that this call would start, in its first generation."""
     identity, policy, request = context.identity, context.policy, context.request
     return _EMPTY_OPERATION.changed(
         id=operation_id,

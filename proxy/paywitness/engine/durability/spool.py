@@ -106,7 +106,7 @@ def _classification_of(value: dict[str, Any]) -> Classification:
 
 
 def _decode(plain: bytes) -> SpooledEvidence:
-    """What `_written` wrote, or UnreadableSecret."""
+    """What `_encode` wrote, or UnreadableSecret."""
     format_line, _, rest = plain.partition(b"\n")
     line, _, rest = rest.partition(b"\n")
     try:
@@ -165,7 +165,7 @@ class Spool:
         undelivered: bool = False,
         sealed_credential: bytes | None = None,
     ) -> bool:
-        """Keep what an attempt came to, whether or not the answer speaks for the operation: see `keep`."""
+        """Keep what an attempt came to, whether or not the answer speaks for the operation: see `store`."""
         sealed_response = seal_response(self._vault, response, operation.id) if response is not None else None
         now = self._clock.now()
         return await self.store(

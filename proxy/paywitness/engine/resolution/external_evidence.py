@@ -78,8 +78,8 @@ class ExternalEvidenceRecorder:
         actor: str = "",
         note: str = "",
     ) -> AppliedEvidence:
-        """Write down what was found. `shown` is the provider's own object; `holding` the token of the lease that is
-        given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
+        """Write down what was found. `provider_object` is the provider's own object; `lease_token` the token of the
+        lease that is given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
         event: Event | None = None
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
@@ -243,7 +243,7 @@ def _changes_nothing(before: Operation, after: Operation) -> bool:
 def _check_inquiry_applies(
     current: Operation, inquired: Operation, event: Event | None, *, is_last_generation: bool | None
 ) -> None:
-    """Whether an inquiry that was made for `asked` can say this of the operation as it now stands."""
+    """Whether an inquiry that was made for `inquired` can say this of the operation as it now stands."""
     if event not in _TRUE_OF_ANY_ATTEMPT:
         if current.attempts != inquired.attempts:
             raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that

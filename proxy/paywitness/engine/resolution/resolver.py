@@ -69,7 +69,8 @@ class Resolver:
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
     async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Look for ever. `first` is done before each look: what a spool kept is known, and must not be asked for."""
+        """Look for ever. `before_each_poll` is run before each look: what a spool kept is known, and must not be asked
+        for."""
         waiters = self.external_evidence.waiters
         waiters.resolver_running = True
         while True:
@@ -308,9 +309,9 @@ class Resolver:
         *,
         limited_for_s: float | None = None,
     ) -> None:
-        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves. `asked_at`:
-        when it was asked, which is what a miss is worth. `held_back_s`: a re-send was due, and our limits kept it back;
-        it is young for a short time only, and must not wait for the schedule's next look."""
+        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves.
+        `inquired_at`: when it was asked, which is what a miss is worth. `limited_for_s`: a re-send was due, and our
+        limits kept it back; it is young for a short time only, and must not wait for the schedule's next look."""
         ran_out = False
         resend_in_s = self._postpone_delay_s(limited_for_s) if limited_for_s is not None else None
         before, attempts = operation, operation.attempts

@@ -51,7 +51,7 @@ from paywitness.webhook_signatures.scheme import PayloadExtractor, SignatureSche
 
 _log = logging.getLogger("paywitness.webhooks")
 
-BATCH_SIZE = 64  # notices taken from the journal at a time
+BATCH_SIZE = 64  # webhook events taken from the journal at a time
 APPLYING_MAX = 8  # applied at the same time
 _POLL_INTERVAL_S = 1.0
 _POLL_INTERVAL_MIN_S = 0.05
@@ -105,7 +105,7 @@ class WebhookInbox:
     environment: Mapping[str, str]
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _relays: Tasks = field(default_factory=lambda: Tasks(RELAYS_MAX))
-    _relaying: set[int] = field(default_factory=set)  # numbers of notices
+    _relaying: set[int] = field(default_factory=set)  # numbers of webhook events
     _unset_secrets: set[str] = field(default_factory=set)  # variables that were missed, told once each
     _signer_certificates: SignerCertificates = field(init=False)
     _hints: Hints = field(init=False)
@@ -291,7 +291,7 @@ class WebhookInbox:
         return 0.0 if processed and len(due) == BATCH_SIZE else max(_POLL_INTERVAL_MIN_S, min(pauses_s))
 
     def wake(self) -> None:
-        """Look now: a notice may have become due."""
+        """Look now: a webhook event may have become due."""
         self._wake.set()
 
     async def close(self) -> None:
@@ -299,7 +299,8 @@ class WebhookInbox:
         await self._relays.stop()
 
     async def _process(self, webhook_event: StoredWebhookEvent) -> StoredWebhookEvent:
-        """One notice that is due: apply it, write down what became of it, and relay it. Raises JournalUnavailable."""
+        """One webhook event that is due: apply it, write down what became of it, and relay it. Raises
+        JournalUnavailable."""
         # The journal says that it is due, by its own clock; ours may be behind.
         now = max(
             self.clock.now(), min(at for at in (webhook_event.due_at, webhook_event.relay_due_at) if at is not None)

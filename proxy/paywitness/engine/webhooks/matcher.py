@@ -1,4 +1,5 @@
-"""Matching: which operation a notice is about. Within the account its secret belongs to, and never by a guess.
+"""WebhookMatcher: which operation a webhook event is about. Within the account its secret belongs to, and never by a
+guess.
 
 The finders of the policy are tried in their order; the first that names exactly one operation wins. Generations of one
 key count as one: the event belongs to the newest that was sent and whose amount and currency fit. Two candidates match

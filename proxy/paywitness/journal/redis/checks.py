@@ -23,7 +23,7 @@ _HOW_TO_ASSERT = "add ?assert_persistence=yes to the journal's URL once you have
 
 
 async def check(connection: Connection, target: RedisTarget) -> None:
-    """Raise JournalUnfit, saying what to change; or an error of redis-py."""
+    """Raise JournalUnusable, saying what to change; or an error of redis-py."""
     problems = [*_server_problems(parse_info(await _execute(connection, "INFO", "server")))]
     if target.persistence_asserted:
         _log.warning("persistence and eviction of the journal's Redis are the operator's word: nobody has looked")

@@ -1,7 +1,7 @@
 """The fleet's journal: one Redis primary, with replicas and sentinels, shared by any number of sidecars.
 
-Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`redis_lane`). Every step is
-one script, or two of which the second writes only over exactly what the first one read (`redis_writes`). The rules are
+Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`pipeline`). Every step is
+one script, or two of which the second writes only over exactly what the first one read (`writer`). The rules are
 those of every store, in Python; the scripts look up, compare and write. Time is Redis' own.
 
 A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may have happened: a claim is
@@ -70,9 +70,9 @@ class RedisJournal:
     async def open(
         cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = CALL_TIMEOUT_S
     ) -> RedisJournal:
-        """Open the journal (`redis_url` says how URLs look). Time is Redis' own; a `clock` is for the simulator and
-        tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be read, JournalUnfit
-        for a Redis that may not hold money, JournalUnavailable for one that does not answer now."""
+        """Open the journal (`redis.url` says how URLs look). Time is Redis' own; a `clock` is for the simulator and
+        tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be read,
+        JournalUnusable for a Redis that may not hold money, JournalUnavailable for one that does not answer now."""
         target = parse_redis_url(url)
         replication = ReplicationStatus(target)
         try:
@@ -223,7 +223,7 @@ class RedisJournal:
 
 
 async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationStatus) -> str:
-    """Check that it is fit, and teach it the scripts. The number that this journal takes notices under."""
+    """Check that it is fit, and teach it the scripts. The number that this journal stores webhook events under."""
     connection = await connect_primary(target)
     try:
         await checks.check(connection, target)

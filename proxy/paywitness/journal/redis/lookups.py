@@ -1,4 +1,4 @@
-"""What one script looked up for a claim or a change: a `claiming.ClaimLookups` over it, so that the rules run in
+"""What one script looked up for a claim or a change: a `claim_plan.ClaimLookups` over it, so that the rules run in
 Python over what Redis read in one step. What was not looked up is asked for, never guessed.
 """
 
@@ -45,7 +45,7 @@ class LookupQuery:
 
 
 class RedisLookups:
-    """A `claiming.ClaimLookups` of one script's answer."""
+    """A `claim_plan.ClaimLookups` of one script's answer."""
 
     def __init__(self, query: LookupQuery, found: list[Any]) -> None:
         now, self.token, rows, newest, disputed, alias, tombstone, holders, accepted = found
@@ -121,7 +121,7 @@ class RedisLookups:
 
 
 class EmptyLookups:
-    """A `claiming.ClaimLookups` with nothing on it: what a claim comes to where nothing is known."""
+    """A `claim_plan.ClaimLookups` with nothing on it: what a claim comes to where nothing is known."""
 
     def newest(self, key: str) -> None:
         return None

@@ -1,10 +1,10 @@
-"""A lane to Redis: one connection, and whatever is waiting goes out as one pipeline.
+"""A pipeline to Redis: one connection, and whatever is waiting goes out as one pipeline.
 
 Calls made in one turn of the event loop, or while a pipeline is under way, ride together; each has its own answer and
 its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
 run. A connection that fails fails all that rode on it: what they wrote is not known.
 
-A write before a send is followed by WAIT in the same pipeline, where there are replicas (`redis_replication`). Where we
+A write before a send is followed by WAIT in the same pipeline, where there are replicas (`replication`). Where we
 know of none, it is followed by the question whether others do: then it waits for them after all.
 """
 
@@ -99,7 +99,8 @@ class RedisPipeline:
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
     ) -> asyncio.Future[Any]:
-        """Run a script. `moot`: not sent once nobody waits for it any more. `binding`: see `Binding`."""
+        """Run a script. `droppable`: not sent once nobody waits for it any more. `needs_replication`: see
+        `NeedsReplication`."""
         return self._enqueue(
             ("EVALSHA", script.sha, 1, self._target.prefix, *arguments), script, droppable, needs_replication
         )

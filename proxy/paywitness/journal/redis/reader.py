@@ -1,4 +1,4 @@
-"""Look-ups and lists of the Redis journal, on a lane of their own, so that no list holds up a claim.
+"""Look-ups and lists of the Redis journal, on a pipeline of their own, so that no list holds up a claim.
 
 A list follows the index that names the fewest: each source gives ids, newest first, and what is read of them is kept
 where it is asked for.

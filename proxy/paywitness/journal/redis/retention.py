@@ -1,4 +1,4 @@
-"""How the Redis journal forgets: operations become tombstones, tombstones and done notices go. A few at a time.
+"""How the Redis journal forgets: operations become tombstones, tombstones and done webhook events go. A few at a time.
 
 Operations are walked in the order of their ids, which is about that of their start, so that no index has to be kept for
 it. What may not go yet is passed by; the next walk goes on from there.

@@ -1,8 +1,8 @@
-"""How operations stand in Redis: a Step becomes the arguments of a script (a sheet, or a start), a row becomes the
+"""How operations stand in Redis: an OperationWrite becomes the arguments of a script, a row becomes the
 operation again. And the index: under which words an operation is found.
 
-A step that is written in one round trip does not know its time yet. It is made for `LATER`, the script puts the time
-in, and `dated` gives the operation as it was written.
+A step that is written in one round trip does not know its time yet. It is made for `AT_WRITE`, the script puts the time
+in, and `with_write_time` gives the operation as it was written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANY_LEASE = "*"  # what is written over may be held by anybody
 _TERM_BYTES_MAX = 128  # a longer one is found by its hash
 _NOT_INDEXED_BY_STATE = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
 _STATES = frozenset(State)
-_FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
+_FIXED = 9  # created_at, and what `fixed_values` says from the key to the amount
 _encode = compact_encoder()
 _decode = json.JSONDecoder().decode
 
@@ -87,8 +87,8 @@ def write_args(
     lease_s: float = 0.0,
     sealed_response: bytes | None = None,
 ) -> WriteArgs:
-    """What is written of the step over the version before it, as `lib.lua` reads it. `held` is the end of the lease
-    as it was read; `lease_s` counts where the step was made for LATER."""
+    """What is written of the step over the version before it, as `lib.lua` reads it. `lease_end` is the end of the
+    lease as it was read; `lease_s` counts where the step was made for AT_WRITE."""
     operation, entry = write.operation, write.entry
     state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, guard = (
         mutable_values(operation)
@@ -138,7 +138,7 @@ def sealed_argument(sealed: bytes | None) -> bytes:
 
 
 def with_write_time(operation: Operation, now: float, lease_s: float) -> Operation:
-    """The operation of a step that was made for LATER, as it was written."""
+    """The operation of a step that was made for AT_WRITE, as it was written."""
     lease = operation.lease
     return operation.changed(
         created_at=now if operation.created_at == AT_WRITE else operation.created_at,

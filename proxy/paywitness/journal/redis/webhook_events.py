@@ -1,4 +1,4 @@
-"""Notices in the Redis journal: what providers told the fleet, kept before it was acknowledged.
+"""Webhook events in the Redis journal: what providers told the fleet, kept before it was acknowledged.
 
 What one sidecar was given as due no other is given for a while: two would relay it twice.
 """

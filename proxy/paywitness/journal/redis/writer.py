@@ -1,5 +1,5 @@
-"""The steps of the Redis journal: one script looks up, Python judges (`claiming`, `steps`), another script writes over
-exactly what was read, or says what is known now and Python judges again.
+"""The steps of the Redis journal: one script looks up, Python judges (`claim_plan`, `transitions`), another script
+writes over exactly what was read, or says what is known now and Python judges again.
 
 The two that every clean call makes need no second trip: a claim of which nothing is known, and a change that says all
 by itself, are judged beforehand, and their script writes them where that judgement holds.

@@ -81,7 +81,7 @@ class SqliteJournal:
         call_timeout_s: float = CALL_TIMEOUT_S,
         waiting_max: int = WAITING_MAX,
     ) -> SqliteJournal:
-        """Open the journal, or make it. Raises JournalUnfit where it cannot be used, JournalUnavailable where it
+        """Open the journal, or make it. Raises JournalUnusable where it cannot be used, JournalUnavailable where it
         cannot be used now; then nothing is held."""
         writer, reader = await asyncio.to_thread(_open, Path(path), clock)
         return cls(writer, reader, call_timeout_s=call_timeout_s, waiting_max=waiting_max)

@@ -1,5 +1,5 @@
-"""The reader of the SQLite journal: look-ups and lists, on a connection that cannot write, in a thread of its own. And the
-stored webhook events, which the writer's thread uses within its transaction.
+"""The reader of the SQLite journal: look-ups and lists, on a connection that cannot write, in a thread of its own. And
+the stored webhook events, which the writer's thread uses within its transaction.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _query(index: str, conditions: list[str]) -> str:
 
 
 # --- Stored webhook events
-# Notices in the embedded journal: what providers told us, kept before it was acknowledged. Used by the writer's
+# Webhook events in the embedded journal: what providers told us, kept before it was acknowledged. Used by the writer's
 # thread, within its transaction.
 
 _COLUMNS = "number, provider, account, event_id, received_at, sealed, result, operation_id, tries, due_at, relay_due_at"

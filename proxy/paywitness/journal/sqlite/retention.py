@@ -1,5 +1,5 @@
-"""How the embedded journal forgets: operations become tombstones, tombstones and done notices go. Used by the writer's
-thread, within its transaction, a few at a time.
+"""How the embedded journal forgets: operations become tombstones, tombstones and done webhook events go. Used by the
+writer's thread, within its transaction, a few at a time.
 
 Operations are walked in the order they started, which is that of the file, so that no index has to be kept for it with
 every call. What may not go yet is passed by; a walk that passed many goes on from there the next time.

@@ -75,7 +75,7 @@ _UPDATES = {
 
 
 class SqliteRows:
-    """A `claiming.ClaimLookups` over one connection's cursor, and what else its writer looks up."""
+    """A `claim_plan.ClaimLookups` over one connection's cursor, and what else its writer looks up."""
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor

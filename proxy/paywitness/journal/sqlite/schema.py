@@ -92,7 +92,7 @@ _VERSION_2 = (
     "ALTER TABLE operations ADD COLUMN guard TEXT",  # while the operation keeps it
     "ALTER TABLE operations ADD COLUMN subject TEXT",  # the guard's intent or target in the clear
     "ALTER TABLE operations ADD COLUMN stamp TEXT",  # where it is not the id
-    # What version 1 journalled is guarded too, as `core.guard.guard_kept` would.
+    # What version 1 journalled is guarded too, as `core.guard.indexed_guard` would.
     """UPDATE operations SET
         guard = CASE WHEN state IN ('prepared', 'sending', 'backoff', 'unknown', 'requires_review')
             OR (json_extract(identity, '$.guard[0]') = 'intent' AND (state IN ('pending', 'requires_action')
@@ -154,7 +154,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
-    """Make the tables, or move an older file on, whole or not at all. Raises JournalUnfit for what is not ours."""
+    """Make the tables, or move an older file on, whole or not at all. Raises JournalUnusable for what is not ours."""
     version = _version_of(connection)
     if version > len(migrations):
         raise JournalUnusable(

@@ -1,4 +1,4 @@
-"""A lane: one thread that serves what the event loop asks of it, everything that is waiting at once.
+"""A worker: one thread that serves what the event loop asks of it, everything that is waiting at once.
 
 The thread's side never touches a future: a whole batch is answered by one callback. Bounded both ways: so many may
 wait, and each for so long. A call that gave up may still be served.
@@ -81,7 +81,8 @@ class SqliteWorker:
         self._thread.start()
 
     def submit(self, method: Callable[[Any], Any], argument: Any, *, droppable: bool = False) -> asyncio.Future[Any]:
-        """Have `method(argument)` done in the thread. `moot`: not done any more if its caller has given up by then."""
+        """Have `method(argument)` done in the thread. `droppable`: not done any more if its caller has given up by
+        then."""
         if self._closed:
             raise JournalUnavailable("the journal is closed")
         if len(self._queued) >= self._waiting_max:

@@ -1,4 +1,4 @@
-"""The `webhook` block: how the provider's events are checked, read and matched, as `core.notice.NoticeRules`.
+"""The `webhook` block: how the provider's events are checked, read and matched, as `core.webhook_event.WebhookRules`.
 
 Checking signatures belongs to another room. This one knows the names of the schemes and what each may be told, so that
 a wrong word is found when the file is read and not when an event comes.

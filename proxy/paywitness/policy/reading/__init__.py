@@ -1,9 +1,9 @@
 """Reading a policy file: from bytes to typed values that know where they were written.
 
-    document       YAML as nodes with their location; bounds on size, depth and aliases
-    locations      file, line and column; the list of problems of a file
-    section        one mapping while it is read: typed values out, problems in
-    value_readers  readers of single values: text in, typed value out, or InvalidValue
-    expressions    JMESPath, bounded, and compiled to closures for speed
-    templates      texts with placeholders, filled from an operation
+document       YAML as nodes with their location; bounds on size, depth and aliases
+locations      file, line and column; the list of problems of a file
+section        one mapping while it is read: typed values out, problems in
+value_readers  readers of single values: text in, typed value out, or InvalidValue
+expressions    JMESPath, bounded, and compiled to closures for speed
+templates      texts with placeholders, filled from an operation
 """

@@ -1,4 +1,4 @@
-"""Readers of single values: text in, typed value out, or `Wrong` with what would have been allowed."""
+"""Readers of single values: text in, typed value out, or `InvalidValue` with what would have been allowed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATUS = re.compile(r"([1-5])(?:([0-9]{2})|xx)\Z")
 
 
 class InvalidValue(Exception):
-    """A value that cannot be read. `says` replaces the whole message; else it is "found ..., allowed: ..."."""
+    """A value that cannot be read. `message` replaces the whole message; else it is "found ..., allowed: ..."."""
 
     def __init__(self, allowed: str = "", *, message: str = "", hint: str = "", secret: bool = False) -> None:
         super().__init__(allowed or message)

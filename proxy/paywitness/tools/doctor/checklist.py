@@ -21,7 +21,7 @@ _CLUSTER = "+cluster"
 async def run_checks(
     settings: Settings, environment: Mapping[str, str], *, clock: Clock, progress: ProgressWriter
 ) -> DoctorReport:
-    """One check after the other. `say` is told what is slow."""
+    """One check after the other. `progress` is told what is slow."""
     runner = CheckRunner(clock, progress)
     await runner.check_in_thread("machine", machine_findings)
     await runner.check_in_thread("ports", lambda: port_findings(settings))

@@ -77,7 +77,7 @@ class ReadOnlyJournal:
 
 @asynccontextmanager
 async def open_read_only(url: str, environment: Mapping[str, str]) -> AsyncIterator[ReadOnlyJournal]:
-    """The journal at this address, for reading. Raises SettingsError, JournalUnfit or JournalUnavailable."""
+    """The journal at this address, for reading. Raises SettingsError, JournalUnusable or JournalUnavailable."""
     settings = Settings(policies=Path(), journal=url)
     path = settings.journal_path
     vault = _vault(path, environment)

@@ -10,9 +10,9 @@
 -- told           the stream of changes that tell something, by seq (counted in seq)
 -- doubts         ID -> what the gauges tell of it, of those in doubt
 -- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, itself, the newest
--- revisions, latest_revisions, cursors, meta, time       by name (meta: see history_told.lua); the latest time told
--- cursor_leases                                          see cursor.lua
--- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see notice.lua, bury.lua, forget.lua
+-- revisions, latest_revisions, cursors, meta, time       by name (meta: see replication_seen.lua); the latest time told
+-- cursor_leases                                          see lib_cursor.lua
+-- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see lib_webhook_events.lua, tombstone.lua, purge.lua
 local P = KEYS[1]
 local NUL = '\0'
 

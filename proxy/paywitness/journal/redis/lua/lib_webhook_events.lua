@@ -1,4 +1,4 @@
--- Shared by the scripts of notices. n:NUMBER is one: event, what it is, how it stands, sealed, received at.
+-- Shared by the scripts of webhook events. n:NUMBER is one: event, what it is, how it stands, sealed, received at.
 local HELD_S = 30 -- by one taker: others are not given it meanwhile, in case it is being applied or relayed
 local function place_notice(number, due, relay_due, done, received)
   for name, at in pairs({notices_due = due, notices_to_relay = relay_due, notices_done = done and received or ''}) do

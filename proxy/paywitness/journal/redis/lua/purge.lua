@@ -1,4 +1,4 @@
--- tombstones buried up to | notices received up to | at most, of each: forgotten; how many.
+-- tombstones buried up to | webhook events received up to | at most, of each: forgotten; how many.
 local forgotten = 0
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. 'buried', '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])) do
   redis.call('HDEL', P .. 'keys', 't' .. key)
