@@ -588,11 +588,12 @@ def test_no_file_is_left_unfinished() -> None:
 
 
 INDEX_WITHOUT_ALL_MAX = 8  # a package with more modules than this names every one of them
-_INDEX_LINE = re.compile(r"^ {4}(?P<names>[a-z_]\w*(?:/|\.cjs)?(?:, [a-z_]\w*/?)*) {2,}\S")
+_INDEX_LINE = re.compile(r"^(?: {4})?(?P<names>[a-z_]\w*(?:/|\.cjs)?(?:, [a-z_]\w*/?)*) {2,}\S")
 
 
 def index_of(docstring: str) -> list[str]:
-    """The modules that an index names: indented by four, a name or several, two spaces, and what they hold."""
+    """The modules that an index names: a name or several, two spaces or more, and what they hold. The formatter takes
+    the indent away if every line has it."""
     found = [match["names"] for line in docstring.splitlines() if (match := _INDEX_LINE.match(line))]
     return [name.strip() for names in found for name in names.split(",")]
 
