@@ -201,7 +201,7 @@ def _start_sidecar(
 ) -> None:
     way = place.way(number)
     (admin_port,) = stack.enter_context(free_ports(1))
-    command = ["proxy"] if way == place.provider_port else ["bench.compare.broken", str(way)]
+    command = ["paywitness"] if way == place.provider_port else ["bench.compare.broken", str(way)]
     command = [sys.executable, "-m", *command, "run", "--policies", "policies", "--home", f"home-{port}"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}", "--webhooks", "off"]
     command += ["--journal", url_of(redis), "--limits", url_of(redis), "--grace-seconds", str(_GRACE_S)]

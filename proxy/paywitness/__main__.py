@@ -1,4 +1,4 @@
-"""`python -m proxy` is the `paywitness` command."""
+"""`python -m paywitness` is the `paywitness` command."""
 
 from paywitness.cli import main
 

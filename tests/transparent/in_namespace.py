@@ -1,4 +1,4 @@
-"""What runs within a network namespace that a test has made: `python -m tests.redirect.inside HOME BACKEND`.
+"""What runs within a network namespace that a test has made: `python -m tests.transparent.in_namespace HOME BACKEND`.
 
 A sidecar of a group of its own, rules by `paywitness redirect`, and clients that know of neither. Says what it saw, as
 JSON.

@@ -48,7 +48,7 @@ def test_services_that_know_of_no_proxy_are_carried(namespace: str, tmp_path: Pa
     """One sitting for all of it: the kernel's part is slow to put up."""
     home = tmp_path / "home"
     home.mkdir()
-    inside = [sys.executable, "-m", "tests.redirect.inside", str(home), backend]
+    inside = [sys.executable, "-m", "tests.transparent.in_namespace", str(home), backend]
     done = subprocess.run(
         ["ip", "netns", "exec", namespace, *inside], cwd=TOP, capture_output=True, text=True, timeout=110, check=False
     )
