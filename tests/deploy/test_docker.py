@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from paywitness.policy.shipped_policies import shipped_directory
 from tests.deploy.shipped import DEPLOY, OUR_USER, TOP, told, unknown_variables
 from tests.ports import free_port
 
@@ -72,6 +74,20 @@ def test_what_is_copied_is_enough_to_build_from(tmp_path: Path) -> None:
         names = archive.namelist()
     for wanted in ("paywitness/policies/stripe.yaml", "paywitness/journal/redis/lua/*.lua", "paywitness/cli/run.py"):
         assert fnmatch.filter(names, wanted), f"the wheel has no {wanted}"
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"paywitness", "paywitness_sandbox"}  # `proxy` is another project's package
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    shipped = "from paywitness.policy.shipped_policies import shipped_directory; print(shipped_directory())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    found = subprocess.run(
+        [sys.executable, "-c", shipped], cwd=tmp_path, env=environment, check=True, capture_output=True
+    )
+    assert Path(found.stdout.decode().strip()) == tmp_path / "installed" / "paywitness" / "policies"
+
+
+def test_a_checkout_reads_its_own_policies_and_not_the_copy_of_an_editable_install() -> None:
+    assert shipped_directory() == TOP / "policies"
 
 
 @pytest.fixture
