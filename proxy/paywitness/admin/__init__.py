@@ -6,7 +6,7 @@ decides nor sends: the engine runs operator actions, and the lifecycle decides w
     middleware  the bearer token, and problem+json for every error
     commands    operator commands from a JSON body
     listings    filters from a query string, and pages of operations
-    shapes      the JSON; "was this charged?", in one sentence
+    shapes      the JSON
     backend     what the server is given: the journal, the engine's parts, the process's readiness
     client      the other side: how our own CLI calls the admin port
 

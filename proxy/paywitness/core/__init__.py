@@ -30,6 +30,7 @@ what to do
 what goes out
     reply              the provider's response passed on, or a problem of ours
     problems           the types and bodies of our problems
+    was_it_charged     "was it charged?", in one sentence
     announcements      what the outbox publishes, as CloudEvents
     template           paths and texts filled from an operation
     redact             what is masked in every log line and page

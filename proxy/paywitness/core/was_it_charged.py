@@ -1,0 +1,98 @@
+"""Was it charged? One sentence that a finance person can act on.
+
+It says what became of the money first, and what not to do next. It says no more than the journal knows: if the outcome is
+not known it says so, and an incident goes before everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paywitness.core.contract import OperationKind
+from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.result import ResultClass
+
+
+@dataclass(frozen=True, slots=True)
+class _Phrases:
+    done: str
+    may_be_done: str
+    not_done: str
+    do_not_repeat: str
+
+
+_PHRASES: dict[OperationKind, _Phrases] = {
+    OperationKind.AUTHORIZATION: _Phrases(
+        "{money} was authorised", "{money} may have moved", "nothing was authorised", "do not pay again"
+    ),
+    OperationKind.SALE: _Phrases(
+        "{money} was charged", "{money} may have moved", "nothing was charged", "do not pay again"
+    ),
+    OperationKind.CAPTURE: _Phrases(
+        "{money} was captured", "{money} may have been captured", "nothing was captured", "do not capture again"
+    ),
+    OperationKind.REFUND: _Phrases(
+        "{money} was refunded", "{money} may have been refunded", "nothing was refunded", "do not refund again"
+    ),
+    OperationKind.VOID: _Phrases(
+        "the payment was voided", "the payment may have been voided", "nothing was voided", "do not void again"
+    ),
+    OperationKind.PAYOUT: _Phrases(
+        "{money} was paid out", "{money} may have been paid out", "nothing was paid out", "do not pay out again"
+    ),
+    OperationKind.NONE: _Phrases(
+        "it was done; it moves no money", "it may have been done", "it was not done", "do not do it again"
+    ),
+}
+
+
+def money_summary(operation: Operation) -> str:
+    """What became of the money, and what not to do."""
+    phrases = _PHRASES[operation.kind]
+    money = str(operation.money) if operation.money is not None else "the amount"
+    return _sentence(operation, phrases).replace("{money}", money)
+
+
+def _sentence(operation: Operation, phrases: _Phrases) -> str:
+    if operation.incident is not None:
+        return _contradicted(operation, operation.incident, phrases)
+    match operation.state:
+        case State.SUCCEEDED:
+            return _succeeded(operation, phrases)
+        case State.UNKNOWN:
+            return f"UNKNOWN: {phrases.may_be_done}; {phrases.do_not_repeat}"
+        case State.REQUIRES_REVIEW:
+            return f"UNKNOWN, IN REVIEW: {phrases.may_be_done}; {phrases.do_not_repeat}; a person must look"
+        case State.PENDING:
+            meaning = f"{phrases.may_be_done}; {phrases.do_not_repeat}"
+            return f"PENDING: the provider accepted it and has not finished; {meaning}"
+        case State.REQUIRES_ACTION:
+            return f"REQUIRES ACTION: {phrases.not_done} yet; the customer must confirm it"
+        case State.SENDING:
+            return f"IN FLIGHT: it is being sent; wait, and {phrases.do_not_repeat}"
+        case State.PREPARED | State.BACKOFF:
+            return f"IN FLIGHT: {phrases.not_done} yet; it is still being tried; wait"
+        case State.FAILED:
+            return _failed(operation, phrases)
+
+
+def _contradicted(operation: Operation, incident: str, phrases: _Phrases) -> str:
+    what = f"{phrases.may_be_done}, though it stands as {operation.state.replace('_', ' ')}"
+    return f"INCIDENT, {incident.replace('_', ' ')}: {what}; {phrases.do_not_repeat}; a person must look"
+
+
+def _succeeded(operation: Operation, phrases: _Phrases) -> str:
+    if operation.result_class is ResultClass.REVERSED:
+        return f"REVERSED: {phrases.done}, and later reversed by the provider"
+    return f"SUCCEEDED: {phrases.done}"
+
+
+def _failed(operation: Operation, phrases: _Phrases) -> str:
+    reading = (operation.result_class or "").replace("_", " ")
+    match operation.outcome:
+        case Outcome.DECLINED:
+            return f"DECLINED: {phrases.not_done}; the provider said no ({reading})"
+        case Outcome.NOT_SENT:
+            return f"NOT SENT: {phrases.not_done}, and nothing will be; it is safe to try again"
+        case _:
+            return f"FAILED: {phrases.not_done} ({reading})"
