@@ -1,0 +1,77 @@
+"""The fixtures: journals that earlier releases wrote, and what each release itself said of its own."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# Those whose holder was killed, and those that are due: whatever release opens the journal goes on with them.
+GOES_ON = frozenset(
+    {
+        "unknown",
+        "unknown-without-key",
+        "in-review",
+        "pending",
+        "requires-action",
+        "killed",
+        "killed-without-key",
+        "spooled",
+        "denied-by-webhook",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Fixture:
+    archive: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.archive.parent.name}-{self.journal}"
+
+    @property
+    def journal(self) -> str:
+        return self.archive.name.partition(".")[0]
+
+    def unpack(self, folder: Path) -> Earlier:
+        """The journal's files, as the earlier sidecar left them."""
+        with tarfile.open(self.archive) as tar:
+            tar.extractall(folder, filter="data")
+        return Earlier(folder, json.loads((folder / "expected.json").read_text()))
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the earlier sidecar left, and what it said: its answers, its operations, its feed of outcomes."""
+
+    folder: Path
+    expected: dict
+
+    @property
+    def operations(self) -> list[dict]:
+        """With their timelines, newest first, as its admin API gave them just before the sidecar was killed."""
+        return list(self.expected["operations"])
+
+    def of_key(self, key: str) -> dict:
+        """The newest operation of a key."""
+        return next(operation for operation in self.operations if operation["client_key"] == key)
+
+    def answer(self, key: str) -> dict:
+        return dict(self.expected["answers"][key])
+
+    @property
+    def outcomes(self) -> list[dict]:
+        return list(self.expected["outcomes"]["outcomes"])
+
+    @property
+    def undelivered_events(self) -> list[str]:
+        """The ids of the events that the receiver had not accepted, in their order."""
+        accepted = {event["id"] for event in self.expected["events_accepted"]}
+        return [row["event"]["id"] for row in self.outcomes if row["event"]["id"] not in accepted]
+
+
+def fixtures(journal: str = "*") -> list[Fixture]:
+    return [Fixture(archive) for archive in sorted(HERE.glob(f"*/{journal}.tar.gz"))]
