@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -54,6 +55,12 @@ class Earlier:
     def operations(self) -> list[dict]:
         """With their timelines, newest first, as its admin API gave them just before the sidecar was killed."""
         return list(self.expected["operations"])
+
+    @property
+    def leases_over_at(self) -> float:
+        """When the last lease of the earlier sidecar was over."""
+        held = (operation["held_until"] for operation in self.operations if operation["held_until"] is not None)
+        return max(datetime.fromisoformat(until).timestamp() for until in held)
 
     def of_key(self, key: str) -> dict:
         """The newest operation of a key."""
