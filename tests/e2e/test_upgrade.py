@@ -63,7 +63,7 @@ def upgrade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     fixture: Fixture = request.param
     folder = tmp_path_factory.mktemp("upgrade")
     earlier = fixture.unpack(folder)
-    assert time.time() > earlier.leases_over_at, "this machine's clock stands before the time when the fixture was made"
+    assert time.time() > earlier.leases_over_at, "a lease of the fixture is not over: is this machine's clock right?"
     redis = None
     if fixture.journal == "redis":
         redis = RedisServer(folder / "redis")
