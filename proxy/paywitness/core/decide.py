@@ -10,9 +10,10 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
-from paywitness.core.operation import State
+from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.core.policy import Policy
 from paywitness.core.record import record
-from paywitness.core.result import DENIALS, Effect, ResultClass
+from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
 
 ATTEMPT_TIME_MIN_S = 0.25  # a try that starts with less time left only manufactures doubt
 
@@ -60,6 +61,58 @@ class DecisionContext:
         False  # our limits kept this try from the wire (the circuit, admission): another would be too
     )
     budget_allows: bool = True  # the fleet's retries are not used up
+
+
+def decision_context(
+    operation: Operation,
+    policy: Policy,
+    last: Classification | None,
+    *,
+    tries: int,
+    first_send_age_s: float,
+    delay_s: float,
+    time_left_s: float,
+    background: bool = False,
+    caller_waiting: bool = True,
+    circuit_refused: bool = False,
+    request_available: bool = True,
+    inquired: bool = False,
+    refused_by_limits: bool = False,
+    budget_allows: bool = True,
+) -> DecisionContext:
+    """The context of a decision about this operation. `last` is the result of the attempt that just ended."""
+    result_class = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
+    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
+    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _DECIDED_BY_PROVIDER:
+        # The provider executed one attempt and said no. Whatever became of another, a re-send would be a new charge.
+        result_class, effect = operation.result_class, operation.effect
+    fallback = policy.fallback_for(result_class, circuit_refused=circuit_refused) if policy.fallbacks else None
+    return DecisionContext(
+        kind=policy.kind,
+        state=operation.state,
+        contract=policy.contract,
+        result_class=result_class,
+        effect=effect,
+        tries=tries,
+        tries_max=policy.retry_rule(result_class).attempts,
+        first_send_age_s=first_send_age_s,
+        delay_s=delay_s,
+        time_left_s=time_left_s,
+        background=background or time_left_s <= 0,
+        resend_for_s=policy.resolve.resend_for_s,
+        caller_waiting=caller_waiting,
+        response_seen_in_doubt=bool(operation.answered_attempts),
+        cancel_sent=operation.cancel_sent,
+        same_upstream=operation.upstream == policy.upstream,
+        request_available=request_available,
+        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+        fallback_to=fallback.to if fallback is not None else None,
+        enough_tries_here=fallback is not None and fallback.after is not None and tries >= fallback.after,
+        cancel_wanted=operation.cancel_wanted,
+        inquired=inquired,
+        refused_by_limits=refused_by_limits,
+        budget_allows=budget_allows,
+    )
 
 
 @record

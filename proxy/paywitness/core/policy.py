@@ -146,6 +146,12 @@ class FallbackCause(StrEnum):
     ABSENT = "absent"
 
 
+_FALLBACK_CAUSES = {
+    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
+    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """Another route that speaks the same API, and for which ends without effect it is taken."""
@@ -232,6 +238,11 @@ class Policy:
 
     def retry_rule(self, result_class: ResultClass) -> RetryRule:
         return self.retry.get(result_class, self.retry_default)
+
+    def fallback_for(self, result_class: ResultClass, *, circuit_refused: bool) -> Fallback | None:
+        """The other route to take if an operation ended with this result class, without effect."""
+        cause = FallbackCause.CIRCUIT_OPEN if circuit_refused else _FALLBACK_CAUSES.get(result_class)
+        return next((fallback for fallback in self.fallbacks if cause in fallback.when), None)
 
     def money_in(self, tree: Tree) -> Money | None:
         """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""

@@ -7,32 +7,28 @@ first byte has left. What is no operation is forwarded once, as it came.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
-from paywitness.core.bodies.tree import Encoding, Tree, contains_any, decode, decompressed, encoding_of
+from paywitness.core.bodies.tree import Encoding, encoding_of
 from paywitness.core.call import Call
-from paywitness.core.classify import ExpectedPayment
-from paywitness.core.errors import BodyError, JournalUnavailable, MoneyError
+from paywitness.core.errors import JournalUnavailable
 from paywitness.core.http_headers import trace_id_of
-from paywitness.core.identity import identify, is_usable_key
 from paywitness.core.operation import Outcome
-from paywitness.core.policy import Policy, UnmatchedCalls, priority_of
+from paywitness.core.policy import Policy, UnmatchedCalls
 from paywitness.core.problems import Problem
+from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply, with_limit_info
-from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.context import CallContext, caller_context
 from paywitness.engine.calls.duplicates import SingleFlight
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough, StreamedReply
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.shadow import ShadowMode
-from paywitness.engine.calls.stored_messages import StoredRequest, can_insert
 from paywitness.engine.calls.waiters import Deadlines
-from paywitness.engine.durability.journal_writer import fresh_operation
 from paywitness.engine.intents import Intents
 from paywitness.journal.base import Journal
 from paywitness.policy.book import PolicyBook
@@ -113,21 +109,17 @@ class Engine:
             return await self.shadow.forward_whole(call, book, still_there)
         if call.provider in book.providers_with_fallback:
             call = await self._route_follow_up(call)
-        tree_of = _LazyTree(call, book)
-        try:
-            matched = book.match(call.provider, call.method, call.segments, tree_of)
-        except BodyError as error:
-            return self._refuse(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", call), None
-        if matched is None:
+        recognised = recognise(
+            call, book.providers[call.provider], book.match, self.vault.identity_secret, self.randomness.token
+        )
+        if recognised is None:
             return await self._forward_unmatched(call), None
-        policy, parameters = matched
-        try:
-            context = self._new_context(call, policy, tree_of(), parameters, still_there)
-        except BodyError as error:
-            detail = f"{error}. Nothing was sent."
-            return self._refuse(Problem.BODY_UNREADABLE, detail, call, policy), policy.operation
-        if isinstance(context, Reply):
-            return context, policy.operation
+        if isinstance(recognised, RecognitionRefusal):
+            name = recognised.policy.operation if recognised.policy is not None else None
+            return self._refuse(recognised.problem, recognised.detail, call, recognised.policy), name
+        policy = recognised.policy
+        shape = ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,)))
+        context = caller_context(recognised, shape, still_there, self.clock, self.randomness)
         return await self._start_and_wait(context), policy.operation
 
     async def _route_follow_up(self, call: Call) -> Call:
@@ -193,45 +185,6 @@ class Engine:
                 unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=_DEADLINE_PASSED)
             )
 
-    def _new_context(
-        self, call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], still_there: Callable[[], bool]
-    ) -> CallContext | Reply:
-        """Everything the call will need, or the refusal: nothing has been written or sent so far."""
-        send_as = policy.contract.send_as
-        if send_as is not None and not can_insert(call, policy, tree, send_as):
-            raise BodyError(f"the body has no room for {send_as.name}")
-        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.randomness.token)
-        if policy.key_required and identity.key_source == "generated":
-            detail = f"The policy of {policy.provider} demands a key: send Paywitness-Key, or the provider's own."
-            return self._refuse(Problem.KEY_REQUIRED, detail, call, policy)
-        if not is_usable_key(identity.client_key):
-            detail = "A key has 1 to 255 printable characters. Nothing was sent."
-            return self._refuse(Problem.KEY_INVALID, detail, call, policy)
-        try:
-            expected = ExpectedPayment(policy.money_in(tree))
-        except MoneyError:
-            expected = ExpectedPayment(None)  # the provider will refuse it better than we can
-        loop = asyncio.get_running_loop()
-        context = CallContext(
-            call,
-            policy,
-            tree,
-            identity,
-            expected,
-            ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,))),
-            self.randomness.token(),
-            self.clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
-            still_there,
-            StoredRequest.of(call),
-            loop.create_future(),
-            loop.create_future(),
-        )
-        context.holds_unstorable_data = contains_any(tree, policy.never_store)
-        context.priority = priority_of(call.options.priority, policy.priorities, tree, expected.money)
-        now = self.clock.now()
-        context.operation = fresh_operation(context, self.randomness.operation_id(now), now, self.vault.identity_secret)
-        return context
-
     async def _forward_unmatched(self, call: Call) -> Reply:
         """Its path may be an operation's, but its body says it is none."""
         if self.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
@@ -274,24 +227,6 @@ class Engine:
         if operation is None:
             return problem_reply(Problem.NOT_FOUND, "The journal knows no operation of this id.")
         return operation_reply(operation)
-
-
-class _LazyTree:
-    """The call's body as a tree, decoded when it is first asked for."""
-
-    def __init__(self, call: Call, book: PolicyBook) -> None:
-        self._call = call
-        policies = book.providers[call.provider].policies
-        self._encoding = policies[0].encoding if policies else Encoding.JSON
-        self._tree: Tree = None
-        self._decoded = False
-
-    def __call__(self) -> Tree:
-        if not self._decoded:
-            plain = decompressed(self._call.body, self._call.header("Content-Encoding"))
-            self._tree = decode(plain, self._encoding)
-            self._decoded = True
-        return self._tree
 
 
 def _reads_xml(call: Call, policies: tuple[Policy, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paywitness.core.budget import cost_of
-from paywitness.core.decide import Action, Decision, DecisionContext, decide
+from paywitness.core.decide import Action, Decision, DecisionContext, decide, decision_context
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import Policy
@@ -52,20 +52,15 @@ def explain(policy: Policy, scenario: FailureScenario) -> Explanation:
     after, _ = conclude(sending, 1, classification, policy.contract)
     rule = policy.retry_rule(scenario.failure)
     left_s = scenario.time_left_s if scenario.time_left_s is not None else policy.timeouts.deadline_s - scenario.age_s
-    context = DecisionContext(
-        kind=policy.kind,
-        state=after.state,
-        contract=policy.contract,
-        result_class=scenario.failure,
-        effect=effect,
+    context = decision_context(
+        after,
+        policy,
+        classification,
         tries=scenario.tries,
-        tries_max=rule.attempts,
         first_send_age_s=scenario.age_s,
         delay_s=min(rule.base_s, rule.cap_s),
         time_left_s=left_s,
-        background=scenario.background or left_s <= 0,
-        resend_for_s=policy.resolve.resend_for_s,
-        response_seen_in_doubt=bool(after.answered_attempts),
+        background=scenario.background,
     )
     decision = decide(context)
     lines = _explanation_lines(policy, scenario, after, decision, cost_of(classification))

@@ -13,11 +13,12 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, Priority
 from paywitness.core.circuit import CallGroup
 from paywitness.core.classify import ExpectedPayment
-from paywitness.core.decide import DecisionContext
+from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
-from paywitness.core.operation import AttemptSummary, GuardKind, Operation
-from paywitness.core.policy import Fallback, FallbackCause, Policy
+from paywitness.core.operation import AttemptSummary, Operation
+from paywitness.core.policy import Policy
+from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
 from paywitness.core.reply import NO_SHAPE, ErrorShape, LimitInfo, Reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
@@ -25,6 +26,7 @@ from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.limits.admission import Admitted
 from paywitness.limits.budgets import Grant
 from paywitness.limits.circuits import Probe
+from paywitness.randomness import Randomness
 
 RESOLVER = "resolver"  # as the timeline tells whose call it is
 
@@ -115,6 +117,36 @@ class CallContext:
         return self.reply.done() or not self.still_there()
 
 
+def caller_context(
+    recognised: RecognisedCall,
+    shape: ErrorShape,
+    still_there: Callable[[], bool],
+    clock: Clock,
+    randomness: Randomness,
+) -> CallContext:
+    """The context of a call that came just now. Nothing has been written or sent so far."""
+    call, policy = recognised.call, recognised.policy
+    loop = asyncio.get_running_loop()
+    token, now = randomness.token(), clock.now()
+    return CallContext(
+        call,
+        policy,
+        recognised.tree,
+        recognised.identity,
+        ExpectedPayment(recognised.money),
+        shape,
+        token,
+        clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
+        still_there,
+        StoredRequest.of(call),
+        loop.create_future(),
+        loop.create_future(),
+        holds_unstorable_data=recognised.holds_unstorable_data,
+        priority=recognised.priority,
+        operation=recognised.fresh_operation(randomness.operation_id(now), now),
+    )
+
+
 def background_context(
     operation: Operation, policy: Policy, request: StoredRequest | None, token: str, clock: Clock
 ) -> CallContext:
@@ -173,36 +205,18 @@ def decision_context_of(
     held_back: bool = False,
     budget_allows: bool = True,
 ) -> DecisionContext:
-    """Everything a decision about this operation may ask, now. `last`: what the attempt that just ended was read as."""
-    time_left_s = call_context.deadline_mono - clock.mono()
-    reading = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
-    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
-    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _REFUSED_BY_PROVIDER:
-        # One attempt was executed and told no. Whatever became of another, a re-send would be a charge after that.
-        reading, effect = operation.result_class, operation.effect
-    fallback = fallback_for(policy, reading, call_context) if policy.fallbacks else None
-    return DecisionContext(
-        kind=policy.kind,
-        state=operation.state,
-        contract=policy.contract,
-        result_class=reading,
-        effect=effect,
+    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended."""
+    return decision_context(
+        operation,
+        policy,
+        last,
         tries=call_context.tries,
-        tries_max=policy.retry_rule(reading).attempts,
         first_send_age_s=first_send_age_s(operation, call_context, clock),
         delay_s=delay_s,
-        time_left_s=time_left_s,
-        background=time_left_s <= 0,
-        resend_for_s=policy.resolve.resend_for_s,
+        time_left_s=call_context.deadline_mono - clock.mono(),
         caller_waiting=call_context.still_there(),
-        response_seen_in_doubt=bool(operation.answered_attempts),
-        cancel_sent=operation.cancel_sent,
-        same_upstream=operation.upstream == policy.upstream,
-        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
-        fallback_to=fallback.to if fallback is not None else None,
-        enough_tries_here=fallback is not None and fallback.after is not None and call_context.tries >= fallback.after,
+        circuit_refused=call_context.circuit_refused,
         request_available=call_context.request_available,
-        cancel_wanted=operation.cancel_wanted,
         inquired=call_context.inquiry_found_nothing,
         refused_by_limits=held_back,
         budget_allows=budget_allows,
@@ -213,18 +227,6 @@ def first_send_age_s(operation: Operation, call_context: CallContext, clock: Clo
     """How long ago its first byte may have left, by the journal's time, suspension counted."""
     first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
     return call_context.journal_at + (clock.boot() - call_context.journal_boot) - first_sent_at
-
-
-_FALLBACK_CAUSES = {
-    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
-    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
-}
-
-
-def fallback_for(policy: Policy, reading: ResultClass, call_context: CallContext) -> Fallback | None:
-    """The route that the policy takes when an operation ended so, without effect."""
-    cause = FallbackCause.CIRCUIT_OPEN if call_context.circuit_refused else _FALLBACK_CAUSES.get(reading)
-    return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
 
 
 def attempt_summary(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:

@@ -13,14 +13,14 @@ from paywitness.clock import Clock
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.decide import Decision
 from paywitness.core.errors import StaleWrite
-from paywitness.core.identity import identify
+from paywitness.core.identity import request_hash_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy
+from paywitness.core.recognise import recognise_under
 from paywitness.core.result import ResultClass
-from paywitness.engine.calls.context import CallContext, fallback_for
+from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_request, with_header
-from paywitness.engine.durability.journal_writer import fresh_operation
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.journal.base import Journal, OperationChange, OperationQuery
@@ -55,11 +55,16 @@ class Fallbacks:
         call = context.call
         saved = (context.policy, context.identity, context.request, context.operation)
         secret = self.vault.identity_secret
-        context.policy = policy
-        context.identity = identify(call, policy, context.tree, parameters, secret, lambda: first.client_key)
+        recognised = recognise_under(policy, call, context.tree, parameters, secret, lambda: first.client_key)
+        context.policy, context.identity = policy, recognised.identity
         context.request = self._with_own_credentials(policy, context.request)
-        second = fresh_operation(context, self.randomness.operation_id(self.clock.now()), self.clock.now(), secret)
-        second = second.changed(fallback_of=first.id)
+        now = self.clock.now()
+        second = recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
+            # The amount, and whether the request may be stored, stay as the first route's policy read them.
+            money=context.expected.money,
+            request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
+            fallback_of=first.id,
+        )
         ended = advance(first, Event.GIVEN_UP).changed(lease=None, fallback_to=second.id, because=decision.because)
         change = OperationChange(
             ended,
@@ -103,7 +108,8 @@ class Fallbacks:
 
     def route(self, context: CallContext, first: Operation) -> FallbackRoute | None:
         """The other route's policy for this call, where there is one."""
-        fallback = fallback_for(context.policy, first.result_class or ResultClass.NETWORK_CONNECT_FAILURE, context)
+        result_class = first.result_class or ResultClass.NETWORK_CONNECT_FAILURE
+        fallback = context.policy.fallback_for(result_class, circuit_refused=context.circuit_refused)
         book = self.book()
         if fallback is None or fallback.to not in book.providers or first.doubt:
             return None
@@ -134,3 +140,7 @@ class Fallbacks:
             if len(found) == 1 and fallbacks and fallbacks[0].provider in self.book().providers:
                 return fallbacks[0].provider
         return None
+
+
+def _hash_of(request: StoredRequest, secret: bytes) -> str:
+    return request_hash_of(request.method, request.target, request.body, secret)

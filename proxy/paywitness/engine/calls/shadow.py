@@ -7,34 +7,30 @@ memory of the operations that this sidecar has seen. A restart forgets it. Budge
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
-from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed
 from paywitness.core.call import Call
 from paywitness.core.claim import AliasKind, ClaimJudgement, ClaimRequest, ClaimVerdict, judge, judge_guard
-from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.classify import classify
 from paywitness.core.decide import Action, Decision, decide
-from paywitness.core.errors import BodyError, MoneyError
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.guard import indexed_guard
 from paywitness.core.http_headers import end_to_end
-from paywitness.core.identity import Identity, identify, is_usable_key
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Guard, Lease, Operation, Outcome, State
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls
 from paywitness.core.problems import Problem
+from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.calls.attempt_sender import address_of
-from paywitness.engine.calls.context import CallContext, decision_context_of, releases_key
+from paywitness.engine.calls.context import CallContext, caller_context, decision_context_of, releases_key
 from paywitness.engine.calls.passthrough import StreamedReply, failure_reply
-from paywitness.engine.calls.stored_messages import StoredRequest, can_insert, with_readable_codings
-from paywitness.engine.durability.journal_writer import fresh_operation
+from paywitness.engine.calls.stored_messages import with_readable_codings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
@@ -179,51 +175,17 @@ class ShadowMode:
 
     def _recognise(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
         provider = book.providers[call.provider]
-        encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
-        try:
-            tree = decode(decompressed(call.body, call.header("Content-Encoding")), encoding)
-            matched = book.match(call.provider, call.method, call.segments, lambda: tree)
-        except BodyError:
-            self.telemetry.emit(CallShadowed(provider.name, None, REFUSED, Problem.BODY_UNREADABLE))
-            return None
-        if matched is None:
+        recognised = recognise(call, provider, book.match, self.vault.identity_secret, self.randomness.token)
+        if recognised is None:
             self._report_unmatched(provider)
             return None
-        policy, parameters = matched
-        identity = identify(call, policy, tree, parameters, self.vault.identity_secret, self.randomness.token)
-        refusal = refusal_before_claim(call, policy, tree, identity)
-        if refusal is not None:
-            self.telemetry.emit(CallShadowed(provider.name, policy.operation, REFUSED, refusal))
+        if isinstance(recognised, RecognitionRefusal):
+            name = recognised.policy.operation if recognised.policy is not None else None
+            self.telemetry.emit(CallShadowed(provider.name, name, REFUSED, recognised.problem))
             return None
-        return self._judge_claim(self._new_context(call, policy, tree, identity, still_there))
-
-    def _new_context(
-        self, call: Call, policy: Policy, tree: Tree, identity: Identity, still_there: Callable[[], bool]
-    ) -> CallContext:
-        try:
-            money = policy.money_in(tree)
-        except MoneyError:
-            money = None
-        loop = asyncio.get_running_loop()
-        now = self.clock.now()
-        context = CallContext(
-            call=call,
-            policy=policy,
-            tree=tree,
-            identity=identity,
-            expected=ExpectedPayment(money),
-            shape=NO_SHAPE,
-            token=self.randomness.token(),
-            deadline_mono=self.clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
-            still_there=still_there,
-            request=StoredRequest.of(call),
-            reply=loop.create_future(),
-            finished=loop.create_future(),
-            journal_at=now,
-            journal_boot=self.clock.boot(),
-        )
-        context.operation = fresh_operation(context, self.randomness.operation_id(now), now, self.vault.identity_secret)
-        return context
+        context = caller_context(recognised, NO_SHAPE, still_there, self.clock, self.randomness)
+        context.journal_at, context.journal_boot = self.clock.now(), self.clock.boot()
+        return self._judge_claim(context)
 
     def _judge_claim(self, context: CallContext) -> _ShadowCall:
         """As a journal would judge it that knows what this sidecar saw lately, and nothing else."""
@@ -301,15 +263,6 @@ class ShadowMode:
             (decision.action, decision.because) if decision else (NOT_JUDGED, "")
         )
         return CallShadowed(*names, action, because, classification)
-
-
-def refusal_before_claim(call: Call, policy: Policy, tree: Tree, identity: Identity) -> Problem | None:
-    """Why a call that is an operation would be refused before anything is written down, if it would be."""
-    if not can_insert(call, policy, tree, policy.contract.send_as):
-        return Problem.BODY_UNREADABLE
-    if policy.key_required and identity.key_source == "generated":
-        return Problem.KEY_REQUIRED
-    return None if is_usable_key(identity.client_key) else Problem.KEY_INVALID
 
 
 def with_policy_timeouts(evidence: Evidence, policy: Policy) -> Evidence:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import unquote
 
-from paywitness.core.bodies.tree import Tree, can_splice, with_value
+from paywitness.core.bodies.tree import with_value
 from paywitness.core.call import Call, Headers
-from paywitness.core.contract import FieldKind, FieldRef
+from paywitness.core.contract import FieldKind
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.evidence import Response
 from paywitness.core.operation import Operation
@@ -22,7 +22,6 @@ from paywitness.upstream.request import WireRequest
 
 _CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-auth-token"})
 _FORMAT = b"1"
-_UNCOMPRESSED = frozenset({b"", b"identity"})
 # What classification can read. Another coding would turn every success into doubt.
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
@@ -112,14 +111,6 @@ def _open(vault: Vault, sealed: bytes, bound_to: str) -> tuple[str, str, Headers
         lines.append(line)
     pairs = tuple((name, value) for name, _, value in (line.partition(b":") for line in lines[2:]))
     return lines[0].decode("latin-1"), lines[1].decode("latin-1"), pairs, rest
-
-
-def can_insert(call: Call, policy: Policy, tree: Tree, place: FieldRef | None) -> bool:
-    """Whether a value of ours can stand there: in a header always, in a body that is plain and has room for it."""
-    if place is None or place.kind is not FieldKind.BODY:
-        return True
-    is_plain = call.headers_by_name.get(b"content-encoding", b"identity").lower() in _UNCOMPRESSED
-    return is_plain and can_splice(call.body, policy.encoding, tree, place.name)
 
 
 def wire_request(request: StoredRequest, operation: Operation, policy: Policy, path_prefix: str) -> WireRequest:

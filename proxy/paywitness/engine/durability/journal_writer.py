@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from paywitness.clock import Clock, JournalClock
 from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
-from paywitness.core.contract import OperationKind
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
-from paywitness.core.identity import fingerprint_of, request_hash_of
+from paywitness.core.identity import fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import Operation, State
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext
-from paywitness.engine.calls.stored_messages import StoredRequest, can_insert, seal_credential, seal_request
+from paywitness.engine.calls.stored_messages import seal_credential, seal_request
 from paywitness.engine.durability.leases import Leases, is_forgotten
 from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.journal.base import Journal, OperationChange
@@ -261,64 +260,5 @@ def _was_written(stored: Operation, change: OperationChange) -> bool:
     )
 
 
-def _hash_of(request: StoredRequest, secret: bytes) -> str:
-    return request_hash_of(request.method, request.target, request.body, secret)
-
-
 def _lease_token(operation: Operation) -> str | None:
     return operation.lease.token if operation.lease is not None else None
-
-
-# A copy with what is known of a call takes a quarter of the time that setting all fields would.
-_EMPTY_OPERATION = Operation(
-    id="",
-    key="",
-    generation=1,
-    provider="",
-    operation="",
-    kind=OperationKind.SALE,
-    account="",
-    client_key="",
-    key_source="",
-    key_names_purchase=False,
-    provider_key=None,
-    fingerprint="",
-    ignore=(),
-    request_hash="",
-    credential="",
-    revision="",
-    upstream="",
-    created_at=0.0,
-    updated_at=0.0,
-)
-
-
-def fresh_operation(context: CallContext, operation_id: str, now: float, secret: bytes) -> Operation:
-    """The operation that this call would start, in its first generation."""
-    identity, policy, request = context.identity, context.policy, context.request
-    return _EMPTY_OPERATION.changed(
-        id=operation_id,
-        stamp=operation_id,
-        unstamped=not can_insert(context.call, policy, context.tree, policy.stamp),
-        key=identity.key,
-        provider=policy.provider,
-        operation=policy.operation,
-        kind=policy.kind,
-        account=identity.account,
-        client_key=identity.client_key,
-        key_source=identity.key_source,
-        key_names_purchase=identity.key_names_purchase,
-        provider_key=identity.provider_key,
-        fingerprint=identity.fingerprint,
-        ignore=identity.ignore,
-        # What is kept need not be recognised by its hash.
-        request_hash=_hash_of(request, secret) if context.holds_unstorable_data else "",
-        credential=identity.credential,
-        revision=policy.revision,
-        upstream=policy.upstream,
-        created_at=now,
-        updated_at=now,
-        money=context.expected.money,
-        guard=identity.guard,
-        distinct=context.call.options.distinct or "",
-    )

@@ -21,7 +21,7 @@ from paywitness.core.record import record
 from paywitness.core.result import DOES_NOT_FIT, Classification, Effect, ResultClass
 from paywitness.engine.calls.shadow import with_policy_timeouts
 from paywitness.tools.policy_test.case import Precondition
-from paywitness.tools.policy_test.case_evaluation import decision_context
+from paywitness.tools.policy_test.case_evaluation import case_decision_context
 
 RESPONSE_NOT_STORED = "an answer that a changed row would have to read is not kept"
 GIVEN_UP_SOONER = "it was given up on sooner than the new policy would, so what would have come is not known"
@@ -117,7 +117,7 @@ class _PolicyReplay:
         )
         policy, attempt = self._policy, entry.attempt
         if attempt is None:
-            context = decision_context(policy, self._operation, precondition, None, None)
+            context = case_decision_context(policy, self._operation, precondition, None, None)
             decision = decide(context)
             return ReplayStep("none", "none", decision.action, decision.because)
         evidence, read = self._read(attempt)
@@ -125,7 +125,7 @@ class _PolicyReplay:
             doubted = self._operation.state is State.UNKNOWN
             self._operation = advance(self._operation, Event.RESEND_RECORDED if doubted else Event.SEND_RECORDED)
         self._operation, _ = conclude(self._operation, attempt.number, read, policy.contract)
-        context = decision_context(policy, self._operation, precondition, evidence, read)
+        context = case_decision_context(policy, self._operation, precondition, evidence, read)
         if entry.because == _BUDGET_RULE:
             context = replace(context, budget_allows=False)
         decision = decide(context)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import classify, tree_of
-from paywitness.core.decide import Action, Decision, DecisionContext, decide
+from paywitness.core.decide import Action, Decision, DecisionContext, decide, decision_context
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.external_evidence import EvidenceSource, conclude_external
 from paywitness.core.inquiry import FoundObject as Shown
 from paywitness.core.inquiry import read_inquiry, read_object
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import FindingKind, GuardKind, Operation, State
-from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider
+from paywitness.core.policy import Policy, Provider
 from paywitness.core.reply import ErrorShape, reply_for, unknown_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
@@ -33,7 +33,7 @@ from paywitness.tools.policy_test.case import (
     fill_response,
     response_of,
 )
-from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise
+from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise_case
 
 _LONGEST_DRAW = 1.0
 _PROVIDER_DECISIONS = DENIALS | {ResultClass.REQUIRES_ACTION}
@@ -50,7 +50,7 @@ class CaseResult:
 
 def evaluate_case(case: Case, provider: Provider) -> CaseResult:
     """Run the case. Raises CaseError where it cannot be."""
-    recognised, facts = recognise(case.request, provider)
+    recognised, facts = recognise_case(case.request, provider)
     result = CaseResult(facts)
     if recognised is None:
         return result
@@ -80,7 +80,7 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
         result.facts |= _classification_facts(classification)
     elif operation.state is not State.UNKNOWN:
         raise CaseError(f"a repeat is decided only of what is in doubt, and 'after' leaves it {operation.state}")
-    result.context = decision_context(policy, operation, case.precondition, evidence, classification)
+    result.context = case_decision_context(policy, operation, case.precondition, evidence, classification)
     decision = decide(result.context)
     followed = _after_decision(operation, decision)
     result.facts |= {"action": decision.action, "because": decision.because, **_state_facts(followed)}
@@ -111,53 +111,30 @@ def _evidence(seen: GivenAttempt, recognised: RecognisedCase) -> Evidence:
     return evidence_of(GivenAttempt(response, seen.fault, seen.phase), recognised.policy.encoding)
 
 
-def decision_context(
+def case_decision_context(
     policy: Policy,
     operation: Operation,
     precondition: Precondition,
     evidence: Evidence | None,
     last: Classification | None,
 ) -> DecisionContext:
-    """What the engine would give to the decision. An age past the deadline is a repeat's: it has a time of its own."""
-    result_class = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
-    effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
-    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _PROVIDER_DECISIONS:
-        result_class, effect = operation.result_class, operation.effect
+    """What the engine would decide from. An age beyond the deadline means a repeat, which has a deadline of its own."""
     age_s, deadline_s = precondition.age_s or 0.0, policy.timeouts.deadline_s
     same_call = last is not None and age_s < deadline_s
     tries = operation.attempts if same_call else 0 if last is None else 1
     tries = precondition.tries if precondition.tries is not None else tries
-    fallback = _fallback(policy, result_class, evidence.fault if evidence is not None else None)
-    return DecisionContext(
-        kind=policy.kind,
-        state=operation.state,
-        contract=policy.contract,
-        result_class=result_class,
-        effect=effect,
+    fault = evidence.fault if evidence is not None else None
+    return decision_context(
+        operation,
+        policy,
+        last,
         tries=tries,
-        tries_max=policy.retry_rule(result_class).attempts,
         first_send_age_s=age_s,
         delay_s=_wait_s(policy, operation, evidence, last, tries),
         time_left_s=0.0 if precondition.background else deadline_s - age_s if same_call else deadline_s,
-        background=precondition.background,
-        resend_for_s=policy.resolve.resend_for_s,
-        response_seen_in_doubt=bool(operation.answered_attempts),
-        guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
-        fallback_to=fallback.to if fallback is not None else None,
-        enough_tries_here=fallback is not None and fallback.after is not None and tries >= fallback.after,
-        refused_by_limits=evidence is not None and evidence.fault in LIMIT_FAULTS,
+        circuit_refused=fault is WireFault.CIRCUIT_OPEN,
+        refused_by_limits=fault in LIMIT_FAULTS,
     )
-
-
-_CAUSES = {
-    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
-    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
-}
-
-
-def _fallback(policy: Policy, result_class: ResultClass, fault: WireFault | None) -> Fallback | None:
-    cause = FallbackCause.CIRCUIT_OPEN if fault is WireFault.CIRCUIT_OPEN else _CAUSES.get(result_class)
-    return next((fallback for fallback in policy.fallbacks if cause in fallback.when), None)
 
 
 def _wait_s(
@@ -202,8 +179,9 @@ def _reply_facts(
 
 def _evaluate_inquiry(recognised: RecognisedCase, case: Case, given: GivenResponse, result: CaseResult) -> None:
     operation, policy = _operation_before(recognised, case), recognised.policy
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in recognised.call.headers}
-    values = TemplateValues(operation, recognised.parameters, recognised.tree, headers)
+    found = recognised.recognised
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in found.call.headers}
+    values = TemplateValues(operation, found.parameters, found.tree, headers)
     inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
     if inquiry is None:
         raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")

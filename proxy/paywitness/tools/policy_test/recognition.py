@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed
+from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Call, CallerOptions
 from paywitness.core.classify import ExpectedPayment
-from paywitness.core.errors import BodyError, MoneyError
-from paywitness.core.identity import Identity, identify, value_in
-from paywitness.core.money import Money
+from paywitness.core.identity import value_in
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls
 from paywitness.core.problems import PROBLEMS, Problem
-from paywitness.engine.calls.shadow import refusal_before_claim
-from paywitness.engine.calls.stored_messages import can_insert
+from paywitness.core.recognise import RecognisedCall, RecognitionRefusal, recognise
 from paywitness.policy.book import PolicyBook
 from paywitness.tools.policy_test.case import NONE, GivenRequest, body_bytes
 
@@ -32,14 +29,14 @@ class CaseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecognisedCase:
-    """A request that is an operation."""
+    """A request that is an operation, and the operation after its first send."""
 
-    call: Call
-    policy: Policy
-    tree: Tree
-    parameters: dict[str, str]
-    identity: Identity
+    recognised: RecognisedCall
     operation: Operation
+
+    @property
+    def policy(self) -> Policy:
+        return self.recognised.policy
 
     @property
     def expected(self) -> ExpectedPayment:
@@ -53,28 +50,22 @@ class RecognisedCase:
         return found | ({"reference": reference} if reference is not None else {})
 
 
-def recognise(request: GivenRequest, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
-    """The operation, or None where nothing would be sent or it would only be forwarded; and the facts of it."""
+def recognise_case(request: GivenRequest, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
+    """The operation and the facts about it. None if the call would be refused or only be forwarded."""
     return recognise_call(_call(request, provider), provider)
 
 
 def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
-    """The same of a call that is there already."""
-    encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
-    try:
-        tree = decode(decompressed(call.body, call.header("Content-Encoding")), encoding)
-        matched = PolicyBook.of([provider]).match(provider.name, call.method, call.segments, lambda: tree)
-    except BodyError:
-        return None, {"operation": NONE, **_refused(Problem.BODY_UNREADABLE)}
-    if matched is None:
+    """As `recognise_case`, of a call."""
+    found = recognise(call, provider, PolicyBook.of([provider]).match, _SECRET, lambda: GENERATED)
+    if found is None:
         refused = provider.unmatched is UnmatchedCalls.REFUSE
         return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
-    policy, parameters = matched
-    identity = identify(call, policy, tree, parameters, _SECRET, lambda: GENERATED)
-    recognised = RecognisedCase(call, policy, tree, parameters, identity, _operation(call, policy, identity, tree))
-    facts = _facts(recognised)
-    problem = refusal_before_claim(call, policy, tree, identity)
-    return (recognised, facts) if problem is None else (None, facts | _refused(problem))
+    if isinstance(found, RecognitionRefusal):
+        facts = _facts(found.recognised) if found.recognised is not None else {"operation": NONE}
+        return None, facts | _refused(found.problem)
+    operation = found.fresh_operation(OPERATION_ID, _SENT_AT).changed(first_sent_at=_SENT_AT)
+    return RecognisedCase(found, operation), _facts(found)
 
 
 def _call(request: GivenRequest, provider: Provider) -> Call:
@@ -104,9 +95,9 @@ def _refused(kind: Problem) -> dict[str, str]:
     return {"problem": kind, "status": str(PROBLEMS[kind].status_code), "outcome": NONE}
 
 
-def _facts(recognised: RecognisedCase) -> dict[str, str]:
-    identity, operation = recognised.identity, recognised.operation
-    guard = operation.guard
+def _facts(recognised: RecognisedCall) -> dict[str, str]:
+    identity, money = recognised.identity, recognised.money
+    guard = identity.guard
     provider_key = NONE
     if identity.provider_key is not None:
         provider_key = "own" if identity.provider_key == identity.client_key else "derived"
@@ -115,49 +106,13 @@ def _facts(recognised: RecognisedCase) -> dict[str, str]:
         for place in recognised.policy.account
     ]
     return {
-        "operation": operation.operation,
+        "operation": recognised.policy.operation,
         "client_key": identity.client_key,
         "key_from": identity.key_source,
         "provider_key": provider_key,
         "account": ", ".join(
             [*([recognised.call.options.account] if recognised.call.options.account else []), *selected]
         ),
-        "amount": str(operation.money) if operation.money is not None else NONE,
+        "amount": str(money) if money is not None else NONE,
         "guard": NONE if guard is None else f"{guard.kind}:{guard.label}" if guard.label else str(guard.kind),
     }
-
-
-def _operation(call: Call, policy: Policy, identity: Identity, tree: Tree) -> Operation:
-    return Operation(
-        id=OPERATION_ID,
-        stamp=OPERATION_ID,
-        unstamped=not can_insert(call, policy, tree, policy.stamp),
-        key=identity.key,
-        generation=1,
-        provider=policy.provider,
-        operation=policy.operation,
-        kind=policy.kind,
-        account=identity.account,
-        client_key=identity.client_key,
-        key_source=identity.key_source,
-        key_names_purchase=identity.key_names_purchase,
-        provider_key=identity.provider_key,
-        fingerprint=identity.fingerprint,
-        ignore=identity.ignore,
-        request_hash="",
-        credential=identity.credential,
-        revision=policy.revision,
-        upstream=policy.upstream,
-        created_at=_SENT_AT,
-        updated_at=_SENT_AT,
-        first_sent_at=_SENT_AT,
-        money=_money(policy, tree),
-        guard=identity.guard,
-    )
-
-
-def _money(policy: Policy, tree: Tree) -> Money | None:
-    try:
-        return policy.money_in(tree)
-    except MoneyError:
-        return None

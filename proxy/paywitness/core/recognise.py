@@ -1,0 +1,195 @@
+"""Recognition: from a call to the operation it is, or to the reason why it is refused before anything is written.
+
+The engine, shadow mode and the policy tools all use this function, so that a tool says what the engine does. The
+policy book stands above the core, so its `match` is a parameter. The body is decoded at most once, and only if a
+policy needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed
+from paywitness.core.call import Call, Priority
+from paywitness.core.contract import FieldKind, FieldRef, OperationKind
+from paywitness.core.errors import BodyError, MoneyError
+from paywitness.core.identity import Identity, identify, is_usable_key, request_hash_of
+from paywitness.core.money import Money
+from paywitness.core.operation import Operation
+from paywitness.core.policy import Policy, Provider, priority_of
+from paywitness.core.problems import Problem
+from paywitness.core.record import record
+
+PathParameters = dict[str, str]
+# Provider, method, path segments and the body: the policy of the operation, or None if no operation matches.
+MatchPolicy = Callable[[str, str, tuple[str, ...], Callable[[], Tree]], tuple[Policy, PathParameters] | None]
+
+_UNCOMPRESSED = frozenset({b"", b"identity"})
+
+
+@record
+class RecognisedCall:
+    """A call that is an operation, with everything that its policy reads from it."""
+
+    call: Call
+    policy: Policy
+    tree: Tree
+    parameters: PathParameters
+    identity: Identity
+    money: Money | None  # None also if the amount is unreadable: the provider refuses such a call better than we can
+    unstamped: bool  # the request has no room for our stamp
+    holds_unstorable_data: bool
+    request_hash: str  # of a request that must not be stored, to recognise it when it is repeated; else empty
+    priority: Priority
+
+    def fresh_operation(self, operation_id: str, now: float) -> Operation:
+        """The operation that this call would start, in its first generation."""
+        identity, policy = self.identity, self.policy
+        return _EMPTY_OPERATION.changed(
+            id=operation_id,
+            stamp=operation_id,
+            unstamped=self.unstamped,
+            key=identity.key,
+            provider=policy.provider,
+            operation=policy.operation,
+            kind=policy.kind,
+            account=identity.account,
+            client_key=identity.client_key,
+            key_source=identity.key_source,
+            key_names_purchase=identity.key_names_purchase,
+            provider_key=identity.provider_key,
+            fingerprint=identity.fingerprint,
+            ignore=identity.ignore,
+            request_hash=self.request_hash,
+            credential=identity.credential,
+            revision=policy.revision,
+            upstream=policy.upstream,
+            created_at=now,
+            updated_at=now,
+            money=self.money,
+            guard=identity.guard,
+            distinct=self.call.options.distinct or "",
+        )
+
+
+@record
+class RecognitionRefusal:
+    """Why a call is refused before anything is written or sent."""
+
+    problem: Problem
+    detail: str
+    policy: Policy | None = None  # None: the body could not be read, and the operation depends on the body
+    recognised: RecognisedCall | None = None  # None: the body could not be read
+
+
+def recognise(
+    call: Call, provider: Provider, match: MatchPolicy, secret: bytes, generate_key: Callable[[], str]
+) -> RecognisedCall | RecognitionRefusal | None:
+    """The operation that a call is, or its refusal, or None if no operation matches.
+
+    `generate_key` makes a key if the caller gives none.
+    """
+    body_tree = _LazyTree(call, provider)
+    policy: Policy | None = None
+    try:
+        matched = match(call.provider, call.method, call.segments, body_tree)
+        if matched is None:
+            return None
+        policy, parameters = matched
+        tree = body_tree()
+    except BodyError as error:
+        return RecognitionRefusal(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", policy)
+    recognised = recognise_under(policy, call, tree, parameters, secret, generate_key)
+    return _refusal_of(recognised) or recognised
+
+
+def recognise_under(
+    policy: Policy,
+    call: Call,
+    tree: Tree,
+    parameters: PathParameters,
+    secret: bytes,
+    generate_key: Callable[[], str],
+) -> RecognisedCall:
+    """What a call is under a policy that is known to match it. Nothing is refused here."""
+    identity = identify(call, policy, tree, parameters, secret, generate_key)
+    try:
+        money = policy.money_in(tree)
+    except MoneyError:
+        money = None
+    unstorable = contains_any(tree, policy.never_store)
+    return RecognisedCall(
+        call,
+        policy,
+        tree,
+        parameters,
+        identity,
+        money,
+        unstamped=not _can_insert(call, policy, tree, policy.stamp),
+        holds_unstorable_data=unstorable,
+        request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
+        priority=priority_of(call.options.priority, policy.priorities, tree, money),
+    )
+
+
+def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
+    policy, identity, send_as = recognised.policy, recognised.identity, recognised.policy.contract.send_as
+    if send_as is not None and not _can_insert(recognised.call, policy, recognised.tree, send_as):
+        problem, detail = Problem.BODY_UNREADABLE, f"the body has no room for {send_as.name}. Nothing was sent."
+    elif policy.key_required and identity.key_source == "generated":
+        problem = Problem.KEY_REQUIRED
+        detail = f"The policy of {policy.provider} demands a key: send Paywitness-Key, or the provider's own."
+    elif not is_usable_key(identity.client_key):
+        problem, detail = Problem.KEY_INVALID, "A key has 1 to 255 printable characters. Nothing was sent."
+    else:
+        return None
+    return RecognitionRefusal(problem, detail, policy, recognised)
+
+
+def _can_insert(call: Call, policy: Policy, tree: Tree, place: FieldRef | None) -> bool:
+    """Whether a value of ours fits there: into a header always, into a body if it is plain and has room for it."""
+    if place is None or place.kind is not FieldKind.BODY:
+        return True
+    is_plain = call.headers_by_name.get(b"content-encoding", b"identity").lower() in _UNCOMPRESSED
+    return is_plain and can_splice(call.body, policy.encoding, tree, place.name)
+
+
+class _LazyTree:
+    """The call's body as a tree, decoded when it is first needed."""
+
+    def __init__(self, call: Call, provider: Provider) -> None:
+        self._call = call
+        self._encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
+        self._tree: Tree = None
+        self._decoded = False
+
+    def __call__(self) -> Tree:
+        if not self._decoded:
+            plain = decompressed(self._call.body, self._call.header("Content-Encoding"))
+            self._tree = decode(plain, self._encoding)
+            self._decoded = True
+        return self._tree
+
+
+# A copy with what is known of a call takes a quarter of the time that setting all fields would.
+_EMPTY_OPERATION = Operation(
+    id="",
+    key="",
+    generation=1,
+    provider="",
+    operation="",
+    kind=OperationKind.SALE,
+    account="",
+    client_key="",
+    key_source="",
+    key_names_purchase=False,
+    provider_key=None,
+    fingerprint="",
+    ignore=(),
+    request_hash="",
+    credential="",
+    revision="",
+    upstream="",
+    created_at=0.0,
+    updated_at=0.0,
+)
