@@ -17,7 +17,15 @@ from paywitness.core.errors import BodyError, MoneyError
 from paywitness.core.evidence import Evidence, Response, WireFault
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.record import record
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass, ShadowMatch
+from paywitness.core.result import (
+    DENIALS,
+    DOES_NOT_FIT,
+    PROVIDER_SAID_NO,
+    Classification,
+    Effect,
+    ResultClass,
+    ShadowMatch,
+)
 
 _REFERENCE_LENGTH_MAX = 255
 Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
@@ -93,7 +101,8 @@ def classify(evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment
     found = by_row or _by_status(response.status_code, readable=readable, kind_moves_money=rules.moves_money)
     if observed is not None:
         found = replace(found, shadow_match=observed)
-    if not (found.effect is not Effect.NONE or found.result_class in _SHOWS_A_PAYMENT):
+    # Also a result without effect can show a payment, and that must be the one that was asked for.
+    if found.effect is Effect.NONE and found.result_class not in PROVIDER_SAID_NO:
         return found  # it was turned away: there is no payment that it could show
     if not matches_expected(rules.fit, tree, expected):
         return replace(Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT), shadow_match=observed)
@@ -107,10 +116,6 @@ def classify(evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
     """The provider's own name for the thing that an answer or an object shows."""
     return _text(evaluate(rules.reference, tree)) if rules.reference is not None else None
-
-
-# Readings without an effect that show a payment all the same: it must be the one that was asked for.
-_SHOWS_A_PAYMENT = DENIALS | {ResultClass.REQUIRES_ACTION}
 
 
 @record

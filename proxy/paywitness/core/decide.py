@@ -13,7 +13,7 @@ from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderCont
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
-from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 
 ATTEMPT_TIME_MIN_S = 0.25  # a try that starts with less time left only manufactures doubt
 
@@ -83,7 +83,7 @@ def decision_context(
     """The context of a decision about this operation. `last` is the result of the attempt that just ended."""
     result_class = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
     effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
-    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _DECIDED_BY_PROVIDER:
+    if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO:
         # The provider executed one attempt and said no. Whatever became of another, a re-send would be a new charge.
         result_class, effect = operation.result_class, operation.effect
     fallback = policy.fallback_for(result_class, circuit_refused=circuit_refused) if policy.fallbacks else None
@@ -156,21 +156,9 @@ def may_resend(context: DecisionContext) -> bool:
         and not context.cancel_sent
         and context.same_upstream
         and context.request_available
-        and context.result_class not in _DECIDED_BY_PROVIDER
+        # The provider executed a re-send and said no: sending it once more would be a new charge after a decline.
+        and context.result_class not in PROVIDER_SAID_NO
     )
-
-
-# The provider executed a re-send and said no: sending it once more would be a new charge after a decline.
-_DECIDED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
-# The provider turned the re-send away for what it is: the same bytes would be turned away again.
-_REJECTED_FOR_GOOD = frozenset(
-    {
-        ResultClass.VALIDATION_ERROR,
-        ResultClass.AUTHENTICATION_ERROR,
-        ResultClass.IDEMPOTENCY_CONFLICT,
-        ResultClass.ALREADY_DONE,
-    },
-)
 
 
 def _permitted_by_stored_errors(context: DecisionContext) -> bool:
@@ -201,7 +189,7 @@ def _in_doubt(context: DecisionContext) -> bool:
 
 
 def _resend_now(context: DecisionContext) -> bool:
-    wanted = not context.background and context.result_class not in _REJECTED_FOR_GOOD
+    wanted = not context.background and context.result_class not in FINAL_REFUSALS
     possible = may_resend(context) and _tries_left(context) and _fits_deadline(context)
     return _in_doubt(context) and wanted and possible and _limits_allow(context)
 
@@ -225,7 +213,7 @@ def _in_backoff(context: DecisionContext) -> bool:
 
 
 # What trying again cannot mend: the same bytes would be refused again, or the provider has decided.
-_FINAL_WITHOUT_EFFECT = _DECIDED_BY_PROVIDER | _REJECTED_FOR_GOOD
+_FINAL_WITHOUT_EFFECT = PROVIDER_SAID_NO | FINAL_REFUSALS
 
 
 def _can_fall_back(context: DecisionContext) -> bool:

@@ -21,9 +21,7 @@ from paywitness.core.lifecycle import (
     contradiction,
 )
 from paywitness.core.operation import Operation, State
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass
-
-_PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 
 
 class EvidenceSource(StrEnum):
@@ -133,7 +131,7 @@ def _must_wait(operation: Operation, event: Event, contract: ProviderContract, *
     # One execution was denied. Where answers are not stored, another attempt may be executed after it: one of several
     # in doubt, or the last of them, where the denial is that of an attempt which was told no already.
     was_denied = (
-        bool(operation.doubt) and operation.effect is Effect.NONE and operation.result_class in _PROVIDER_SAID_NO
+        bool(operation.doubt) and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO
     )
     several = (was_denied or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
     denies = event in {*EXTERNAL_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}

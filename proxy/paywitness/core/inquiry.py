@@ -27,7 +27,7 @@ from paywitness.core.classify import (
 )
 from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Finding, FindingKind, Operation
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, Classification, Effect, ResultClass
+from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.core.template import Template, TemplateValues, in_path, in_query
 
 BodyTemplate = tuple[tuple[tuple[str, ...], Template], ...]  # where in a body of our own, what
@@ -228,7 +228,7 @@ def read_object(
 
 
 # What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
-_CONCLUSIVE = DENIALS | {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REQUIRES_ACTION, ResultClass.REVERSED}
+_CONCLUSIVE = PROVIDER_SAID_NO | {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED}
 
 
 def _without_object(inquiry: Inquiry, found: FindingKind, status_code: int | None, detail: str) -> FoundObject:

@@ -21,7 +21,7 @@ from typing import Any
 from paywitness.core.contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.operation import Operation, State
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, REFUSALS, Classification, Effect, ResultClass
+from paywitness.core.result import DOES_NOT_FIT, PROVIDER_SAID_NO, REFUSALS, Classification, Effect, ResultClass
 
 
 class Event(StrEnum):
@@ -261,7 +261,6 @@ _NEEDS_NO_ATTEMPT_UNDER_WAY = frozenset(
 )
 # What, of an attempt in SENDING, says that nothing is on the wire any more. Only the attempt under way can say it.
 _ENDS_SENDING = frozenset({Event.NO_EFFECT_SEEN, Event.ACTION_SEEN, Event.DENIAL_SEEN})
-_PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
 
 
 def advance(operation: Operation, event: Event, attempt: int | None = None, **other_changes: Any) -> Operation:
@@ -373,7 +372,7 @@ def event_of_response(
     under_way = operation.attempt_under_way and attempt == operation.attempts
     if operation.state in {State.SENDING, State.BACKOFF} and not under_way:
         return Event.TOLD_BEFORE
-    if result_class in _PROVIDER_SAID_NO:
+    if result_class in PROVIDER_SAID_NO:
         stored = contract.errors_under_key is ErrorsUnderKey.REPLAYED and classification.stored
         return _event_of_denial(operation, result_class, others, stored=stored)
     if operation.doubt and not others:
@@ -399,7 +398,7 @@ def _event_of_denial(operation: Operation, result_class: ResultClass, others: fr
 
 def _was_denied(operation: Operation) -> bool:
     """Whether one attempt of an operation in doubt was executed and answered no. `conclude` keeps that reading."""
-    return operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in _PROVIDER_SAID_NO
+    return operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO
 
 
 def _action_was_required(operation: Operation) -> bool:

@@ -56,6 +56,10 @@ DECLINES = frozenset({ResultClass.ISSUER_SOFT_DECLINE, ResultClass.ISSUER_HARD_D
 # The provider executed the request and said no: what it stores under the key, and what ends the operation.
 DENIALS = DECLINES | {ResultClass.FAILED, ResultClass.CANCELLED}
 
+# The provider executed the request and no money moved: it said no, or it waits for the customer. Another send under
+# the same key would be a new charge after that.
+PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
+
 # The provider turned the request away before executing it. On a re-send it speaks of that re-send alone.
 REFUSALS = frozenset(
     {
@@ -67,10 +71,20 @@ REFUSALS = frozenset(
     },
 )
 
+# The provider turned the request away for what it is: the same bytes would be turned away again.
+FINAL_REFUSALS = frozenset(
+    {
+        ResultClass.VALIDATION_ERROR,
+        ResultClass.AUTHENTICATION_ERROR,
+        ResultClass.IDEMPOTENCY_CONFLICT,
+        ResultClass.ALREADY_DONE,
+    },
+)
+
 _NO_EFFECT = (
-    DENIALS
+    PROVIDER_SAID_NO
     | {ResultClass.VALIDATION_ERROR, ResultClass.AUTHENTICATION_ERROR, ResultClass.RATE_LIMITED}
-    | {ResultClass.NETWORK_CONNECT_FAILURE, ResultClass.REQUIRES_ACTION, ResultClass.ABSENT}
+    | {ResultClass.NETWORK_CONNECT_FAILURE, ResultClass.ABSENT}
 )
 _DONE = frozenset({ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED})
 
@@ -145,11 +159,7 @@ class Classification:
     @property
     def executed(self) -> bool:
         """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
-        return (
-            self.effect is Effect.DONE
-            or self.result_class in DENIALS
-            or self.result_class is ResultClass.REQUIRES_ACTION
-        )
+        return self.effect is Effect.DONE or self.result_class in PROVIDER_SAID_NO
 
     def with_reference(self, reference: str | None) -> Classification:
         """The same, of the thing that has this name."""

@@ -13,20 +13,10 @@ from dataclasses import dataclass
 from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S, RULES, DecisionContext
 from paywitness.core.operation import State
-from paywitness.core.result import DENIALS, ResultClass
+from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO
 from paywitness.policy.explain import Explanation
 
 Reason = Callable[[DecisionContext], str]  # "" where the condition holds
-
-_PROVIDER_DECISIONS = DENIALS | {ResultClass.REQUIRES_ACTION}
-_REJECTED_REQUEST = frozenset(
-    {
-        ResultClass.VALIDATION_ERROR,
-        ResultClass.AUTHENTICATION_ERROR,
-        ResultClass.IDEMPOTENCY_CONFLICT,
-        ResultClass.ALREADY_DONE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +81,7 @@ def _foreground(c: DecisionContext) -> str:
 
 
 def _not_rejected(c: DecisionContext) -> str:
-    return f"{c.result_class}: the same bytes would be turned away again" if c.result_class in _REJECTED_REQUEST else ""
+    return f"{c.result_class}: the same bytes would be turned away again" if c.result_class in FINAL_REFUSALS else ""
 
 
 def _dedupes(c: DecisionContext) -> str:
@@ -127,7 +117,7 @@ def _request_available(c: DecisionContext) -> str:
 def _undecided(c: DecisionContext) -> str:
     return (
         f"the provider executed it and said {c.result_class}: again would be a new charge"
-        if c.result_class in _PROVIDER_DECISIONS
+        if c.result_class in PROVIDER_SAID_NO
         else ""
     )
 
@@ -165,9 +155,7 @@ def _inquiry_is_over(c: DecisionContext) -> str:
 
 def _cannot_help(c: DecisionContext) -> str:
     return (
-        ""
-        if c.result_class in _PROVIDER_DECISIONS | _REJECTED_REQUEST
-        else f"trying again may help against {c.result_class}"
+        "" if c.result_class in PROVIDER_SAID_NO | FINAL_REFUSALS else f"trying again may help against {c.result_class}"
     )
 
 

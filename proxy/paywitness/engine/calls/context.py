@@ -21,7 +21,7 @@ from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
 from paywitness.core.reply import NO_SHAPE, ErrorShape, LimitInfo, Reply
-from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.core.result import PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.limits.admission import Admitted
 from paywitness.limits.budgets import Grant
@@ -191,8 +191,6 @@ def background_context(
 # --- Decision context
 # From an operation and its call to what the core asks: a decision's context, an attempt's summary, a release.
 
-_REFUSED_BY_PROVIDER = DENIALS | {ResultClass.REQUIRES_ACTION}
-
 
 def decision_context_of(
     operation: Operation,
@@ -252,4 +250,4 @@ def releases_key(operation: Operation) -> bool:
 
 def result_releases_key(reading: ResultClass | None, effect: Effect | None) -> bool:
     """`releases_key`, of an end with this reading and effect."""
-    return effect is Effect.NONE and reading not in _REFUSED_BY_PROVIDER
+    return effect is Effect.NONE and reading not in PROVIDER_SAID_NO

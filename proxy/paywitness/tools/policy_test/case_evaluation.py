@@ -19,7 +19,7 @@ from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import FindingKind, GuardKind, Operation, State
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.reply import ErrorShape, reply_for, unknown_reply
-from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.core.result import PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.core.template import TemplateValues
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
@@ -36,7 +36,6 @@ from paywitness.tools.policy_test.case import (
 from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise_case
 
 _LONGEST_DRAW = 1.0
-_PROVIDER_DECISIONS = DENIALS | {ResultClass.REQUIRES_ACTION}
 _NO_REPLY_YET = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
 
 
@@ -152,7 +151,7 @@ def _after_decision(after: Operation, decision: Decision) -> Operation:
         after = advance(after, Event.GIVEN_UP)
     elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
         after = advance(after, Event.PARKED)
-    released = after.state.ended and after.effect is Effect.NONE and after.result_class not in _PROVIDER_DECISIONS
+    released = after.state.ended and after.effect is Effect.NONE and after.result_class not in PROVIDER_SAID_NO
     return after.changed(because=decision.because, key_released=released)
 
 
