@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from paywitness.core.classify import ExpectedPayment
 from paywitness.core.contract import OperationKind
 from paywitness.core.money import Money
 from paywitness.core.record import record
@@ -153,6 +154,11 @@ class Operation:
     def sent_stamp(self) -> str | None:
         """What the provider was given to show: nothing, where the request had no room for it."""
         return None if self.unstamped else self.stamp
+
+    @property
+    def expected_payment(self) -> ExpectedPayment:
+        """What a response or an object of the provider must show to be about this operation."""
+        return ExpectedPayment(self.money, self.sent_stamp)
 
     @property
     def outcome(self) -> Outcome:

@@ -215,7 +215,7 @@ class CallPipeline:
             self.tasks.start(self._record_late_response(operation, policy, evidence), "harvest")
 
     async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
-        expected = ExpectedPayment(operation.money, operation.sent_stamp)
+        expected = operation.expected_payment
         attempt = attempt_summary(operation.attempts, evidence, classify(evidence, policy.classify, expected))
         response = evidence.response
         sealed_response = seal_response(self.vault, response, operation.id) if response is not None else None

@@ -13,7 +13,7 @@ from paywitness.core.admission import TrafficClass
 from paywitness.core.bodies.tree import Encoding, decode, decompressed, encode
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
-from paywitness.core.classify import ExpectedPayment, tree_of
+from paywitness.core.classify import tree_of
 from paywitness.core.contract import FieldKind
 from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
@@ -90,7 +90,7 @@ class InquiryClient:
             if isinstance(answered, InquiryResult):
                 return answered
             evidence, duration_s, hedged = answered
-            asked = ExpectedPayment(operation.money, operation.sent_stamp)
+            asked = operation.expected_payment
             seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
             self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
             if seen.finding.kind in {FindingKind.HIT, FindingKind.NOT_OURS}:
@@ -171,7 +171,7 @@ class InquiryClient:
             return FoundObject(
                 Finding("cancel", FindingKind.MISSED, response.status_code, None, "the answer shows nothing")
             )
-        asked = ExpectedPayment(operation.money, operation.sent_stamp)
+        asked = operation.expected_payment
         return read_object("cancel", cancel.read, policy.classify, asked, response, tree)
 
     async def _send_with_credentials(

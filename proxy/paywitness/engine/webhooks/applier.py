@@ -68,7 +68,7 @@ class WebhookApplier:
     ) -> tuple[WebhookEventResult, Operation]:
         if not policy.contract.webhook_expected:
             return WebhookEventResult.NOTHING_NEW, operation  # its rows read another operation's object
-        seen = reader.read(policy.classify, ExpectedPayment(operation.money, operation.sent_stamp))
+        seen = reader.read(policy.classify, operation.expected_payment)
         if seen.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}:
             return WebhookEventResult.NOTHING_NEW, operation
         if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:

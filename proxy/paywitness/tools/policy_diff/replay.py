@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields, replace
 
 from paywitness.core.bodies.tree import Encoding, Tree
-from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseRule, classify
+from paywitness.core.classify import ClassifyRules, ResponseRule, classify
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
@@ -142,7 +142,7 @@ class _PolicyReplay:
         if attempt.status_code is not None and first_byte_s < min(self._first_byte_waited_s, attempt.duration_s):
             evidence = with_policy_timeouts(_evidence(attempt, None), self._policy)
             return evidence, classify(evidence, rules)
-        expected = ExpectedPayment(operation.money, operation.sent_stamp)
+        expected = operation.expected_payment
         stored_response = self._recorded.response if attempt.number == self._last_answered_attempt else None
         if stored_response is not None or attempt.status_code is None:
             evidence = _evidence(attempt, stored_response)

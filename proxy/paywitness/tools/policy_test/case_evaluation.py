@@ -74,7 +74,7 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
     evidence = _evidence(case.attempt, recognised) if case.attempt is not None else None
     classification: Classification | None = None
     if evidence is not None:
-        classification = classify(evidence, policy.classify, recognised.expected)
+        classification = classify(evidence, policy.classify, recognised.operation.expected_payment)
         operation, _ = conclude(operation, operation.attempts, classification, policy.contract)
         result.facts |= _classification_facts(classification)
     elif operation.state is not State.UNKNOWN:
@@ -91,7 +91,9 @@ def _operation_before(recognised: RecognisedCase, case: Case) -> Operation:
     policy, precondition = recognised.policy, case.precondition
     operation = advance(recognised.operation, Event.SEND_RECORDED)
     if precondition.attempt is not None:
-        earlier = classify(_evidence(precondition.attempt, recognised), policy.classify, recognised.expected)
+        earlier = classify(
+            _evidence(precondition.attempt, recognised), policy.classify, recognised.operation.expected_payment
+        )
         operation, _ = conclude(operation, 1, earlier, policy.contract)
         if case.attempt is not None:
             again = {State.UNKNOWN: Event.RESEND_RECORDED, State.BACKOFF: Event.SEND_RECORDED}.get(operation.state)
@@ -188,7 +190,7 @@ def _evaluate_inquiry(recognised: RecognisedCase, case: Case, given: GivenRespon
         GivenAttempt(fill_response(given, recognised.placeholders(operation.reference))), policy.encoding
     )
     _apply_external_evidence(
-        read_inquiry(inquiry, evidence, policy.classify, recognised.expected, values),
+        read_inquiry(inquiry, evidence, policy.classify, recognised.operation.expected_payment, values),
         EvidenceSource.INQUIRY,
         operation,
         policy,
@@ -205,7 +207,9 @@ def _evaluate_cancel(recognised: RecognisedCase, case: Case, given: GivenRespons
     if not readable or tree in (None, {}, []):
         result.facts |= {"found": FindingKind.MISSED, **_state_facts(operation)}  # an empty success shows nothing
         return
-    shown = read_object("cancel", policy.cancel.read, policy.classify, recognised.expected, response, tree)
+    shown = read_object(
+        "cancel", policy.cancel.read, policy.classify, recognised.operation.expected_payment, response, tree
+    )
     _apply_external_evidence(shown, EvidenceSource.CANCEL, operation, policy, result)
 
 
@@ -231,7 +235,7 @@ def _evaluate_webhook_event(
         "webhook",
         rows,
         policy.classify,
-        recognised.expected,
+        recognised.operation.expected_payment,
         signed_response,
         shown,
         event=event,

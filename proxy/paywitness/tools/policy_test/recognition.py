@@ -7,7 +7,6 @@ from urllib.parse import unquote
 
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Call, CallerOptions
-from paywitness.core.classify import ExpectedPayment
 from paywitness.core.identity import value_in
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls
@@ -37,10 +36,6 @@ class RecognisedCase:
     @property
     def policy(self) -> Policy:
         return self.recognised.policy
-
-    @property
-    def expected(self) -> ExpectedPayment:
-        return ExpectedPayment(self.operation.money, self.operation.sent_stamp)
 
     def placeholders(self, reference: str | None = None) -> dict[str, str]:
         """What texts of an answer may name: `{operation_id}` and the like."""
