@@ -1,12 +1,18 @@
-"""HTTP headers: which belong to one connection and are not passed on, and the trace that a call belongs to, as its
-caller's `traceparent` says (W3C Trace Context). That header goes upstream as it came; only its id is read, for the
-log."""
+"""Rules about HTTP headers: which of them hold credentials, which belong to one connection, and the caller's trace.
+
+The trace is the one that `traceparent` names (W3C Trace Context). That header goes upstream as it came. Here only the
+trace's id is read, for the log.
+"""
 
 from __future__ import annotations
 
 import re
 
 from paywitness.core.call import Headers
+
+# Headers by which a caller proves who it is. They are stored sealed, and a policy cannot set them. `credential_of` hashes
+# their values in this order, and journals hold those hashes: the order must not change.
+CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
 
 # version, trace id, parent id, flags; a later version may add more behind a dash, and ff is none.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")

@@ -19,13 +19,13 @@ from paywitness.core.claim import generation_key
 from paywitness.core.classify import evaluate
 from paywitness.core.compact_json import compact_encoder
 from paywitness.core.contract import FieldKind, FieldRef, ProviderContract
+from paywitness.core.http_headers import CREDENTIAL_HEADERS
 from paywitness.core.operation import Guard, GuardKind
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 
 CLIENT_KEY_LENGTH_MAX = 255
 LABEL_LENGTH_MAX = 255
-_CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
 
 
 @record
@@ -194,7 +194,7 @@ _canonical_text = compact_encoder(sort_keys=True)
 
 def credential_of(call: Call, secret: bytes) -> str:
     """Keyed hash of the credential headers: who may be shown a replay."""
-    return _credential_hash(secret, *map(call.headers_by_name.get, _CREDENTIAL_HEADERS))
+    return _credential_hash(secret, *map(call.headers_by_name.get, CREDENTIAL_HEADERS))
 
 
 @lru_cache(maxsize=1024)

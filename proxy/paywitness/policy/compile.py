@@ -171,11 +171,16 @@ def _read_upstream(file: Section) -> str:
     return found
 
 
+# Credentials change, and an account must not. `Api-Key` and `X-Auth-Token` are credentials too, but a policy in use may
+# select an account by them, and its sidecar must still start.
+_NOT_AN_ACCOUNT = frozenset({"authorization", "cookie", "x-api-key"})
+
+
 def _read_account(file: Section) -> tuple[FieldRef, ...]:
     kinds = (FieldKind.CONST, FieldKind.HEADER, FieldKind.BODY, FieldKind.PATH)
     found = file.read_list("account", field_ref(*kinds))
     for selector in found:
-        if selector.kind is FieldKind.HEADER and selector.name.lower() in {"authorization", "cookie", "x-api-key"}:
+        if selector.kind is FieldKind.HEADER and selector.name.lower() in _NOT_AN_ACCOUNT:
             file.add_problem(
                 "account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id"
             )

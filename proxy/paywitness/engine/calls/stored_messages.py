@@ -14,13 +14,13 @@ from paywitness.core.call import Call, Headers
 from paywitness.core.contract import FieldKind
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.evidence import Response
+from paywitness.core.http_headers import CREDENTIAL_HEADERS
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.secrets import Vault
 from paywitness.upstream.request import WireRequest
 
-_CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-auth-token"})
 _FORMAT = b"1"
 # What classification can read. Another coding would turn every success into doubt.
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
@@ -77,7 +77,7 @@ def open_credential(vault: Vault, sealed: bytes, account: str) -> Headers:
 
 
 def credential_headers(headers: Headers) -> Headers:
-    return tuple(pair for pair in headers if pair[0].lower() in _CREDENTIAL_HEADERS)
+    return tuple(pair for pair in headers if pair[0].lower() in CREDENTIAL_HEADERS)
 
 
 def seal_response(vault: Vault, response: Response, operation_id: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paywitness.core.classify import ResponseRule
 from paywitness.core.contract import FieldRef
+from paywitness.core.http_headers import CREDENTIAL_HEADERS
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.template import Template
 from paywitness.policy.blocks.response_rules import Tables, read_rows
@@ -27,8 +28,8 @@ from paywitness.policy.schema import ASK, CANCEL
 # Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
 _HEADERS_NOT_SETTABLE = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
-    | {"upgrade", "expect", "authorization", "proxy-authorization", "proxy-authenticate", "cookie"}
-    | {"x-api-key", "api-key", "x-auth-token"}
+    | {"upgrade", "expect", "proxy-authorization", "proxy-authenticate", "cookie"}
+    | {name.decode() for name in CREDENTIAL_HEADERS}
 )
 _DAY_S = 86400.0
 _LAG_S = 5.0
