@@ -1,4 +1,5 @@
-"""Rules about HTTP headers: which of them hold credentials, which belong to one connection, and the caller's trace.
+"""Rules about HTTP headers: the characters of their names, which hold credentials, which belong to one connection, and
+the caller's trace.
 
 The trace is the one that `traceparent` names (W3C Trace Context). That header goes upstream as it came. Here only the
 trace's id is read, for the log.
@@ -7,11 +8,18 @@ trace's id is read, for the log.
 from __future__ import annotations
 
 import re
+import string
 
 from paywitness.core.call import Headers
 
-# Headers by which a caller proves who it is. They are stored sealed, and a policy cannot set them. `credential_of` hashes
-# their values in this order, and journals hold those hashes: the order must not change.
+# What a token is made of, such as a method or the name of a header (RFC 9110 5.6.2); and as a class of characters for
+# regular expressions over text or bytes.
+TOKEN_BYTES = b"!#$%&'*+-.^_`|~" + (string.digits + string.ascii_letters).encode()
+TOKEN_CLASS = f"[{re.escape(TOKEN_BYTES.decode())}]"
+TOKEN_BYTE_CLASS = TOKEN_CLASS.encode()
+
+# Headers by which a caller proves who it is. They are stored sealed, and a policy cannot set them. `credential_of`
+# hashes their values in this order, and journals hold those hashes: the order must not change.
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-auth-token")
 
 # version, trace id, parent id, flags; a later version may add more behind a dash, and ff is none.

@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from paywitness.clock import Clock
 from paywitness.core.call import Headers
-from paywitness.core.http_headers import FRAMING, HOP_BY_HOP
+from paywitness.core.http_headers import FRAMING, HOP_BY_HOP, TOKEN_BYTES
 from paywitness.core.reply import Reply
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -28,7 +28,6 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode
 _BODILESS = frozenset({204, 304})
 # Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
 _CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
-_NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ def valid_headers(headers: Headers) -> Headers:
     return tuple(
         (name, value)
         for name, value in headers
-        if name and not name.translate(None, _NAME_BYTES) and len(value.translate(None, _CONTROLS)) == len(value)
+        if name and not name.translate(None, TOKEN_BYTES) and len(value.translate(None, _CONTROLS)) == len(value)
     )
 
 

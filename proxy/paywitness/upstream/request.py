@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from paywitness.core.http_headers import TOKEN_BYTES
 from paywitness.core.policy import UpstreamTrust
 from paywitness.core.record import record
 
 OPERATOR_GIVEN_TRUST = UpstreamTrust(private=True)  # for addresses that the operator gave, not a policy
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TARGET_BYTES = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
 _VALUE_BYTES = b"\t " + _TARGET_BYTES
 
@@ -139,7 +139,7 @@ def head_bytes(origin: Origin, request: WireRequest | StreamRequest, framing: by
 
 
 def _refuse_unwritable_line(method: bytes, target: bytes) -> None:
-    if not method or method.translate(None, _TOKEN_BYTES):
+    if not method or method.translate(None, TOKEN_BYTES):
         raise ValueError("a method is a token")
     if method == b"CONNECT":
         raise ValueError("CONNECT opens a tunnel; this client carries requests")
@@ -154,7 +154,7 @@ def _refuse_unwritable_headers(headers: tuple[tuple[bytes, bytes], ...]) -> byte
     between two carriage returns: since no name holds one, a name can be looked for in it.
     """
     names, values = zip(*headers, strict=True)
-    if b"" in names or b"".join(names).translate(None, _TOKEN_BYTES):
+    if b"" in names or b"".join(names).translate(None, TOKEN_BYTES):
         raise ValueError("a header name holds a character that no header name has")
     if b"".join(values).translate(None, _VALUE_BYTES):
         raise ValueError("a header value holds a control character")

@@ -13,6 +13,7 @@ import re
 import httptools
 
 from paywitness.core.evidence import Response, WireFault
+from paywitness.core.http_headers import TOKEN_BYTE_CLASS
 
 HEAD_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 128
@@ -25,7 +26,7 @@ _CHUNK_OVERHEAD_RATIO = 8
 
 _HEAD = re.compile(
     rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*+)?\r\n"
-    rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+\r\n)*"
+    rb"(?:" + TOKEN_BYTE_CLASS + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*"
     rb"\r\n"
 )
 _HEADER = re.compile(rb"\r\n([^:\r]++):[ \t]*+([^\r]*+)")  # in a head that has passed the grammar

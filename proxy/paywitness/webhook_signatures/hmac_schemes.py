@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paywitness.core.call import Headers
+from paywitness.core.http_headers import TOKEN_CLASS
 from paywitness.webhook_signatures.scheme import (
     DIGEST_BYTES,
     Algorithm,
@@ -32,7 +33,7 @@ NO_TIMESTAMP = "none"
 _TIMED, _UNTIMED = "{timestamp}.{body}", "{body}"
 _TIMESTAMP_PLACEHOLDER, _BODY_PLACEHOLDER = b"{timestamp}", b"{body}"
 _PLACEHOLDER = re.compile(r"(\{[^{}]*\})")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_HEADER_NAME = re.compile(TOKEN_CLASS + "{1,100}")
 _BETWEEN_SIGNATURES = re.compile(rb"[, \t]+")
 
 

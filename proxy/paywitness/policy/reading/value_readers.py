@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from paywitness.core.contract import FieldKind, FieldRef
 from paywitness.core.errors import MoneyError
+from paywitness.core.http_headers import TOKEN_CLASS
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.policy import Route
 from paywitness.policy.reading.locations import did_you_mean, listed
@@ -24,7 +25,7 @@ _WHOLE = re.compile(r"[0-9]{1,9}\Z")
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%\Z")
 _MONEY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,4})?) ([A-Z]{3})\Z")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
+_HEADER_NAME = re.compile(TOKEN_CLASS + r"{1,100}\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{1,1000}\Z")
 _BODY_PATH = re.compile(r"[^\s.\[\]{}\"'`|]{1,100}(?:\.[^\s.\[\]{}\"'`|]{1,100}){0,15}\Z")
 _PARAMETER = re.compile(r"\{[a-z][a-z0-9_]{0,39}\}\Z")
