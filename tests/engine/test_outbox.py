@@ -15,6 +15,7 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.retry import Jitter, RetryRule
 from paywitness.engine.outbox import CURSOR, Outbox, Sink
 from paywitness.journal.base import Journal, OperationChange
@@ -26,7 +27,6 @@ from paywitness.telemetry.events import OutboxDelivered, TelemetryEvent
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamTimeouts
 from tests.engine.sink import HANG, SECRET, Delivery, HttpSink, until
 from tests.journal.memory import MemoryJournal
 from tests.journal.samples import doubting, owned

@@ -17,10 +17,11 @@ from random import Random
 
 from paywitness.core.call import Headers
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.engine.failpoints import UPSTREAM_CONNECTED, UPSTREAM_WRITTEN, Failpoints
 from paywitness.upstream.client import always
 from paywitness.upstream.late_responses import OnLateResponse
-from paywitness.upstream.request import Origin, StreamRequest, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import Origin, StreamRequest, WireRequest
 from paywitness_sandbox.messages import SandboxResponse, reason_phrase
 from tests.simulation.history import Detail, History
 from tests.simulation.loop import Life, SimLoop

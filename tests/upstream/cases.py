@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paywitness.core.evidence import NetworkPhase, WireFault
-from paywitness.upstream.request import UpstreamTimeouts
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.response_parser import HEAD_BYTES_MAX, HEADERS_MAX, INTERIM_MAX
 from tests.upstream.peer import OK, Peer, Script
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateExchange, LateResponses
-from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts, request_bytes
+from paywitness.upstream.request import UpstreamBounds, request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import (
     ANSWER_BYTES_MAX,

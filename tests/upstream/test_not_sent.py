@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.request import Origin, UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.request import Origin, UpstreamBounds
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 

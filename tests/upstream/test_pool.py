@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.evidence import WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.request import UpstreamBounds
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import Origin, UpstreamTimeouts, WireRequest, request_bytes
+from paywitness.upstream.request import Origin, WireRequest, request_bytes
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import Provider, answer_all
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts, request_bytes
+from paywitness.upstream.request import UpstreamBounds, request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.request import UpstreamBounds
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all

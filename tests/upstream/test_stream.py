@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import StreamRequest, UpstreamBounds, UpstreamTimeouts
+from paywitness.upstream.request import StreamRequest, UpstreamBounds
 from paywitness.upstream.stream import ResponseBodyBroken, StreamedResponse
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all

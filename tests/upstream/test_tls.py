@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from paywitness.core.evidence import NetworkPhase, WireFault
-from paywitness.core.policy import UpstreamTrust
+from paywitness.core.policy import UpstreamTimeouts, UpstreamTrust
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import Origin, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import Origin, WireRequest
 from tests.upstream.conftest import Authority
 from tests.upstream.peer import Provider, answer_all
 

@@ -120,12 +120,21 @@ class AmountField:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
-    connect_s: float = 2.0
+class UpstreamTimeouts:
+    """How long each phase of a request to a provider may take, in seconds."""
+
+    connect_s: float = 2.0  # waiting for a free connection, the name and the connect, all together
     tls_s: float = 3.0
-    write_s: float = 5.0
-    first_byte_s: float = 5.0
-    body_idle_s: float = 10.0
+    write_s: float = 5.0  # until the kernel has taken the whole request
+    first_byte_s: float = 5.0  # from then on; informational responses do not extend it
+    body_idle_s: float = 10.0  # between two reads of the response
+    response_s: float = 60.0  # the whole response from its first byte: a byte every nine seconds must not last for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts(UpstreamTimeouts):
+    """The timeouts of a policy: those of each attempt, and the caller's."""
+
     deadline_s: float = 20.0  # bounds the caller's wait, never an attempt
 
 

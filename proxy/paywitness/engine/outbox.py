@@ -23,6 +23,7 @@ from paywitness.clock import Clock
 from paywitness.core.announcements import CONTENT_TYPE, cloud_event, event_bytes, event_id
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Evidence
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.retry import Jitter, RetryRule, backoff_delay_s
 from paywitness.journal.base import AnnouncementRow, Journal
 from paywitness.randomness import Randomness
@@ -31,7 +32,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import OutboxDelivered
 from paywitness.telemetry.logs import raised_at
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, WireRequest
 from paywitness.webhook_signatures.standard_webhooks import sign
 
 _log = logging.getLogger("paywitness.outbox")

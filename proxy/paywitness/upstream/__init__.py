@@ -1,6 +1,6 @@
 """The HTTP/1.1 client: one call, one attempt on the wire, and Evidence of what was seen.
 
-    request          origin, request, timeouts and bounds; the request's bytes; pure
+    request          origin, request and bounds; the request's bytes; pure
     response_parser  bytes to a response, or to the reason why they are none; pure
     dial             a host name to a connected socket; tunnels to hosts that no policy names
     exchange         one request and its response: the running record from which Evidence is made

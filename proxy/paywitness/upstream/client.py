@@ -21,6 +21,7 @@ from typing import Protocol
 
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
@@ -30,7 +31,6 @@ from paywitness.upstream.request import (
     Origin,
     StreamRequest,
     UpstreamBounds,
-    UpstreamTimeouts,
     WireRequest,
     request_bytes,
 )

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
-from paywitness.upstream.request import UpstreamTimeouts
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.response_parser import ResponseParser
 
 # Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.

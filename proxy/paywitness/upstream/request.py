@@ -1,4 +1,4 @@
-"""Where a call goes, what goes there and how long each phase may take; and the request's bytes.
+"""Where a call goes and what goes there; and the request's bytes.
 
 What does not belong here: I/O. The rule: exactly the headers given are written, plus `Host` where it is absent and the
 framing, which is always ours. Anything that could be read as two requests is refused before a socket is touched.
@@ -61,20 +61,6 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
-
-
-@record
-class UpstreamTimeouts:
-    """How long each phase may take, in seconds."""
-
-    connect_s: float = 2.0  # waiting for a free connection, the name and the connect, all together
-    tls_s: float = 3.0
-    write_s: float = 5.0  # until the kernel has taken the whole request
-    first_byte_s: float = 5.0  # from then on; informational responses do not extend it
-    body_idle_s: float = 10.0  # between two reads of the answer
-    response_s: float = (
-        60.0  # the whole answer from its first byte: without it a byte every nine seconds lasts for ever
-    )
 
 
 @record

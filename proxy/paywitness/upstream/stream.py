@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 from paywitness.core.evidence import Evidence
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.pool import OriginPool
-from paywitness.upstream.request import Origin, StreamRequest, UpstreamTimeouts, head_bytes
+from paywitness.upstream.request import Origin, StreamRequest, head_bytes
 from paywitness.upstream.response_parser import ResponseParser
 
 _HELD_BYTES_MAX = 256 * 1024  # of body that the caller has not taken; then the provider waits

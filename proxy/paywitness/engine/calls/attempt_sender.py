@@ -11,12 +11,12 @@ from paywitness.clock import Clock
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.operation import Operation
-from paywitness.core.policy import Policy, Provider, UpstreamTrust
+from paywitness.core.policy import Policy, Provider, UpstreamTimeouts, UpstreamTrust
 from paywitness.engine.calls.context import CallContext, first_send_age_s
 from paywitness.engine.calls.stored_messages import wire_request
 from paywitness.engine.durability.leases import Leases
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import Origin, UpstreamTimeouts
+from paywitness.upstream.request import Origin
 
 _SHORTEST_CONNECT_S = 0.05
 LateResponseCallback = Callable[
@@ -33,10 +33,6 @@ def address_of(policy: Policy | Provider) -> tuple[Origin, str]:
 def _address_of(upstream: str, trust: UpstreamTrust) -> tuple[Origin, str]:
     parts = urlsplit(upstream)
     return replace(Origin.parse(f"{parts.scheme}://{parts.netloc}"), trust=trust), parts.path.rstrip("/")
-
-
-# Mostly a policy's own: bounded by the caller's deadline only where little of it is left.
-_timeouts_of = lru_cache(maxsize=256)(UpstreamTimeouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +83,6 @@ class AttemptSender:
         given = policy.timeouts
         time_left_s = max(_SHORTEST_CONNECT_S, context.deadline_mono - self.clock.mono())
         bounded = time_left_s if not operation.doubt else given.deadline_s
-        connect_s, tls_s = min(given.connect_s, bounded), min(given.tls_s, bounded)
-        return _timeouts_of(connect_s, tls_s, given.write_s, given.first_byte_s, given.body_idle_s)
+        if given.connect_s <= bounded and given.tls_s <= bounded:
+            return given
+        return replace(given, connect_s=min(given.connect_s, bounded), tls_s=min(given.tls_s, bounded))

@@ -12,7 +12,7 @@ from paywitness.core.call import Call, Headers
 from paywitness.core.evidence import Evidence
 from paywitness.core.http_headers import end_to_end
 from paywitness.core.operation import Outcome
-from paywitness.core.policy import Provider, Timeouts
+from paywitness.core.policy import Provider
 from paywitness.core.problems import Problem
 from paywitness.core.reply import ErrorShape, Reply, problem_reply
 from paywitness.engine.calls.attempt_sender import address_of
@@ -20,7 +20,6 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import StreamRequest, WireRequest
-from paywitness.upstream.request import UpstreamTimeouts as WireTimeouts
 
 _OUTCOME_HEADERS: Headers = ((b"Paywitness-Outcome", Outcome.NONE.encode()),)
 
@@ -46,7 +45,7 @@ class Passthrough:
         origin, path_prefix = address_of(provider)
         request = WireRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, call.body)
         self.telemetry.emit(CallForwarded(provider.name))
-        evidence = await self.upstream.send(origin, request, _wire_timeouts(provider.timeouts))
+        evidence = await self.upstream.send(origin, request, provider.timeouts)
         if evidence.response is None:
             return failure_reply(evidence, provider)
         headers = end_to_end(evidence.response.headers) + _OUTCOME_HEADERS
@@ -60,20 +59,10 @@ class Passthrough:
         target = (path_prefix + call.target).encode("latin-1")
         self.telemetry.emit(CallForwarded(provider.name))
         request = StreamRequest(call.method, target, call.headers, length)
-        response = await self.upstream.stream(origin, request, body, _wire_timeouts(provider.timeouts))
+        response = await self.upstream.stream(origin, request, body, provider.timeouts)
         if isinstance(response, Evidence):
             return failure_reply(response, provider)
         return StreamedReply(response.status_code, end_to_end(response.headers) + _OUTCOME_HEADERS, aiter(response))
-
-
-def _wire_timeouts(timeouts: Timeouts) -> WireTimeouts:
-    return WireTimeouts(
-        connect_s=timeouts.connect_s,
-        tls_s=timeouts.tls_s,
-        write_s=timeouts.write_s,
-        first_byte_s=timeouts.first_byte_s,
-        body_idle_s=timeouts.body_idle_s,
-    )
 
 
 def failure_reply(evidence: Evidence, provider: Provider) -> Reply:

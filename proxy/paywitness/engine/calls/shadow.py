@@ -22,7 +22,7 @@ from paywitness.core.guard import indexed_guard
 from paywitness.core.http_headers import end_to_end
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Guard, Lease, Operation, Outcome, State
-from paywitness.core.policy import Policy, Provider, UnmatchedCalls
+from paywitness.core.policy import Policy, Provider, UnmatchedCalls, UpstreamTimeouts
 from paywitness.core.problems import Problem
 from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.reply import NO_SHAPE, Reply
@@ -37,7 +37,7 @@ from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded, CallShadowed
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import StreamRequest, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import StreamRequest, WireRequest
 
 _OPERATIONS_MAX = (
     10_000  # some 35 MB at most, since every text of an operation is bounded; a few minutes of a busy shop

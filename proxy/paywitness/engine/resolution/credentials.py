@@ -16,13 +16,13 @@ from paywitness.clock import Clock
 from paywitness.core.call import Headers
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.operation import Operation
-from paywitness.core.policy import OAuth2, Policy
+from paywitness.core.policy import OAuth2, Policy, UpstreamTimeouts
 from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.stored_messages import StoredRequest, credential_headers, open_credential
 from paywitness.journal.base import Journal
 from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import WireRequest
 
 _log = logging.getLogger("paywitness.credentials")
 _RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 401

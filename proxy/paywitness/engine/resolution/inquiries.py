@@ -35,7 +35,7 @@ from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import InquiryFinished
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import Origin, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import Origin, WireRequest
 
 _CREDENTIAL_REFUSED_STATUSES = frozenset({401, 403})
 _SERVER_ERROR = 500
@@ -193,31 +193,19 @@ class InquiryClient:
             if body:
                 headers = with_header(headers, b"Content-Type", policy.encoding.media_type.encode())
             wire_request = WireRequest(method, (prefix + target).encode("latin-1"), headers, body)
-            configured = policy.timeouts
-            timeouts = UpstreamTimeouts(
-                connect_s=configured.connect_s,
-                tls_s=configured.tls_s,
-                write_s=configured.write_s,
-                first_byte_s=configured.first_byte_s,
-                body_idle_s=configured.body_idle_s,
-            )
             if method == "GET":
-                evidence, hedged = await self._send_hedged(origin, wire_request, timeouts, operation, policy)
+                evidence, hedged = await self._send_hedged(origin, wire_request, operation, policy)
             else:
-                evidence = await self.upstream.send(origin, wire_request, timeouts, reuse=False)
+                evidence = await self.upstream.send(origin, wire_request, policy.timeouts, reuse=False)
             if evidence.response is None or evidence.response.status_code not in _CREDENTIAL_REFUSED_STATUSES:
                 break
         return evidence, self.clock.mono() - began_mono, hedged
 
     async def _send_hedged(
-        self,
-        origin: Origin,
-        wire_request: WireRequest,
-        timeouts: UpstreamTimeouts,
-        operation: Operation,
-        policy: Policy,
+        self, origin: Origin, wire_request: WireRequest, operation: Operation, policy: Policy
     ) -> tuple[Evidence, bool]:
         """A slow inquiry gets a second one beside it, while the provider is well and the budget has room for it."""
+        timeouts = policy.timeouts
         first = self.tasks.start(self.upstream.send(origin, wire_request, timeouts), "inquiry")
         running = {first}
         try:

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 from paywitness.core.call import Headers
 from paywitness.core.http_headers import end_to_end
 from paywitness.core.operation import Operation
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.engine.webhooks.verification import StoredWebhook
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, WireRequest
 
 _log = logging.getLogger("paywitness.webhooks")
 

@@ -21,10 +21,11 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree, decode, decode_json, decompressed
 from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError, UnreadableSecret
+from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.webhook_event import WebhookRules
 from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import Origin, UpstreamTimeouts, WireRequest
+from paywitness.upstream.request import Origin, WireRequest
 from paywitness.webhook_signatures.registry import scheme_named
 from paywitness.webhook_signatures.rsa import parse_certificate
 from paywitness.webhook_signatures.scheme import CertificateScheme, PayloadExtractor, SignatureScheme
