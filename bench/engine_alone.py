@@ -25,10 +25,11 @@ from paywitness.engine.failpoints import NoFailpoints
 from paywitness.policy.book import PolicyBook, load_file
 from paywitness.randomness import SystemRandomness
 from paywitness.secrets import RingKey, Vault
+from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
-from paywitness.wiring import EngineSettings, Platform, assemble
+from paywitness.wiring import Platform, assemble
 from tests.journal.memory import MemoryJournal
 
 _CALLERS = 10
@@ -83,7 +84,7 @@ def engine_of(policies: Path) -> Engine:
     telemetry = Telemetry(Metrics("bench", clock.now), LogWriter(logger))
     vault = Vault(b"an identity secret of the bench", (RingKey("k1", bytes(32)),), chance.nonce)
     ground = Platform(MemoryJournal(clock=clock), vault, clock, chance, NoFailpoints(), telemetry, {})
-    parts = assemble(ground, EngineSettings(), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
+    parts = assemble(ground, Settings(policies), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
     sender = AttemptSender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
     parts.engine.pipeline = replace(parts.engine.pipeline, sender=sender)
     return parts.engine

@@ -51,7 +51,6 @@ from paywitness.transparent.ca_files import CurrentLocalCa, LocalCaFiles
 from paywitness.transparent.local_ca import HostCertificates
 from paywitness.upstream.dial import PublicTunnelDialer
 from paywitness.wiring import (
-    EngineSettings,
     Platform,
     SidecarParts,
     assemble,
@@ -122,7 +121,7 @@ async def serve(
         spool = Spool(settings.spool_directory, vault, clock)
         stack.callback(spool.close)
         platform = Platform(journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry, environment)
-        parts = assemble(platform, EngineSettings.of(settings), book, spool, open_limits)
+        parts = assemble(platform, settings, book, spool, open_limits)
         engine = parts.engine
         stack.push_async_callback(parts.limits.close)
         stack.push_async_callback(parts.upstream.close)

@@ -99,6 +99,10 @@ class Settings:
         return Path(parts.path[1:])
 
 
+DEFAULTS = Settings(policies=Path())  # every default but that of the policies: options and checks take them from here
+SANDBOX = Address("127.0.0.1", 8702)  # where the sandbox provider listens, if it is started
+
+
 def redacted_url(url: str) -> str:
     """An address as it may be printed. A password may hold any character, so nothing before the last @ is shown."""
     scheme, separator, rest = url.partition("://")
@@ -128,11 +132,12 @@ def read_duration(text: str, name: str, *, least_s: float, most_s: float) -> flo
         raise SettingsError(f"{name} {text!r}: give a duration such as 300ms, 2s, 5m, 24h or 30d")
     seconds = round(int(found[1]) * _UNITS_S[found[2]], 3)
     if not least_s <= seconds <= most_s:
-        raise SettingsError(f"{name} {text!r}: give {_seconds_text(least_s)} to {_seconds_text(most_s)}")
+        raise SettingsError(f"{name} {text!r}: give {option_text(least_s)} to {option_text(most_s)}")
     return seconds
 
 
-def _seconds_text(seconds: float) -> str:
+def option_text(seconds: float) -> str:
+    """A duration as `read_duration` reads it, in the largest unit that divides it."""
     unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNITS_S[unit] == 0)
     return f"{seconds / _UNITS_S[unit]:.0f}{unit}" if seconds else "0"
 

@@ -64,27 +64,6 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """How much, how long, how many."""
-
-    lease_s: float = 30.0
-    calls_max: int = 1_000
-    late_response_s: float = 20.0
-    resolvers: int = 16
-    resolvers_per_provider: int = 8
-
-    @classmethod
-    def of(cls, settings: Settings) -> EngineSettings:
-        return cls(
-            lease_s=settings.lease_s,
-            calls_max=settings.calls_max,
-            late_response_s=settings.late_response_s,
-            resolvers=settings.resolvers,
-            resolvers_per_provider=settings.resolvers_per_provider,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class SidecarParts:
     """A sidecar without its listeners and loops: what carries calls, and what goes on when they have left."""
 
@@ -101,18 +80,18 @@ class SidecarParts:
     rollback: RollbackMonitor | None
 
 
-OpenUpstream = Callable[[Platform, EngineSettings], UpstreamClient]
+OpenUpstream = Callable[[Platform, Settings], UpstreamClient]
 
 
-def real_upstream(platform: Platform, engine_settings: EngineSettings) -> UpstreamClient:
+def real_upstream(platform: Platform, settings: Settings) -> UpstreamClient:
     return UpstreamClient(
-        monotonic=platform.clock.mono, failpoints=platform.failpoints, late_response_s=engine_settings.late_response_s
+        monotonic=platform.clock.mono, failpoints=platform.failpoints, late_response_s=settings.late_response_s
     )
 
 
 def assemble(
     platform: Platform,
-    engine_settings: EngineSettings,
+    settings: Settings,
     book: PolicyBook,
     spool: EvidenceSpool,
     open_limits: LimitsFactory = local_limits,
@@ -124,8 +103,8 @@ def assemble(
     in_flight: dict[str, CallContext] = {}
     tasks, waiters = Tasks(), OperationWaiters()
     # The right to send, the network, and the journal's own time.
-    leases = Leases(journal, clock, engine_settings.lease_s, telemetry)
-    upstream = open_upstream(platform, engine_settings)
+    leases = Leases(journal, clock, settings.lease_s, telemetry)
+    upstream = open_upstream(platform, settings)
     journal_clock = JournalClock(clock)
     # What a store forgot is put back; then claims and writes.
     rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
@@ -144,7 +123,7 @@ def assemble(
 
     # How much a provider is given, which call may go to it now, and which again.
     limits = open_limits(circuit_rules, clock, randomness)
-    gate = Gate(limits.circuits, limits.admission, current, clock, engine_settings.calls_max)
+    gate = Gate(limits.circuits, limits.admission, current, clock, settings.calls_max)
     if rollback is not None:
         gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
         rollback.book = current
@@ -176,7 +155,7 @@ def assemble(
     entry_points = (pipeline, fallbacks, passthrough, shadow, intents)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
-    resolver = _build_resolver(platform, engine_settings, pipeline, external_evidence, pinned, current)
+    resolver = _build_resolver(platform, settings, pipeline, external_evidence, pinned, current)
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
     recorders = (external_evidence, late_evidence, journal_writer)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, limits_sync, rollback)
@@ -184,7 +163,7 @@ def assemble(
 
 def _build_resolver(
     platform: Platform,
-    engine_settings: EngineSettings,
+    settings: Settings,
     pipeline: CallPipeline,
     external_evidence: ExternalEvidenceRecorder,
     pinned: PinnedPolicies,
@@ -215,8 +194,8 @@ def _build_resolver(
         failpoints=platform.failpoints,
         telemetry=platform.telemetry,
         tasks=pipeline.tasks,
-        workers_max=engine_settings.resolvers,
-        per_provider_max=engine_settings.resolvers_per_provider,
+        workers_max=settings.resolvers,
+        per_provider_max=settings.resolvers_per_provider,
     )
 
 

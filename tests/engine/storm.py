@@ -36,8 +36,9 @@ from paywitness.policy.book import PolicyBook
 from paywitness.randomness import SeededRandomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.server.webhooks import WebhookServer
+from paywitness.settings import Settings
 from paywitness.tasks import TaskRefused, Tasks
-from paywitness.wiring import EngineSettings, Platform, SidecarParts, assemble, build_webhooks
+from paywitness.wiring import Platform, SidecarParts, assemble, build_webhooks
 from paywitness_sandbox.bank.objects import ChargeTerms
 from paywitness_sandbox.faults.catalogue import FAULTS
 from paywitness_sandbox.server import Sandbox, SandboxOptions
@@ -446,7 +447,8 @@ class Storm:
                 environment={"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET},
             )
             harvest_s = self.dice.choice((0.0, 0.6)) if self.dials.resolver else 0.0
-            parts = assemble(ground, EngineSettings(self.lease_s, 1000, harvest_s), self.book, NoSpool(), roomy_limits)
+            settings = Settings(Path(), lease_s=self.lease_s, late_response_s=harvest_s)
+            parts = assemble(ground, settings, self.book, NoSpool(), roomy_limits)
             self._sidecars.append(await self._running(ground, parts, door))
         if after:
             self._sidecars[0].ending += [task for sidecar in after for task in sidecar.ending]

@@ -30,10 +30,11 @@ from paywitness.limits.factory import Limits, local_limits
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.randomness import Randomness, SeededRandomness
 from paywitness.secrets import RingKey, Vault
+from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
-from paywitness.wiring import EngineSettings, Platform, SidecarParts, assemble
+from paywitness.wiring import Platform, SidecarParts, assemble
 from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 from tests.journal.memory import MemoryJournal
@@ -188,8 +189,9 @@ async def make_world(
     platform = Platform(
         journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry_for(clock), environment or {}
     )
-    engine_settings, spool = EngineSettings(lease_s, calls_max, harvest_s), spool if spool is not None else NoSpool()
-    parts = assemble(platform, engine_settings, book, spool, local_limits if limited else roomy_limits)
+    settings = Settings(Path(), lease_s=lease_s, calls_max=calls_max, late_response_s=harvest_s)
+    spool = spool if spool is not None else NoSpool()
+    parts = assemble(platform, settings, book, spool, local_limits if limited else roomy_limits)
     return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -32,10 +33,11 @@ from paywitness.limits.factory import Limits, budget_listener
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness, SeededRandomness
 from paywitness.secrets import RingKey, Vault
+from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import TelemetryEvent
 from paywitness.upstream.client import UpstreamClient
-from paywitness.wiring import EngineSettings, Platform, assemble, build_webhooks
+from paywitness.wiring import Platform, assemble, build_webhooks
 from tests.simulation.failover import LOST_S, ForgetfulJournal
 from tests.simulation.history import History
 from tests.simulation.loop import Life, SimClock, SimLoop
@@ -339,7 +341,7 @@ class Sidecar:
         self.steps = SimSteps(lambda: fleet.kill(slot), loop)
         steps: Failpoints = self.steps if mix.crashes_at_steps else NoFailpoints()
         self.ground = Platform(journal, vault, self.clock, chance, steps, telemetry, environment)
-        bounds = EngineSettings(lease_s=LEASE_S, late_response_s=mix.harvest_s)
+        settings = Settings(Path(), lease_s=LEASE_S, late_response_s=mix.harvest_s)
         self.spool = SimSpool(vault, self.clock, fleet.disks[slot], works=mix.spool)
 
         self.upstream = SimUpstream(fleet.network, self.life, mix.harvest_s)
@@ -347,10 +349,10 @@ class Sidecar:
         self.upstream.on_connecting = lambda: fleet.pause_now(self)
         self.upstream.on_cut_off = lambda lasts_s: self.lose_journal(lasts_s, refuses=True)
 
-        def upstream(ground: Platform, bounds: EngineSettings) -> UpstreamClient:
+        def upstream(ground: Platform, settings: Settings) -> UpstreamClient:
             return cast(UpstreamClient, self.upstream)
 
-        self.parts = assemble(self.ground, bounds, fleet.book, self.spool, self._limits, upstream)
+        self.parts = assemble(self.ground, settings, fleet.book, self.spool, self._limits, upstream)
         self.webhooks = build_webhooks(self.ground, self.parts)
         self.listens = False
         self._callers: dict[asyncio.Future[Reply | None], None] = {}

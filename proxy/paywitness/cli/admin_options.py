@@ -10,6 +10,7 @@ import click
 
 from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
 from paywitness.core.operation import State
+from paywitness.settings import DEFAULTS
 from paywitness.telemetry.logs import printable
 
 _STATES = [state.value for state in State]
@@ -30,7 +31,7 @@ def admin_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print the admin API's JSON instead of text."),
         click.option(
             "--home",
-            default=".paywitness",
+            default=str(DEFAULTS.home),
             envvar="PAYWITNESS_HOME",
             show_envvar=True,
             type=click.Path(path_type=Path),
@@ -45,7 +46,7 @@ def admin_options(command: Command) -> Command:
         ),
         click.option(
             "--admin",
-            default="http://127.0.0.1:8701",
+            default=DEFAULTS.admin.url,
             envvar="PAYWITNESS_ADMIN",
             show_envvar=True,
             show_default=True,

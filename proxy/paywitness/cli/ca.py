@@ -12,7 +12,7 @@ from paywitness.cli.run import default_policies
 from paywitness.clock import SystemClock
 from paywitness.core.errors import PaywitnessError, SettingsError
 from paywitness.policy.book import load_directory
-from paywitness.settings import read_address
+from paywitness.settings import DEFAULTS, read_address
 from paywitness.transparent.ca_files import LocalCaFiles, node_proxy_beside, shell_lines
 from paywitness.transparent.local_ca import LocalCa, utc_datetime
 
@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def _home(command: Command) -> Command:
     option = click.option(
         "--home",
-        default=".paywitness",
+        default=str(DEFAULTS.home),
         show_default=True,
         type=click.Path(path_type=Path, file_okay=False),
         envvar="PAYWITNESS_HOME",
@@ -118,7 +118,7 @@ def show(home: Path, policies: Path | None, pem: bool) -> None:
 
 @ca.command()
 @_home
-@click.option("--proxy", default="127.0.0.1:8700", show_default=True, help="Where the sidecar listens.")
+@click.option("--proxy", default=str(DEFAULTS.listen), show_default=True, help="Where the sidecar listens.")
 @click.option("--no-proxy", default="localhost,127.0.0.1,::1", show_default=True, help="What does not go through it.")
 def env(home: Path, proxy: str, no_proxy: str) -> None:
     """Print what a service needs in its environment, as lines for a shell; and, as comments, what some clients need

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from paywitness.cli.ca import OneLineErrorsGroup
+from paywitness.settings import DEFAULTS
 from paywitness.transparent.redirect import (
     FirewallBackend,
     RedirectRules,
@@ -41,7 +42,13 @@ def redirect() -> None:
 @redirect.command("install")
 @click.option("--uid", type=click.IntRange(1), help="The user that the sidecar runs as: its connections pass.")
 @click.option("--gid", type=click.IntRange(1), help="Or its group.")
-@click.option("--to-port", type=click.IntRange(1, 65535), default=8700, show_default=True, help="The sidecar's port.")
+@click.option(
+    "--to-port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULTS.listen.port,
+    show_default=True,
+    help="The sidecar's port.",
+)
 @click.option("--ports", default="80,443", show_default=True, help="Which destinations' ports.")
 @click.option("--private", "private_too", is_flag=True, help="Also what goes to private networks.")
 @click.option("--dry-run", is_flag=True, help="Print the rules and change nothing.")

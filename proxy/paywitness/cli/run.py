@@ -20,11 +20,14 @@ from paywitness.policy.shipped_policies import shipped_directory
 from paywitness.process import serve
 from paywitness.randomness import SystemRandomness
 from paywitness.settings import (
+    DEFAULTS,
     LOCAL,
     OFF,
+    SANDBOX,
     Address,
     Settings,
     Unlisted,
+    option_text,
     read_address,
     read_duration,
     read_listener,
@@ -118,54 +121,62 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     help="The directory of policy files; watched while running.  [default: ./policies, else those shipped]",
     show_default=False,
 )
-@click.option("--listen", default="127.0.0.1:8700", envvar="PAYWITNESS_LISTEN", help="Where services call us.")
-@click.option("--admin", default="127.0.0.1:8701", envvar="PAYWITNESS_ADMIN", help="Metrics, health and the admin API.")
+@click.option("--listen", default=str(DEFAULTS.listen), envvar="PAYWITNESS_LISTEN", help="Where services call us.")
+@click.option(
+    "--admin", default=str(DEFAULTS.admin), envvar="PAYWITNESS_ADMIN", help="Metrics, health and the admin API."
+)
 @click.option(
     "--journal",
-    default="sqlite:///.paywitness/journal.db",
+    default=DEFAULTS.journal,
     envvar="PAYWITNESS_JOURNAL",
     help="Where operations are recorded: sqlite:///relative.db or sqlite:////absolute.db; for a fleet "
     "redis://host:6379/0 (rediss://, redis+sentinel://).",
 )
 @click.option(
     "--limits",
-    default="local",
+    default=DEFAULTS.limits,
     envvar="PAYWITNESS_LIMITS",
     help="Where retry budgets and circuits are kept: local, or one Redis for the fleet: redis://host:6379/1 "
     "(rediss://, redis+sentinel://, redis+cluster://).",
 )
 @click.option(
     "--home",
-    default=".paywitness",
+    default=str(DEFAULTS.home),
     type=click.Path(path_type=Path, file_okay=False),
     envvar="PAYWITNESS_HOME",
     help="Where we keep files of our own: the admin token when the environment gives none, and the spool.",
 )
 @click.option("--with-sandbox", is_flag=True, envvar="PAYWITNESS_WITH_SANDBOX", help="Start the sandbox provider too.")
-@click.option("--sandbox", default="127.0.0.1:8702", envvar="PAYWITNESS_SANDBOX", help="Where the sandbox listens.")
+@click.option("--sandbox", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="Where the sandbox listens.")
 @click.option(
     "--log-level",
-    default="info",
+    default=DEFAULTS.log_level,
     type=click.Choice(["debug", "info", "warning", "error"]),
     envvar="PAYWITNESS_LOG_LEVEL",
     help="info: whatever is not a clean first-try success.",
 )
 @click.option(
     "--log-calls",
-    default="notable",
+    default=DEFAULTS.log_calls,
     type=click.Choice(["notable", "all"]),
     envvar="PAYWITNESS_LOG_CALLS",
     help="all: clean first-try successes at info too.",
 )
 @click.option(
-    "--lease-seconds", default=30.0, envvar="PAYWITNESS_LEASE_SECONDS", help="How long a right to send lasts."
+    "--lease-seconds",
+    default=DEFAULTS.lease_s,
+    envvar="PAYWITNESS_LEASE_SECONDS",
+    help="How long a right to send lasts.",
 )
 @click.option(
-    "--grace-seconds", default=25.0, envvar="PAYWITNESS_GRACE_SECONDS", help="How long SIGTERM waits for calls."
+    "--grace-seconds",
+    default=DEFAULTS.grace_s,
+    envvar="PAYWITNESS_GRACE_SECONDS",
+    help="How long SIGTERM waits for calls.",
 )
 @click.option(
     "--drain-delay",
-    default="0",
+    default=option_text(DEFAULTS.drain_delay_s),
     envvar="PAYWITNESS_DRAIN_DELAY",
     help="How long after SIGTERM calls are still taken while /readyz says no; then comes the grace.",
 )
@@ -177,15 +188,17 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
 )
 @click.option(
     "--unlisted",
-    default=Unlisted.REFUSE.value,
+    default=DEFAULTS.unlisted.value,
     type=click.Choice([way.value for way in Unlisted]),
     envvar="PAYWITNESS_UNLISTED",
     help="For callers that use us as their proxy: hosts that no policy names. Never intercepted.",
 )
-@click.option("--calls-max", default=1000, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once.")
+@click.option(
+    "--calls-max", default=DEFAULTS.calls_max, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once."
+)
 @click.option(
     "--webhooks",
-    default="127.0.0.1:8703",
+    default=str(DEFAULTS.webhooks),
     envvar="PAYWITNESS_WEBHOOKS",
     help="Where providers' webhooks come in, apart from all else since it may be public; off: nowhere.",
 )
@@ -196,31 +209,34 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     show_default=False,
 )
 @click.option(
-    "--retention", default="30d", envvar="PAYWITNESS_RETENTION", help="How long an ended operation is kept whole."
+    "--retention",
+    default=option_text(DEFAULTS.retention_s),
+    envvar="PAYWITNESS_RETENTION",
+    help="How long an ended operation is kept whole.",
 )
 @click.option(
     "--tombstones",
-    default="90d",
+    default=option_text(DEFAULTS.tombstones_s),
     envvar="PAYWITNESS_TOMBSTONES",
     help="How long after that its key answers 410; later it would be a new payment.",
 )
 @click.option(
     "--resolvers",
-    default=16,
+    default=DEFAULTS.resolvers,
     type=click.IntRange(1, 1000),
     envvar="PAYWITNESS_RESOLVERS",
     help="Operations in doubt looked at side by side.",
 )
 @click.option(
     "--resolvers-per-provider",
-    default=8,
+    default=DEFAULTS.resolvers_per_provider,
     type=click.IntRange(1, 1000),
     envvar="PAYWITNESS_RESOLVERS_PER_PROVIDER",
     help="Of these, at most so many of one provider.",
 )
 @click.option(
     "--harvest",
-    default="20s",
+    default=option_text(DEFAULTS.late_response_s),
     envvar="PAYWITNESS_HARVEST",
     help="How long a late answer is listened for after its attempt timed out; 0: not at all.",
 )

@@ -9,12 +9,12 @@ import signal
 import click
 
 from paywitness.core.errors import PaywitnessError
-from paywitness.settings import read_address
+from paywitness.settings import SANDBOX, read_address
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--listen", default="127.0.0.1:8702", envvar="PAYWITNESS_SANDBOX", help="Where the provider listens.")
+@click.option("--listen", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="Where the provider listens.")
 @click.option(
     "--contract",
     default="replayed",

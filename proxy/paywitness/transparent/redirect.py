@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paywitness.core.errors import SettingsError
+from paywitness.settings import DEFAULTS
 
 # --- Rules as text
 # The rules as text, for nftables and for iptables. Pure.
@@ -30,7 +31,7 @@ _PRIVATE = (
 class RedirectRules:
     uid: int | None  # whose connections pass: the proxy's user
     gid: int | None = None  # or its group
-    to_port: int = 8700
+    to_port: int = DEFAULTS.listen.port
     ports: tuple[int, ...] = (80, 443)
     private_too: bool = False  # also what goes to private networks; never what stays on this machine
 

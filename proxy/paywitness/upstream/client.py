@@ -22,6 +22,7 @@ from typing import Protocol
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
+from paywitness.settings import DEFAULTS
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
@@ -70,13 +71,13 @@ class UpstreamClient:
         ssl_context: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = SystemClock().mono,
         failpoints: UpstreamFailpoints | None = None,
-        late_response_s: float = 20.0,
+        late_response_s: float = DEFAULTS.late_response_s,
         late_responses_max: int = 64,
     ) -> None:
         """`ssl_context` is best made by `tls_context`; None means the system's roots.
 
-        For `late_response_s` after its attempt timed out a connection may go on listening, at most `late_responses_max`
-        at a time.
+        For `late_response_s` after its attempt timed out a connection may go on listening. At most
+        `late_responses_max` do so at a time.
         """
         self._bounds = bounds or UpstreamBounds()
         self._pool = Pool(self._bounds)

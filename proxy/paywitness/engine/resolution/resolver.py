@@ -64,8 +64,8 @@ class Resolver:
     failpoints: Failpoints
     telemetry: Telemetry
     tasks: Tasks
-    workers_max: int = 16
-    per_provider_max: int = 8
+    workers_max: int
+    per_provider_max: int
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
     async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:

@@ -12,8 +12,10 @@ from paywitness.policy.reading.locations import did_you_mean, listed
 from paywitness.policy.reading.section import Layers, Section, section_of
 from paywitness.policy.reading.value_readers import duration, duration_text, one_of, whole_number
 from paywitness.policy.schema import RETRY_RULE
+from paywitness.settings import DEFAULTS
 
-LEASE_S = 30.0  # the right to send; an attempt may still be writing until it is over
+# The right to send: an attempt may still be writing until it is over. A file is checked without `--lease-seconds`.
+_LEASE_S = DEFAULTS.lease_s
 _DAY_S = 86400.0
 _THROTTLED_BASE_S = 1.0  # a provider that says "too many" is not asked again within a tenth of a second
 _SCHEDULE_STEPS_MAX = 50
@@ -105,10 +107,10 @@ def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts,
     """How doubt is resolved, held against the contract: no re-send past the window, no absence before its time."""
     default = ResolutionRules()
     settle_s = layers.read_or("settle", duration(1, 30 * _DAY_S), default.settle_s)
-    least_s = LEASE_S + timeouts.first_byte_s
+    least_s = _LEASE_S + timeouts.first_byte_s
     if settle_s < least_s:
         first_byte = duration_text(timeouts.first_byte_s)
-        why = f"{duration_text(LEASE_S)} of lease and {first_byte} of first_byte in '{operation}'"
+        why = f"{duration_text(_LEASE_S)} of lease and {first_byte} of first_byte in '{operation}'"
         found = f"found {duration_text(settle_s)}, allowed: at least {duration_text(least_s)} ({why})"
         layers.add_problem("settle", f"{found}: a request may still arrive until then")
     resend_for_s = layers.read("resend_for", duration(0, 30 * _DAY_S))
