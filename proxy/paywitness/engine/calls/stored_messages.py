@@ -28,7 +28,11 @@ _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 @record
 class StoredRequest:
-    """A call's request as the caller sent it, before anything of ours."""
+    """A call's request as the caller sent it, before anything of ours.
+
+    It is not a WireRequest, although the fields are the same: without the provider key and the stamp it must not be
+    sent, and the type checker sees to that.
+    """
 
     method: str
     target: str
