@@ -633,3 +633,160 @@ def test_an_index_is_read_and_compared(tmp_path: Path) -> None:
         "the index does not name inner/",
         "the index does not name part_7",
     ]
+# --- a class has a name of its own
+
+
+def classes_named_twice(modules: list[Module]) -> list[str]:
+    """Every class whose name another class has too, wherever either of them stands."""
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module.at(node, f"class {node.name}, a name used twice"))
+    return [place for found in places.values() if len(found) > 1 for place in found]
+
+
+def test_a_class_name_that_is_used_twice_is_found() -> None:
+    charge = Module(PurePosixPath("proxy/paywitness/core/charge.py"), "class Charge: pass\nclass _Row: pass")
+    ledger = Module(
+        PurePosixPath("proxy/paywitness_sandbox/ledger.py"), "def made():\n    class Charge: pass\nclass Ledger: pass"
+    )
+    assert [place.rpartition(":")[0] for place in classes_named_twice([charge, ledger])] == [
+        "proxy/paywitness/core/charge.py:1",
+        "proxy/paywitness_sandbox/ledger.py:2",
+    ]
+
+
+def test_class_names_that_differ_are_left_alone() -> None:
+    text = "class Charge: pass\nclass Charges: pass\ncharge = Charge()"
+    assert not classes_named_twice([Module(PurePosixPath("proxy/paywitness/core/charge.py"), text)])
+
+
+def test_no_class_name_is_used_twice() -> None:
+    places = classes_named_twice(modules_of("proxy"))
+    assert not places, "\n" + "\n".join(places)
+
+
+# --- a default of the settings is written once
+
+
+def numbers_of_settings(settings: Module) -> dict[str, float]:
+    """The defaults of Settings that are numbers, by the names of their fields without a unit."""
+    classes = [node for node in settings.nodes if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    fields = [node for found in classes for node in found.body if isinstance(node, ast.AnnAssign)]
+    found = {_without_unit(ast.unparse(field.target)): _number(field.value) for field in fields}
+    return {name: number for name, number in found.items() if number}
+
+
+def repeated_defaults(module: Module, numbers: dict[str, float]) -> Iterator[str]:
+    """Each parameter, field or option of such a name that has a default of its own, and each constant of such a name
+    that has the same number. Zero is no default of its own: it says that there is none."""
+    for node in module.nodes:
+        named = [*_parameters_with_number(node), *_fields_with_number(node), *_options_with_default(node)]
+        named += [name for name, number in _constants(node) if number == numbers.get(_without_unit(name))]
+        for name in named:
+            if _without_unit(name) in numbers:
+                yield module.at(node, f"{name} has a default of its own: take it from paywitness.settings.DEFAULTS")
+
+
+def _parameters_with_number(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return []
+    given = node.args
+    positional = [*given.posonlyargs, *given.args][::-1]
+    pairs = [
+        *zip(positional, given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return [parameter.arg for parameter, default in pairs if _number(default)]
+
+
+def _fields_with_number(node: ast.AST) -> list[str]:
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return [ast.unparse(field.target) for field in body if isinstance(field, ast.AnnAssign) and _number(field.value)]
+
+
+def _options_with_default(node: ast.AST) -> list[str]:
+    """`click.option("--lease-seconds", default=30.0)`."""
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
+        return []
+    option, given = str(node.args[0].value), [word.value for word in node.keywords if word.arg == "default"]
+    literal = [value for value in given if _number(value) or (isinstance(value, ast.Constant) and value.value)]
+    return [option] if option.startswith("--") and literal else []
+
+
+def _constants(node: ast.AST) -> list[tuple[str, float]]:
+    """The numbers that a module gives names to."""
+    body = node.body if isinstance(node, ast.Module) else []
+    assigned = [(line.targets[0], line.value) for line in body if isinstance(line, ast.Assign)]
+    assigned += [(line.target, line.value) for line in body if isinstance(line, ast.AnnAssign) and line.value]
+    return [(ast.unparse(target), _number(value)) for target, value in assigned]
+
+
+def _without_unit(name: str) -> str:
+    """lease_s, _LEASE_S and --lease-seconds are one name: lease."""
+    return name.strip("-_").replace("-", "_").lower().removesuffix("_seconds").removesuffix("_s")
+
+
+def _number(value: ast.expr | None) -> float:
+    """The number that an expression writes out: 30.0, 1_000, 30 * 86400.0. 0 if it writes none."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return _number(value.left) * _number(value.right)
+    written = value.value if isinstance(value, ast.Constant) else None
+    return float(written) if isinstance(written, int | float) and not isinstance(written, bool) else 0.0
+
+
+SETTINGS_SAMPLE = Module(
+    PurePosixPath("proxy/paywitness/settings.py"),
+    "class Settings:\n    policies: Path\n    lease_s: float = 30.0\n    retention_s: float = 30 * 86400.0\n"
+    "    calls_max: int = 1_000\n    limits: str = 'local'\n    drain_delay_s: float = 0.0",
+)
+
+
+def test_the_numbers_of_the_settings_are_found() -> None:
+    assert numbers_of_settings(SETTINGS_SAMPLE) == {"lease": 30.0, "retention": 2_592_000.0, "calls_max": 1000.0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def hold(token, lease_s=30.0): ...",
+        "def hold(*, lease_s: float = 20): ...",
+        "hold = lambda lease_s=30.0: lease_s",
+        "class Bounds:\n    calls_max: int = 1_000",
+        "LEASE_S = 30.0",
+        "_RETENTION_S: Final = 30 * 86_400",
+        "click.option('--lease-seconds', default=30.0)",
+        "click.option('--retention', default='30d')",
+    ],
+)
+def test_a_default_that_is_repeated_is_found(text: str) -> None:
+    module = Module(PurePosixPath("proxy/paywitness/engine/leases.py"), text)
+    assert len(list(repeated_defaults(module, numbers_of_settings(SETTINGS_SAMPLE)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def hold(token, lease_s): ...",
+        "def hold(lease_s=DEFAULTS.lease_s, relay_lease_s=180.0, lease_s_max=5): ...",
+        "def claim(lease_s: float = 0.0): ...",
+        "class Bounds:\n    calls_max: int",
+        "CURSOR_LEASE_S = 30.0\nlease_s = settings.lease_s",
+        "CALLS_MAX = 8",  # of another thing: a constant is a repetition only if it has the number too
+        "hold(lease_s=12.0)",  # a value that is given, and no default
+        "click.option('--lease-seconds', default=DEFAULTS.lease_s)\nclick.option('--seed', default=1)",
+    ],
+)
+def test_a_default_that_is_another_or_taken_from_the_settings_is_left_alone(text: str) -> None:
+    module = Module(PurePosixPath("proxy/paywitness/engine/leases.py"), text)
+    assert not list(repeated_defaults(module, numbers_of_settings(SETTINGS_SAMPLE)))
+
+
+def test_no_default_of_the_settings_is_written_elsewhere() -> None:
+    product = modules_of("proxy/paywitness")
+    settings = next(module for module in product if module.path.name == "settings.py")
+    numbers = numbers_of_settings(settings)
+    assert len(numbers) > 5
+    places = [place for module in product if module is not settings for place in repeated_defaults(module, numbers)]
+    assert not places, "\n" + "\n".join(places)
