@@ -1,7 +1,7 @@
 """Was it charged? One sentence that a finance person can act on.
 
-It says what became of the money first, and what not to do next. It says no more than the journal knows: if the outcome is
-not known it says so, and an incident goes before everything else.
+It says what became of the money first, and what not to do next. It says no more than the journal knows: if the outcome
+is not known it says so, and an incident goes before everything else.
 """
 
 from __future__ import annotations
