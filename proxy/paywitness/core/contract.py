@@ -7,6 +7,7 @@ from enum import StrEnum
 
 # A re-send later than this part of the window could meet a provider that has just forgotten the key.
 WINDOW_SHARE_FOR_RESEND = 0.8
+DEFAULT_KEY_LENGTH_MAX = 255
 
 
 class OperationKind(StrEnum):
@@ -68,7 +69,7 @@ class ProviderContract:
     send_as: FieldRef | None  # where the provider takes its idempotency key; None where it has none
     window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
     errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
-    max_length: int = 255
+    max_length: int = DEFAULT_KEY_LENGTH_MAX
     min_length: int = 1
     characters: frozenset[str] | None = None  # of a key; None: every visible ASCII character
     key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out

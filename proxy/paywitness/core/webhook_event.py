@@ -18,6 +18,9 @@ EVENT_ID_LENGTH_MAX = 255
 EVENTS_MAX = 500  # of one delivery
 
 
+DEFAULT_TOLERANCE_S = 300.0  # how far a signed timestamp may be from our clock
+
+
 class MatchKey(StrEnum):
     """By what a webhook event names its operation, where it does."""
 
@@ -50,7 +53,7 @@ class WebhookRules:
     secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
     event_id: tuple[Expression | EventIdHeader, ...]  # joined where there are several
     find: tuple[tuple[MatchKey, Expression], ...]  # over the event, in the order to try them
-    tolerance_s: float = 300.0
+    tolerance_s: float = DEFAULT_TOLERANCE_S
     events: Expression | None = None  # the events of a delivery; None: it is one
     at: Expression | None = None  # the object in the event; None: the event itself
     answers: Mapping[str, tuple[ResponseRule, ...]] = field(default_factory=dict)  # by object name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paywitness.core.classify import ResponseRule
 from paywitness.core.contract import FieldRef
 from paywitness.core.http_headers import CREDENTIAL_HEADERS
-from paywitness.core.inquiry import Cancel, Inquiry
+from paywitness.core.inquiry import DEFAULT_LAG_S, DEFAULT_MISSES, Cancel, Inquiry
 from paywitness.core.template import Template
 from paywitness.policy.blocks.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import MapNode, Node, TextNode
@@ -32,8 +32,6 @@ _HEADERS_NOT_SETTABLE = frozenset(
     | {name.decode() for name in CREDENTIAL_HEADERS}
 )
 _DAY_S = 86400.0
-_LAG_S = 5.0
-_MISSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,8 @@ def _read_inquiry(name: str, section: Section, known: PlaceholderSources) -> Inq
     used += _used(section, "at", at.template if at is not None else None, known)
     needs_reference = _read_needs(section, known)
     more = section.read("more", expression)
-    lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), _LAG_S)
-    misses = section.read_or("misses", whole_number(1, 10), _MISSES)
+    lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), DEFAULT_LAG_S)
+    misses = section.read_or("misses", whole_number(1, 10), DEFAULT_MISSES)
     if section.problems.count > before or request is None or answer is None:
         return None
     _check_identifies_operation(section, used, known)

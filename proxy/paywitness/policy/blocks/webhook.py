@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from paywitness.core.classify import Expression, ResponseRule
-from paywitness.core.webhook_event import EventIdHeader, MatchKey, WebhookRules
+from paywitness.core.webhook_event import DEFAULT_TOLERANCE_S, EventIdHeader, MatchKey, WebhookRules
 from paywitness.policy.blocks.inquiries import check_answer_name
 from paywitness.policy.blocks.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import ListNode, MapNode, TextNode
@@ -59,7 +59,6 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
 REQUIRED_OPTIONS: Mapping[str, tuple[str, ...]] = {"square": ("url",), "dlocal": ("login",)}  # of a scheme's options
 HINT_ONLY = ("unsigned", "midtrans")  # what these prove is too little to be evidence
 _UNSIGNED = "unsigned"
-_TOLERANCE_S = 300.0
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")  # it stands in the address that events are sent to
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _URL, _URLS_MAX = re.compile(r"https?://[\x21-\x7e]{1,2000}\Z"), 20
@@ -94,7 +93,7 @@ def read_webhook(
         secrets=secrets,
         event_id=_read_event_id(section),
         find=_read_match_keys(section, stamped=stamped),
-        tolerance_s=section.read_or("tolerance", duration(1, 86400), _TOLERANCE_S),
+        tolerance_s=section.read_or("tolerance", duration(1, 86400), DEFAULT_TOLERANCE_S),
         events=section.read("events", expression),
         at=section.read("at", expression),
         answers=answers,
