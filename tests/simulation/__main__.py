@@ -12,6 +12,8 @@ from functools import partial
 
 import click
 
+from tests.simulation.planted import bug_named, plant
+from tests.simulation.planted_bugs import BUGS
 from tests.simulation.report import describe
 from tests.simulation.world import play
 
@@ -107,7 +109,18 @@ def seeds_in(text: str) -> range:
 @click.option("--processes", default=1, show_default=True, help="Worlds played side by side.")
 @click.option("--brief", is_flag=True, help="One line for broken promises, without a timeline.")
 @click.option("--until", multiple=True, help="End with the first seed that breaks this promise, or one of several.")
-def main(seeds: str, payments: int, first: int | None, processes: int, brief: bool, until: tuple[str, ...]) -> None:
+@click.option("--plant", "planted", type=click.Choice([bug.name for bug in BUGS]), help="Play with this bug planted.")
+def main(
+    seeds: str,
+    payments: int,
+    first: int | None,
+    processes: int,
+    brief: bool,
+    until: tuple[str, ...],
+    planted: str | None,
+) -> None:
+    if planted is not None:
+        plant(bug_named(planted))
     chosen = seeds_in(seeds)
     progress = Progress(len(chosen))
     for one in played(chosen, payments, first, processes, brief=brief):

@@ -213,7 +213,7 @@ class ModelEngine:
     ) -> Action:
         call_context = SimpleNamespace(
             deadline_mono=DEADLINE_S if waits else 0.0,
-            attempts=tries,
+            tries=tries,
             journal_at=NOW,
             journal_boot=0.0,
             still_there=lambda: waits,

@@ -77,14 +77,14 @@ class Model:
 
     # -- what a step of the engine comes to, computed once
 
-    def _engine(self, method: str, number: int, *arguments: Any, **named: Any) -> Any:
+    def _engine(self, method: Callable[..., Any], number: int, *arguments: Any, **named: Any) -> Any:
         """The engine's method over an operation, its operations as numbers."""
         key = (method, number, arguments, *named.items())
         if key not in self._done:
             try:
-                outcome = getattr(self.engine, method)(self.stands(number), *arguments, **named)
+                outcome = method(self.stands(number), *arguments, **named)
             except IllegalTransition as error:
-                raise BrokenStep(f"{method}: illegal transition: {error}") from error
+                raise BrokenStep(f"{method.__name__}: illegal transition: {error}") from error
             if isinstance(outcome, Operation):
                 outcome = self._moved(number, outcome)
             elif isinstance(outcome, tuple):  # of what was shown
@@ -164,14 +164,14 @@ class Model:
                 yield said, after
         due = stands.due_at is not None and stands.lease is None and stands.state in LEASABLE_STATES
         if due and sum(hand.doing == "asked" for hand in world.hands) < self.bounds.askers:
-            after = self._written(world, newest, self._engine("taken", number, str(place)), place)
+            after = self._written(world, newest, self._engine(self.engine.taken, number, str(place)), place)
             yield from self._look(after, place, Hand("asked", newest))
 
     def _repeat(self, world: World, place: int, newest: int, number: int) -> Step:
         """The caller repeats its call under the same key."""
         lease = self.stands(number).lease
         if lease is not None and lease.until_at <= NOW:
-            number = self._engine("expired", number)
+            number = self._engine(self.engine.expired, number)
             world = self._written(world, newest, number, place)
         claim = self.engine.claim(self.stands(number), str(place))
         said = f"the caller repeats at sidecar {place}: {claim.verdict}"
@@ -204,7 +204,7 @@ class Model:
         return f"sidecar {place} records a re-send for the repeat", self._resent(world, place, hand, number)
 
     def _resent(self, world: World, place: int, hand: Hand, number: int, *, by_resolver: bool = False) -> World:
-        after = self._engine("resent", number, str(place), by_resolver=by_resolver)
+        after = self._engine(self.engine.resent, number, str(place), by_resolver=by_resolver)
         world = self._written(world, hand.generation, after, place)
         resent = self.stands(after)
         too_old = not self.core.in_window(resent, self.scenario.contract)
@@ -243,7 +243,9 @@ class Model:
     def _settle(self, world: World, place: int, hand: Hand) -> Iterator[Step]:
         number = world.operations[hand.generation]
         for waits in (True, False) if hand.caller else (False,):
-            settled, action, promise = self._engine("settled", number, hand.attempt, hand.word, str(place), waits=waits)
+            settled, action, promise = self._engine(
+                self.engine.settled, number, hand.attempt, hand.word, str(place), waits=waits
+            )
             after = self._written(world, hand.generation, settled, place)
             said = f"sidecar {place} records {hand.word} of attempt {hand.attempt}"
             if action is not Action.RETRY_SAME_OPERATION:
@@ -260,11 +262,11 @@ class Model:
             told = self.engine.told(self.stands(world.operations[hand.generation]), hand.word)
             yield f"sidecar {place} finds it moved on", self._hand(self._tell(world, hand, told), place, IDLE)
             return
-        after = self._engine("next_turn", number)
+        after = self._engine(self.engine.next_turn, number)
         sending = Hand("sending", hand.generation, self.stands(after).attempts, caller=hand.caller)
         turned = self._written(world, hand.generation, after, place)
         yield f"sidecar {place} records the next attempt", self._hand(turned, place, sending)
-        ended = self._engine("given_up", number)
+        ended = self._engine(self.engine.given_up, number)
         after_end = self._written(world, hand.generation, ended, place)
         told = self.engine.told(self.stands(ended), hand.word)
         yield f"sidecar {place} gives up", self._hand(self._tell(after_end, hand, told), place, IDLE)
@@ -272,12 +274,12 @@ class Model:
     def _look(self, world: World, place: int, hand: Hand) -> Iterator[Step]:
         """`resolver.resolve`, up to what is recorded at once or to the provider's answer."""
         number = world.operations[hand.generation]
-        action = self._engine("to_do", number)
+        action = self._engine(self.engine.to_do, number)
         said = f"sidecar {place} looks at what is due: {action}"
         if action in {Action.SCHEDULE_RETRY, Action.RETRY_SAME_OPERATION}:
             yield said, self._resend_or_leave(world, place, hand)
         elif action is Action.SEND_TO_REVIEW:
-            after = self._written(world, hand.generation, self._engine("parked", number, str(place)), place)
+            after = self._written(world, hand.generation, self._engine(self.engine.parked, number, str(place)), place)
             yield said, self._hand(after, place, IDLE)
         elif self.scenario.contract.supports_inquiry:
             for word in self.scenario.found(world.truth):
@@ -305,12 +307,12 @@ class Model:
         if hand.held != AS_STORED and self.core.compares:
             return self._hand(world, place, IDLE)
         if self.stands(number).attempts >= self.bounds.attempts:  # the model's bound, as the budget would say it
-            after = self._engine("held_back", world.operations[hand.generation], str(place))
+            after = self._engine(self.engine.held_back, world.operations[hand.generation], str(place))
             return self._hand(self._written(world, hand.generation, after, place), place, IDLE)
         return self._resent(world, place, hand, number, by_resolver=True)
 
     def _look_again(self, world: World, place: int, hand: Hand, missed_at: float | None) -> World:
-        after = self._engine("looked", world.operations[hand.generation], str(place), missed_at, hand.attempt)
+        after = self._engine(self.engine.looked, world.operations[hand.generation], str(place), missed_at, hand.attempt)
         return self._hand(self._written(world, hand.generation, after, place), place, IDLE)
 
     def _found(self, world: World, place: int, hand: Hand) -> Step:
@@ -324,7 +326,9 @@ class Model:
             return f"{said}, and would send it again", self._resend_or_leave(world, place, hand)
         if hand.word in {"miss", "vain"}:
             return said, self._look_again(world, place, hand, missed_at)
-        after, event = self._engine("shown", number, EvidenceSource.INQUIRY, hand.word, str(place), hand.attempt)
+        after, event = self._engine(
+            self.engine.shown, number, EvidenceSource.INQUIRY, hand.word, str(place), hand.attempt
+        )
         if event is not None:
             world = self._written(world, hand.generation, after, place)
         stands = self.stands(after)
@@ -341,7 +345,7 @@ class Model:
         if hand.doing in _ERRAND:
             number = world.operations[hand.generation]
             byte_started = hand.doing in {"awaiting", "answered"} and hand.word != "not sent"
-            after = self._engine("abandoned", number, str(place), byte_started=byte_started)
+            after = self._engine(self.engine.abandoned, number, str(place), byte_started=byte_started)
             if after is not None:
                 world = self._written(world, hand.generation, after, place)
                 yield f"sidecar {place} is shut down", self._hand(world, place, IDLE)
@@ -355,7 +359,7 @@ class Model:
                     yield from self._arrive(world, generation, attempt, wire)
                 if wire.answer and not self._awaited(world, generation, attempt):
                     number = world.operations[generation]
-                    after = self._engine("harvested", number, attempt, wire.answer)
+                    after = self._engine(self.engine.harvested, number, attempt, wire.answer)
                     heard = self._written(world, generation, after)
                     silent = self._wire(heard, generation, attempt, Wire(wire.in_air))
                     yield f"a late answer of attempt {attempt} is recorded: {wire.answer}", silent
@@ -383,7 +387,7 @@ class Model:
             yield said, world._replace(truth=truth)
         if self.scenario.contract.webhook_expected:
             for word in world.truth.events:
-                after, event = self._engine("shown", number, EvidenceSource.WEBHOOK, word)
+                after, event = self._engine(self.engine.shown, number, EvidenceSource.WEBHOOK, word)
                 if event is not None:
                     yield f"a webhook tells: {word}", self._written(world, newest, after)
 
@@ -398,7 +402,7 @@ class Model:
                 hands = tuple(map(_lapsed, world.hands)) if lease.token != "gone" else world.hands
                 yield "the lease runs out", world._replace(operations=operations, hands=hands)
             else:
-                swept = self._engine("expired", number)
+                swept = self._engine(self.engine.expired, number)
                 yield "a sweep finds that the lease is over", self._written(world, generation, swept)
         asked = [hand for hand in world.hands if hand.doing == "asked"]
         if any(hand.asked_before or not self.bounds.slow_inquiries for hand in asked):
