@@ -3,11 +3,19 @@
 import pytest
 from hypothesis import settings
 
+from tests.randomness import restart_seeds
+
 # A busy machine is not a counterexample, so single examples have no deadline: pytest's own timeout bounds each test.
 # The same examples in every run: a red run is a change's doing. `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("paywitness", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile("paywitness")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each test draws the same, whichever tests ran before it."""
+    restart_seeds()
 
 
 # Files whose tests wait for leases, kills and settling: half a minute each, most of it spent waiting.

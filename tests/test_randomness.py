@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paywitness.randomness import Randomness, SeededRandomness, SystemRandomness
+from paywitness.ids import operation_id
+from paywitness.randomness import Randomness, SystemRandomness
+from tests.randomness import SeededRandomness
 
 OPERATION_ID = re.compile(r"op_[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 WALL_TIMES = st.floats(min_value=0, max_value=2**47 / 1000)
@@ -48,6 +50,11 @@ def test_an_operation_id_is_a_prefixed_ulid(now):
 @given(now=WALL_TIMES, later_s=st.floats(min_value=0.002, max_value=10**9))
 def test_operation_ids_sort_by_time_whatever_is_drawn(now, later_s):
     assert FixedChance(0xFF).operation_id(now) < FixedChance(0x00).operation_id(now + later_s)
+
+
+def test_the_same_random_bytes_make_the_same_operation_id():
+    assert operation_id(1760000000.123, bytes(range(0, 256, 16))) == "op_01K742SG3V" + "0G" * 8
+    assert SeededRandomness(1).operation_id(1760000000.123) == "op_01K742SG3VNH52ARQHZAHRGY1D"
 
 
 def test_an_operation_id_spells_its_time_as_a_ulid_does():

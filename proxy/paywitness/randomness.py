@@ -1,25 +1,15 @@
-"""Randomness: the only place that draws it. Jitter draws, operation ids, owner tokens, nonces and fresh keys all come
-from here.
+"""The only randomness. Jitter draws, operation ids, lease tokens, nonces and fresh keys all come from here.
 
-Whatever needs it is handed a Randomness. SystemRandomness asks the operating system each time: nothing is kept in the
-process, so a fork or a snapshot of it repeats nothing. SeededRandomness gives the same answers for the same seed; it is
-for the simulator and the tests, and everything it makes can be guessed.
+Whatever needs randomness is handed a Randomness. SystemRandomness asks the operating system each time: nothing is kept
+in the process, so a fork or a snapshot of it repeats nothing. Tests hand in one that repeats itself.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from random import Random
 
-OPERATION_ID_PREFIX = "op_"
-
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O, U: an id can be read out over the telephone
-_CROCKFORD_PAIRS = tuple(high + low for high in _CROCKFORD for low in _CROCKFORD)  # ten bits a look-up: half the time
-_TIME_BITS = 48  # milliseconds, until the year 10889
-_TIME_SHIFTS = (40, 30, 20, 10, 0)  # five pairs hold 50 bits: 48 of time, two always zero
-_RANDOM_CHARACTERS = 16  # of five bits each
-_CROCKFORD_OF_BYTE = (_CROCKFORD * 8).encode()  # a random byte's last five bits as a character
+from paywitness.ids import RANDOM_BYTES, operation_id
 
 
 class Randomness(ABC):
@@ -35,10 +25,7 @@ class Randomness(ABC):
 
     def operation_id(self, now: float) -> str:
         """A new operation's id: sortable by the wall time given, to the millisecond, and unguessable by 80 bits."""
-        milliseconds = int(now * 1000) & ((1 << _TIME_BITS) - 1)
-        time = "".join([_CROCKFORD_PAIRS[milliseconds >> shift & 1023] for shift in _TIME_SHIFTS])
-        drawn = self.random_bytes(_RANDOM_CHARACTERS).translate(_CROCKFORD_OF_BYTE)
-        return f"{OPERATION_ID_PREFIX}{time}{drawn.decode('ascii')}"
+        return operation_id(now, self.random_bytes(RANDOM_BYTES))
 
     def token(self) -> str:
         """An owner token: 128 bits in hex. Whoever holds it is the one that claimed."""
@@ -57,13 +44,3 @@ class SystemRandomness(Randomness):
     """The operating system's randomness: unguessable, about a microsecond a call."""
 
     random_bytes = staticmethod(os.urandom)  # type: ignore[assignment]  # called as the method is, and a frame less
-
-
-class SeededRandomness(Randomness):
-    """The same answers for the same seed. Never for real money."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)  # noqa: S311  # being repeatable is its purpose
-
-    def random_bytes(self, count: int) -> bytes:
-        return self._random.randbytes(count)

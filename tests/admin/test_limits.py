@@ -18,11 +18,11 @@ from paywitness.limits.admission import Admitted
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
 from paywitness.policy.book import PolicyBook
-from paywitness.randomness import SeededRandomness
 from paywitness.telemetry.events import CircuitForced
 from tests.admin.conftest import Answer, Asker
 from tests.admin.world import CARD, World, acme_book
 from tests.limits.redis_server import RedisServer
+from tests.randomness import own_randomness
 
 BAD = HealthSample(Health.BAD)
 WRITE = "/v1/circuits/acme/write"
@@ -162,12 +162,11 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 async def fleet(world: World, redis: RedisServer) -> AsyncIterator[tuple[RedisCircuits, RedisCircuits]]:
     """The circuits of two sidecars. The first one is the one that is asked."""
     made, opened = [], []
-    for seed in (1, 2):
+    for _ in range(2):
+        randomness = own_randomness()
         client, prefix = redis_client(redis.url, 5.0)
-        scripts = RedisScriptRunner(client, world.clock, SeededRandomness(seed), 5.0)
-        made.append(
-            RedisCircuits(scripts, prefix, lambda: {"acme": CircuitRules()}, world.clock, SeededRandomness(seed))
-        )
+        scripts = RedisScriptRunner(client, world.clock, randomness, 5.0)
+        made.append(RedisCircuits(scripts, prefix, lambda: {"acme": CircuitRules()}, world.clock, randomness))
         opened.append(scripts)
     world.circuits = made[0]
     for circuits in made:

@@ -36,13 +36,13 @@ from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import LocalBudgets
 from paywitness.limits.circuits import Circuits, LocalCircuits
 from paywitness.policy.book import PolicyBook
-from paywitness.randomness import SeededRandomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.gauges import LimitsSources
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
 from tests.journal.memory import MemoryJournal
+from tests.randomness import own_randomness
 from tests.telemetry.samples import operation as some_operation
 
 TOKEN = "token-of-the-admin"
@@ -108,7 +108,7 @@ class World:
         logger = logging.getLogger("paywitness.tests")
         logger.setLevel(logging.CRITICAL)
         self.telemetry = telemetry = Telemetry(self.counters, LogWriter(logger))
-        chance = SeededRandomness(1)
+        chance = own_randomness()
         vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
         leases = Leases(self.memory, self.clock, 30.0)
         records = JournalWriter(self.memory, leases, vault, self.clock, telemetry, JournalClock(self.clock))

@@ -33,7 +33,6 @@ from paywitness.engine.policy_reload import store_revisions
 from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.policy.book import PolicyBook
-from paywitness.randomness import SeededRandomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.server.webhooks import WebhookServer
 from paywitness.settings import Settings
@@ -44,6 +43,7 @@ from paywitness_sandbox.faults.catalogue import FAULTS
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.world import SECRET, NoSpool, book_of, roomy, roomy_limits, sooner, telemetry_for
 from tests.journal.memory import MemoryJournal
+from tests.randomness import SeededRandomness
 
 CONTRACTS = ("replayed", "reexecuted", "not_stored", "none")
 LEASE_S = 30.0

@@ -20,7 +20,6 @@ from paywitness.core.retry import Jitter, RetryRule
 from paywitness.engine.outbox import CURSOR, Outbox, Sink
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.sqlite.journal import SqliteJournal
-from paywitness.randomness import SeededRandomness
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import OutboxDelivered, TelemetryEvent
@@ -30,6 +29,7 @@ from paywitness.upstream.client import UpstreamClient
 from tests.engine.sink import HANG, SECRET, Delivery, HttpSink, until
 from tests.journal.memory import MemoryJournal
 from tests.journal.samples import doubting, owned
+from tests.randomness import own_randomness
 
 IMPATIENT = UpstreamTimeouts(connect_s=0.5, write_s=0.5, first_byte_s=0.15, body_idle_s=0.5)
 BRIEF = RetryRule(jitter=Jitter.EQUAL, base_s=0.005, cap_s=0.03)
@@ -58,7 +58,7 @@ class Bench:
 
     def outbox(self) -> Outbox:
         to = Sink(self.sink.url, SECRET, IMPATIENT, BRIEF)
-        return Outbox(self.journal, self.upstream, to, SystemClock(), SeededRandomness(1), self.telemetry)
+        return Outbox(self.journal, self.upstream, to, SystemClock(), own_randomness(), self.telemetry)
 
     def start(self) -> None:
         self.tasks.start(self.outbox().keep_delivering(), "outbox")

@@ -28,7 +28,7 @@ from paywitness.limits.admission import Admission
 from paywitness.limits.circuits import CurrentRules
 from paywitness.limits.factory import Limits, local_limits
 from paywitness.policy.book import PolicyBook, load_content
-from paywitness.randomness import Randomness, SeededRandomness
+from paywitness.randomness import Randomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
@@ -38,6 +38,7 @@ from paywitness.wiring import Platform, SidecarParts, assemble
 from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 from tests.journal.memory import MemoryJournal
+from tests.randomness import own_randomness
 
 POLICY = Path(__file__).resolve().parents[2] / "policies" / "acme.yaml"
 SECRET = b"a secret of the tests, long enough"
@@ -178,7 +179,7 @@ async def make_world(
 ) -> World:
     clock = clock or SystemClock()
     journal = journal if journal is not None else MemoryJournal(clock=clock)
-    randomness = SeededRandomness(1)
+    randomness = own_randomness()
     book = book_of(sandbox.url, *edits)
     if resolve is not None:
         book = sooner(book, resolve)

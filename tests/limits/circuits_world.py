@@ -15,7 +15,7 @@ from paywitness.core.health import Health, HealthSample
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import Argument, LimitsScript
-from paywitness.randomness import SeededRandomness
+from tests.randomness import own_randomness
 
 START_S = 50_000.0
 WELL = HealthSample(Health.OK)
@@ -112,9 +112,9 @@ class Sidecars:
 RULES = {"acme": CircuitRules()}
 
 
-def local(clock: MovedClock, seed: int = 1) -> LocalCircuits:
-    return LocalCircuits(lambda: RULES, clock, SeededRandomness(seed))
+def local(clock: MovedClock) -> LocalCircuits:
+    return LocalCircuits(lambda: RULES, clock, own_randomness())
 
 
-def shared(clock: MovedClock, scripts: Any, seed: int = 1) -> RedisCircuits:
-    return RedisCircuits(scripts, "test", lambda: RULES, clock, SeededRandomness(seed))
+def shared(clock: MovedClock, scripts: Any) -> RedisCircuits:
+    return RedisCircuits(scripts, "test", lambda: RULES, clock, own_randomness())

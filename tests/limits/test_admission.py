@@ -10,7 +10,7 @@ from paywitness.clock import SystemClock
 from paywitness.core.admission import AdmissionRefusal, ConcurrencyBounds, TrafficClass
 from paywitness.core.health import Health, HealthSample
 from paywitness.limits.admission import Admission, Admitted, NotAdmitted
-from paywitness.randomness import SeededRandomness
+from tests.randomness import SeededRandomness
 
 HIGH, MEDIUM, LOW, RESOLUTION = TrafficClass
 WELL = HealthSample(Health.OK, 0.01)

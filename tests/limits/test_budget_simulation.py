@@ -16,8 +16,8 @@ import pytest
 
 from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import FLUSH_S, Grant, LocalBudgets, ScopeTallies
-from paywitness.randomness import SeededRandomness
 from tests.limits.world import HandClock, ask, origin
+from tests.randomness import SeededRandomness
 
 TRIES_MAX = 3
 ANSWERS_AFTER_S = 0.2

@@ -29,10 +29,10 @@ from paywitness.core.health import Health, HealthCounts, HealthSample
 from paywitness.limits.circuits import CircuitCommand
 from paywitness.limits.redis_circuits import CircuitReply, RedisCircuits, keys_of
 from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, redis_client
-from paywitness.randomness import SeededRandomness
 from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScriptRunner, Sidecars, in_moved_time, shared
 from tests.limits.redis_server import RedisServer
 from tests.ports import free_port
+from tests.randomness import SeededRandomness
 
 CLOSED, DEGRADED, OPEN, HALF_OPEN, RAMP = CircuitState
 WRITE, INQUIRY = CallGroup
@@ -56,7 +56,7 @@ def scripts(client: Redis, clock: MovedClock) -> MovedScriptRunner:
 
 @pytest.fixture
 def fleet_of(scripts: MovedScriptRunner, clock: MovedClock) -> Callable[[int], Sidecars]:
-    return lambda count: Sidecars(clock, [shared(clock, scripts, seed) for seed in range(count)])
+    return lambda count: Sidecars(clock, [shared(clock, scripts) for _ in range(count)])
 
 
 def states(fleet: Sidecars) -> list[CircuitState]:
@@ -141,7 +141,7 @@ async def test_a_sidecar_that_is_gone_is_no_part_of_the_quorum(fleet_of, clock):
 async def test_a_new_sidecar_learns_at_its_first_report_that_the_circuit_is_open(fleet_of, scripts, clock):
     fleet = fleet_of(3)
     await opened(fleet)
-    newcomer = shared(clock, scripts, 99)
+    newcomer = shared(clock, scripts)
     await newcomer.sync()
     assert newcomer.view("acme", WRITE).decision is CircuitDecision.REFUSE
 

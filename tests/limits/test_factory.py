@@ -9,10 +9,10 @@ from paywitness.core.budget import ScopeRule
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.health import Health, HealthSample
 from paywitness.limits.factory import limits_factory
-from paywitness.randomness import SeededRandomness
 from paywitness.settings import LOCAL
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import ask, grants, only, origin
+from tests.randomness import SeededRandomness
 
 
 @pytest.mark.parametrize("store", ["local", "redis"])

@@ -28,10 +28,10 @@ from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant, LocalBudgets
 from paywitness.limits.redis_budgets import BUDGET, RedisBudgets
 from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
-from paywitness.randomness import SeededRandomness
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, only, origin, redis_budgets
 from tests.ports import free_port
+from tests.randomness import SeededRandomness
 
 # --- the same sequences, the same grants
 
@@ -175,7 +175,7 @@ async def test_ten_thousand_racing_requests_are_granted_exactly_the_budget(
 
 async def test_sidecars_share_one_budget_and_know_of_each_other(redis_server: RedisServer) -> None:
     clock = HandClock()
-    fleet = [redis_budgets(redis_server.url, clock, seed=seed) for seed in range(10)]
+    fleet = [redis_budgets(redis_server.url, clock) for _ in range(10)]
     where = origin(rules=only(provider=ScopeRule(10)))
     for budgets, _ in fleet:
         for _ in range(100):
@@ -193,7 +193,7 @@ async def test_in_a_hard_outage_a_fleet_on_redis_makes_at_most_110_attempts_for_
     redis_server: RedisServer,
 ) -> None:
     clock = HandClock()
-    fleet = [redis_budgets(redis_server.url, clock, seed=seed) for seed in range(10)]
+    fleet = [redis_budgets(redis_server.url, clock) for _ in range(10)]
     where, retries, calls = origin(), 0, 0
     for tick in range(20 * 20):
         clock.seconds += 0.05
@@ -285,7 +285,7 @@ async def test_what_was_granted_without_redis_is_told_to_it_when_it_is_back(
 
 async def test_a_sidecar_alone_has_its_part_of_the_floor(mortal_redis: RedisServer) -> None:
     clock = HandClock()
-    fleet = [redis_budgets(mortal_redis.url, clock, seed=seed) for seed in range(5)]
+    fleet = [redis_budgets(mortal_redis.url, clock) for _ in range(5)]
     where = origin(rules=only(provider=ScopeRule(10), account=ScopeRule(3)))
     for _ in range(2):
         for budgets, _ in fleet:

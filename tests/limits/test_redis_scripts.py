@@ -8,10 +8,10 @@ import pytest
 
 from paywitness.core.errors import SettingsError, StoreUnavailable
 from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, StoreBreaker, redis_client
-from paywitness.randomness import SeededRandomness
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock
 from tests.ports import free_port
+from tests.randomness import SeededRandomness
 
 ECHO = LimitsScript("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
 

@@ -8,7 +8,7 @@ from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import Budgets, Grant, LocalBudgets
 from paywitness.limits.redis_budgets import RedisBudgets
 from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
-from paywitness.randomness import SeededRandomness
+from tests.randomness import own_randomness
 
 WIDE = ScopeRule(1e9)
 
@@ -33,17 +33,16 @@ class HandClock:
 
 
 def local_budgets(clock: HandClock) -> LocalBudgets:
-    return LocalBudgets(clock, SeededRandomness(1))
+    return LocalBudgets(clock, own_randomness())
 
 
-def redis_budgets(
-    url: str, clock: HandClock, *, seed: int = 1, timeout_s: float = 5.0
-) -> tuple[RedisBudgets, RedisScriptRunner]:
+def redis_budgets(url: str, clock: HandClock, *, timeout_s: float = 5.0) -> tuple[RedisBudgets, RedisScriptRunner]:
     """With a timeout for busy machines: one that timed out would be counted twice, which is safe and no test's wish."""
     client, prefix = redis_client(url, timeout_s)
-    scripts = RedisScriptRunner(client, clock, SeededRandomness(seed), timeout_s)
+    randomness = own_randomness()
+    scripts = RedisScriptRunner(client, clock, randomness, timeout_s)
     moved = lambda: int(clock.mono() * 1000)  # noqa: E731  # the server's TIME, moved with everything else
-    return RedisBudgets(scripts, clock, SeededRandomness(seed), prefix, server_time_ms=moved), scripts
+    return RedisBudgets(scripts, clock, randomness, prefix, server_time_ms=moved), scripts
 
 
 def origin(

@@ -31,13 +31,14 @@ from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeT
 from paywitness.limits.circuits import CurrentRules, LocalCircuits
 from paywitness.limits.factory import Limits, budget_listener
 from paywitness.policy.book import PolicyBook
-from paywitness.randomness import Randomness, SeededRandomness
+from paywitness.randomness import Randomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import TelemetryEvent
 from paywitness.upstream.client import UpstreamClient
 from paywitness.wiring import Platform, assemble, build_webhooks
+from tests.randomness import SeededRandomness
 from tests.simulation.failover import LOST_S, ForgetfulJournal
 from tests.simulation.history import History
 from tests.simulation.loop import Life, SimClock, SimLoop

@@ -31,13 +31,13 @@ from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
 from paywitness.journal.base import OperationChange, OperationQuery
-from paywitness.randomness import SeededRandomness
 from paywitness.secrets import RingKey, Vault
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import SECRET, World, book_of, header, make_world, outcome, telemetry_for
 from tests.journal.memory import MemoryJournal
 from tests.journal.samples import LEASE_S, owned, read, resending, succeeding, summary
+from tests.randomness import SeededRandomness, own_randomness
 
 BOOK = book_of("http://127.0.0.1:1")
 RESPONSE = Response(200, b"OK", ((b"Content-Type", b"application/json"),), b'{"id":"ch_1"}')
@@ -131,7 +131,7 @@ def replay(spool: Spool, journal: DownJournal, clock: Time) -> SpoolReplayer:
 def replay_of(spool: Spool, journal: DownJournal, clock: Time) -> SpoolReplayer:
     telemetry = telemetry_for(clock)
     records = JournalWriter(journal, Leases(journal, clock, LEASE_S), VAULT, clock, telemetry, JournalClock(clock))
-    outside = ExternalEvidenceRecorder(records, VAULT, clock, SeededRandomness(1), telemetry, OperationWaiters())
+    outside = ExternalEvidenceRecorder(records, VAULT, clock, own_randomness(), telemetry, OperationWaiters())
     late = LateEvidenceRecorder(records, outside, clock, telemetry)
     return SpoolReplayer(spool, records, PinnedPolicies(journal), lambda: BOOK, clock, late)
 
