@@ -50,7 +50,7 @@ class LimitsSync:
             )
             if change.recovered:
                 self.gate.recovered.add(change.provider)
-        for provider in tuple(self.gate.recovered):
+        for provider in sorted(self.gate.recovered):
             if self.clock.mono() - self.expedited_mono.get(provider, -_EXPEDITE_EVERY_S) < _EXPEDITE_EVERY_S:
                 self.gate.recovered.discard(provider)
                 continue

@@ -117,7 +117,7 @@ class Leases:
             held = self._held.get(operation_id)
             if held is not None and held.token == tokens[operation_id]:
                 held.until_boot = requested_boot + self.lease_s
-        await self._restore_many(tuple(tokens.keys() - renewed))
+        await self._restore_many(tuple(operation_id for operation_id in tokens if operation_id not in renewed))
 
     async def keep_renewing(self) -> None:
         while True:

@@ -233,7 +233,7 @@ class InquiryClient:
                 self.retry_budget.report_hedge_result(grant, helped=helped)
             return evidence, True
         finally:
-            for task in running:
+            for task in sorted(running, key=lambda task: task is not first):  # in this order, whatever the set's
                 task.cancel()
 
     async def _hedge_grant(self, operation: Operation, policy: Policy) -> Grant | None:
