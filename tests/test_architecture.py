@@ -633,6 +633,8 @@ def test_an_index_is_read_and_compared(tmp_path: Path) -> None:
         "the index does not name inner/",
         "the index does not name part_7",
     ]
+
+
 # --- a class has a name of its own
 
 

@@ -20,7 +20,8 @@ The rooms, from the innermost outwards. A room imports only from rooms above it 
 
     core/                the pure values, tables and arithmetic
     clock                the only place that reads the time
-    randomness           the only place that draws random numbers; ids and tokens
+    ids                  the format of operation ids
+    randomness           the only place that draws random numbers
     tasks                the only place that starts tasks
     settings             every option of a sidecar, with its default
     secrets              encryption of what the journal stores; the identity secret

@@ -217,6 +217,7 @@ class ModelEngine:
             journal_at=NOW,
             journal_boot=0.0,
             still_there=lambda: waits,
+            circuit_refused=False,
             request_available=True,
             inquiry_found_nothing=asked_in_vain,
         )

@@ -443,9 +443,10 @@ def _pays_elsewhere_in_doubt(rules: tuple[DecisionRule, ...]) -> tuple[DecisionR
 
 
 def _timeout_is_not_sent(right: Function) -> Function:
-    def wrong(policy: Any, reading: ResultClass, call_context: Any) -> Any:
-        timed_out = reading is ResultClass.NETWORK_READ_TIMEOUT
-        return right(policy, ResultClass.NETWORK_CONNECT_FAILURE if timed_out else reading, call_context)
+    def wrong(self: Any, result_class: ResultClass, *, circuit_refused: bool) -> Any:
+        timed_out = result_class is ResultClass.NETWORK_READ_TIMEOUT
+        as_if = ResultClass.NETWORK_CONNECT_FAILURE if timed_out else result_class
+        return right(self, as_if, circuit_refused=circuit_refused)
 
     return wrong
 
@@ -713,7 +714,7 @@ BUGS = (
         "fallback_from_doubt",
         "a payment whose answer was lost is made elsewhere",
         Valued(_CORE + "decide.RULES", _pays_elsewhere_in_doubt),
-        Replaced(_ENGINE + "calls.context.fallback_for", _timeout_is_not_sent),
+        Replaced(_CORE + "policy.Policy.fallback_for", _timeout_is_not_sent),
         Replaced(_ENGINE + "calls.fallback.Fallbacks.route", _route_in_doubt),
         Replaced(_ENGINE + "calls.fallback.Fallbacks.start", _starts_in_doubt),
     ),
