@@ -14,8 +14,9 @@ from paywitness.core.errors import StoreUnavailable
 from paywitness.core.health import Health, HealthSample
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
 from paywitness.limits.redis_circuits import RedisCircuits
-from paywitness.limits.redis_scripts import Argument, LimitsScript
+from paywitness.limits.redis_scripts import Argument
 from tests.randomness import own_randomness
+from paywitness.redis.scripts import LuaScript
 
 START_S = 50_000.0
 WELL = HealthSample(Health.OK)
@@ -49,7 +50,7 @@ class MovedClock:
         await asyncio.sleep(0)
 
 
-def in_moved_time(script: LimitsScript) -> LimitsScript:
+def in_moved_time(script: LuaScript) -> LuaScript:
     assert script.text.count(_TIME) == 1
     return replace(script, text=script.text.replace(_TIME, _MOVED_TIME))
 
@@ -69,7 +70,7 @@ class MovedScriptRunner:
     def available(self) -> bool:
         return not self.down
 
-    async def run(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def run(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         await asyncio.sleep(0)
         if self.down:
             raise StoreUnavailable("down")

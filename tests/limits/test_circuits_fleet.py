@@ -27,8 +27,8 @@ from paywitness.core.circuit import (
 from paywitness.core.errors import StoreUnavailable
 from paywitness.core.health import Health, HealthCounts, HealthSample
 from paywitness.limits.circuits import CircuitCommand
-from paywitness.limits.redis_circuits import CircuitReply, RedisCircuits, keys_of
-from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, redis_client
+from paywitness.limits.redis_circuits import CIRCUIT, CircuitReply, RedisCircuits, keys_of
+from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
 from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScriptRunner, Sidecars, in_moved_time, shared
 from tests.limits.redis_server import RedisServer
 from tests.ports import free_port
@@ -414,7 +414,7 @@ class Twins:
         self.client = client
         self.rules = rules
         self.fleet = SharedCircuit()
-        self.text = in_moved_time(LimitsScript.named("circuit")).text
+        self.text = in_moved_time(CIRCUIT).text
         shares = (*vars_of(rules.open_at, "bad unknown slow"), *vars_of(rules.degrade_at, "bad unknown slow throttled"))
         self.numbers = (rules.minimum, rules.minimum_to_open, *map(repr, shares))
 

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from paywitness.core.errors import SettingsError, StoreUnavailable
-from paywitness.limits.redis_scripts import LimitsScript, RedisScriptRunner, StoreBreaker, redis_client
+from paywitness.limits.redis_scripts import RedisScriptRunner, StoreBreaker, redis_client
+from paywitness.redis.scripts import LuaScript
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock
 from tests.ports import free_port
 from tests.randomness import SeededRandomness
 
-ECHO = LimitsScript("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
+ECHO = LuaScript("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
 
 
 def test_after_three_failures_nobody_asks_for_a_while_and_then_one_does() -> None:
@@ -70,7 +71,7 @@ async def test_concurrent_calls_ride_together_and_each_gets_its_own_reply(redis_
 async def test_a_script_that_fails_is_a_store_that_is_unavailable(redis_server: RedisServer) -> None:
     client, _ = redis_client(redis_server.url, 5.0)
     scripts = RedisScriptRunner(client, HandClock(), SeededRandomness(1), 5.0)
-    broken = LimitsScript("broken", "return redis.call('NOSUCH')", "1" * 40)
+    broken = LuaScript("broken", "return redis.call('NOSUCH')", "1" * 40)
     asked = [scripts.run(ECHO, ["k"], ["v"]), scripts.run(broken, ["k"], [])]
     replies = await asyncio.gather(*asked, return_exceptions=True)
     assert replies[0] == ["k", "v"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from paywitness.clock import Clock
@@ -46,10 +47,11 @@ from paywitness.limits.budgets import (
     provider_group_of,
     split_between_peers,
 )
-from paywitness.limits.redis_scripts import Argument, LimitsScript, ScriptRunner
+from paywitness.limits.redis_scripts import Argument, ScriptRunner
 from paywitness.randomness import Randomness
+from paywitness.redis.scripts import LuaScript
 
-BUDGET = LimitsScript.named("budget")
+BUDGET = LuaScript.load(Path(__file__).parent / "lua", "budget")
 _PEERS_MS = 60_000  # a sidecar that used the provider in the last minute counts as one
 _LINES_MAX = 200  # scopes in one call: about two milliseconds of Redis
 _AMBIGUOUS_LOCAL_MAX = 1  # retries of an intent after ambiguity, while nobody else can be heard

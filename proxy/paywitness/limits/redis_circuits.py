@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from paywitness.clock import Clock
@@ -44,9 +45,11 @@ from paywitness.limits.circuits import (
     probe_lease_ms,
     probe_vote,
 )
-from paywitness.limits.redis_scripts import Argument, LimitsScript, ScriptRunner
+from paywitness.limits.redis_scripts import Argument, ScriptRunner
 from paywitness.randomness import Randomness
+from paywitness.redis.scripts import LuaScript
 
+CIRCUIT = LuaScript.load(Path(__file__).parent / "lua", "circuit")
 LOST_AFTER_MS = machine.STALE_MS  # so long unheard, we are gone for the fleet, and it for us
 # The circuit's fields between its state and the operator's words, as the script gives them.
 _NUMBER_FIELDS = (
@@ -120,7 +123,6 @@ class RedisCircuits:
         listener: SampleListener | None = None,
     ) -> None:
         self._scripts = scripts
-        self._script = LimitsScript.named("circuit")
         self._prefix = prefix
         self._current_rules = current_rules
         self._chance = chance
@@ -260,7 +262,7 @@ class RedisCircuits:
         self, verb: str, provider: str, group: CallGroup, entry: _FleetEntry, *parameters: Argument
     ) -> CircuitReply:
         arguments = (verb, repr(self._chance.draw()), *_rule_arguments(entry.samples.rules), *parameters)
-        found = await self._scripts.run(self._script, keys_of(self._prefix, provider, group), arguments)
+        found = await self._scripts.run(CIRCUIT, keys_of(self._prefix, provider, group), arguments)
         try:
             reply = CircuitReply.read(found)
         except ValueError as error:  # a state that only a later version of us knows

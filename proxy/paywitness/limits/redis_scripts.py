@@ -9,12 +9,10 @@ because over redis-py a call each costs as much as the rest of the proxy.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -27,6 +25,7 @@ from redis.exceptions import NoScriptError, RedisError
 from paywitness.clock import Clock
 from paywitness.core.errors import SettingsError, StoreUnavailable
 from paywitness.randomness import Randomness
+from paywitness.redis.scripts import LuaScript
 from paywitness.tasks import TaskRefused, Tasks
 
 _log = logging.getLogger("paywitness.limits")
@@ -45,19 +44,6 @@ Argument = str | int | float
 Client = Redis | RedisCluster
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsScript:
-    name: str
-    text: str
-    sha: str
-
-    @classmethod
-    def named(cls, name: str) -> LimitsScript:
-        """The script of `lua/{name}.lua`."""
-        text = (Path(__file__).parent / "lua" / f"{name}.lua").read_text("utf-8")
-        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
 class ScriptRunner(Protocol):
     """What a limit needs of Redis."""
 
@@ -66,7 +52,7 @@ class ScriptRunner(Protocol):
         """Whether it is worth asking now. False costs nothing: go on locally."""
         ...
 
-    async def run(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def run(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """The script's reply. Raises StoreUnavailable, within the timeout, and then the script may have run."""
         ...
 
@@ -118,7 +104,7 @@ class StoreBreaker:
 
 @dataclass(slots=True)
 class _QueuedScript:
-    script: LimitsScript
+    script: LuaScript
     keys: Sequence[str]
     arguments: Sequence[Argument]
     reply: asyncio.Future[Any]
@@ -139,7 +125,7 @@ class RedisScriptRunner:
     def available(self) -> bool:
         return self._breaker.allows
 
-    async def run(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def run(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         if not self._breaker.allows:
             raise StoreUnavailable("not asked: it did not answer just now")
         self._breaker.call_started()
@@ -159,7 +145,7 @@ class RedisScriptRunner:
         await self._tasks.stop()
         await self._client.aclose()
 
-    async def _reply(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def _reply(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         if isinstance(self._client, RedisCluster):
             return await _evaluate(self._client, script, keys, arguments)  # a pipeline would span nodes
         if len(self._queued) >= _WAITING_MAX:
@@ -223,9 +209,7 @@ async def _execute(client: Redis, batch: list[_QueuedScript], *, by_text: bool) 
         return await pipeline.execute(raise_on_error=False)
 
 
-async def _evaluate(
-    client: RedisCluster, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]
-) -> Any:
+async def _evaluate(client: RedisCluster, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
     parts = [*keys, *map(str, arguments)]
     try:
         return await client.evalsha(script.sha, len(keys), *parts)

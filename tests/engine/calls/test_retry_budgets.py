@@ -22,8 +22,9 @@ from paywitness.limits.circuits import CurrentRules
 from paywitness.limits.factory import Limits
 from paywitness.limits.redis_budgets import RedisBudgets
 from paywitness.limits.redis_circuits import RedisCircuits
-from paywitness.limits.redis_scripts import Argument, LimitsScript
+from paywitness.limits.redis_scripts import Argument
 from paywitness.randomness import Randomness
+from paywitness.redis.scripts import LuaScript
 from paywitness.tasks import Tasks
 from paywitness_sandbox.server import Sandbox
 from tests.engine.durability.test_journal_failures import TroubledJournal
@@ -233,7 +234,7 @@ class CountedRuns:
         self.asked: list[str] = []
         self.error: Exception = StoreUnavailable("down")
 
-    async def run(self, script: LimitsScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def run(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         self.asked.append(script.name)
         raise self.error
 

@@ -3,7 +3,6 @@ claim or a sweep fail. What cannot be understood is read as the most careful thi
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from paywitness.core.result import Effect, ResultClass
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.journal.redis.journal import RedisJournal
 from paywitness.journal.redis.pipeline import RedisPipeline
-from paywitness.journal.redis.scripts import LuaScript
+from paywitness.redis.scripts import LuaScript
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import (
     LEASE_S,
@@ -222,7 +221,7 @@ async def test_scripts_of_two_versions_work_on_the_same_keys(
     async def run_other(lane: RedisPipeline, script: LuaScript, *arguments: Any, **how: Any) -> Any:
         if lane in (other._write_pipeline, other._read_pipeline):
             text = f"-- of the next version\n{script.text}"
-            script = LuaScript(script.name, text, hashlib.sha1(text.encode()).hexdigest())
+            script = LuaScript.of(script.name, text)
             asked.add(script.name)
         return await run(lane, script, *arguments, **how)
 

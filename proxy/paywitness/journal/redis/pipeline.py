@@ -22,7 +22,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from paywitness.core.errors import JournalUnavailable
 from paywitness.journal.redis.replication import ReplicationStatus
-from paywitness.journal.redis.scripts import LuaScript
 from paywitness.redis.connection import (
     NOT_PRIMARY_ERRORS,
     REPLICATION_INFO_COMMAND,
@@ -34,6 +33,7 @@ from paywitness.redis.connection import (
     parse_replication_info,
     unavailable,
 )
+from paywitness.redis.scripts import LuaScript
 from paywitness.redis.url import RedisTarget
 from paywitness.tasks import Tasks
 

@@ -4,11 +4,10 @@ all of them, and of each what else it needs: Redis makes every function anew whe
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from paywitness.journal.transitions import GUARDED_MAX
+from paywitness.redis.scripts import LuaScript
 
 _LUA_DIRECTORY = Path(__file__).parent / "lua"
 _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
@@ -16,18 +15,8 @@ _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknow
 _LUA_CONSTANTS = f"local GUARDED_MAX, NUMBERS_SKIPPED = {GUARDED_MAX}, {_SEQS_SKIPPED}"
 
 
-@dataclass(frozen=True, slots=True)
-class LuaScript:
-    name: str
-    text: str
-    sha: str
-
-
 def _script(name: str, *includes: str) -> LuaScript:
-    text = "\n".join(
-        (_LUA_CONSTANTS, *((_LUA_DIRECTORY / f"{part}.lua").read_text("utf-8") for part in ("lib", *includes, name)))
-    )
-    return LuaScript(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return LuaScript.load(_LUA_DIRECTORY, name, head=_LUA_CONSTANTS, includes=("lib", *includes))
 
 
 CLAIM = _script("claim", "lib_lookup", "lib_write")

@@ -32,6 +32,7 @@ from paywitness.journal.redis.rows import (
     write_args,
 )
 from paywitness.redis.connection import Argument
+from paywitness.redis.scripts import LuaScript
 
 TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
 PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
@@ -69,7 +70,7 @@ class RedisWriter:
 
     def run(
         self,
-        script: scripts.LuaScript,
+        script: LuaScript,
         *arguments: Argument,
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
