@@ -16,8 +16,9 @@ from paywitness.core.health import Health, HealthSample
 from paywitness.core.result import ResultClass
 from paywitness.limits.admission import Admitted
 from paywitness.limits.redis_circuits import RedisCircuits
-from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+from paywitness.limits.redis_scripts import RedisScriptRunner
 from paywitness.policy.book import PolicyBook
+from paywitness.redis.url import parse_limits_url
 from paywitness.telemetry.events import CircuitForced
 from tests.admin.conftest import Answer, Asker
 from tests.admin.world import CARD, World, acme_book
@@ -162,11 +163,12 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 async def fleet(world: World, redis: RedisServer) -> AsyncIterator[tuple[RedisCircuits, RedisCircuits]]:
     """The circuits of two sidecars. The first one is the one that is asked."""
     made, opened = [], []
-    for _ in range(2):
-        randomness = own_randomness()
-        client, prefix = redis_client(redis.url, 5.0)
-        scripts = RedisScriptRunner(client, world.clock, randomness, 5.0)
-        made.append(RedisCircuits(scripts, prefix, lambda: {"acme": CircuitRules()}, world.clock, randomness))
+    for seed in (1, 2):
+        target = parse_limits_url(redis.url)
+        scripts = RedisScriptRunner.open(target, world.clock, SeededRandomness(seed), 5.0)
+        made.append(
+            RedisCircuits(scripts, target.prefix, lambda: {"acme": CircuitRules()}, world.clock, SeededRandomness(seed))
+        )
         opened.append(scripts)
     world.circuits = made[0]
     for circuits in made:

@@ -28,7 +28,8 @@ from paywitness.core.errors import StoreUnavailable
 from paywitness.core.health import Health, HealthCounts, HealthSample
 from paywitness.limits.circuits import CircuitCommand
 from paywitness.limits.redis_circuits import CIRCUIT, CircuitReply, RedisCircuits, keys_of
-from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+from paywitness.limits.redis_scripts import RedisScriptRunner
+from paywitness.redis.url import parse_limits_url
 from tests.limits.circuits_world import BAD, RULES, WELL, MovedClock, MovedScriptRunner, Sidecars, in_moved_time, shared
 from tests.limits.redis_server import RedisServer
 from tests.ports import free_port
@@ -298,10 +299,10 @@ async def test_a_store_that_forgot_everything_starts_from_closed(fleet_of, clien
 
 
 async def test_a_real_redis_is_killed_and_comes_back(mortal_redis):
-    client, prefix = redis_client(mortal_redis.url)
+    target = parse_limits_url(mortal_redis.url)
     chance, clock = SeededRandomness(5), SystemClock()
-    scripts = RedisScriptRunner(client, clock, chance)
-    circuits = RedisCircuits(scripts, prefix, lambda: RULES, clock, chance)
+    scripts = RedisScriptRunner.open(target, clock, chance)
+    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, clock, chance)
 
     async def until(true: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):
@@ -353,9 +354,9 @@ async def test_it_runs_on_a_cluster(tmp_path):
     server = RedisServer(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     server.start()
     server.call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    client, prefix = redis_client(server.url.replace("redis://", "redis+cluster://"), timeout_s=0.1)
-    scripts = RedisScriptRunner(client, SystemClock(), SeededRandomness(1), timeout_s=0.1)
-    circuits = RedisCircuits(scripts, prefix, lambda: RULES, SystemClock(), SeededRandomness(1))
+    target = parse_limits_url(server.url.replace("redis://", "redis+cluster://"))
+    scripts = RedisScriptRunner.open(target, SystemClock(), SeededRandomness(1), timeout_s=0.1)
+    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, SystemClock(), SeededRandomness(1))
     try:
         async with asyncio.timeout(20):
             await eventually(lambda: hears_the_fleet(circuits))

@@ -27,7 +27,6 @@ from paywitness.core.circuit import CallGroup
 from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant, LocalBudgets
 from paywitness.limits.redis_budgets import BUDGET, RedisBudgets
-from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, only, origin, redis_budgets
 from tests.ports import free_port
@@ -147,25 +146,24 @@ async def test_ten_thousand_racing_requests_are_granted_exactly_the_budget(
     """On the server's own clock, over twenty connections; the window is so wide that it does not turn meanwhile."""
     rules = BudgetRules(window_s=10**9, provider=ScopeRule(500), operation=ScopeRule(1_000), account=ScopeRule(1_000))
     rules = BudgetRules(rules.window_s, rules.provider, rules.operation, rules.account, ScopeRule(1_000))
-    client, prefix = redis_client(redis_server.url)
-    shapes = RedisBudgets(
-        RedisScriptRunner(client, SystemClock(), SeededRandomness(1)), SystemClock(), SeededRandomness(1), prefix
-    )
+    shapes, scripts = redis_budgets(redis_server.url, HandClock())
+    shapes._server_time_ms = None
     wanted = ask(origin(rules=rules), cost=cost)
     lines = lines_of_retry(wanted)
     keys, arguments = shapes._script_arguments(
         ("acme", CallGroup.WRITE), lines, [NO_BUDGET_COUNTS] * len(lines), wanted
     )
-    sha = await client.script_load(BUDGET.text)
+    async with Redis.from_url(redis_server.url) as client:
+        await client.script_load(BUDGET.text)
 
     async def race(count: int) -> list[list[object]]:
         async with Redis.from_url(redis_server.url, decode_responses=True) as own, own.pipeline(False) as pipeline:
             for _ in range(count):
-                pipeline.evalsha(sha, len(keys), *keys, *map(str, arguments))
+                pipeline.evalsha(BUDGET.sha, len(keys), *keys, *map(str, arguments))
             return await pipeline.execute()
 
     replies = [reply for batch in await asyncio.gather(*(race(500) for _ in range(20))) for reply in batch]
-    await client.aclose()
+    await scripts.close()
     assert len(replies) == 10_000
     assert sum(int(str(reply[0])) for reply in replies) == 500 // cost
 

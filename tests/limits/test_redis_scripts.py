@@ -1,4 +1,4 @@
-"""Scripts on Redis: the small breaker around them, and the URLs they are reached by."""
+"""Scripts on Redis for limits: the small breaker around them, and how long somebody waits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import asyncio
 
 import pytest
 
-from paywitness.core.errors import SettingsError, StoreUnavailable
-from paywitness.limits.redis_scripts import RedisScriptRunner, StoreBreaker, redis_client
+from paywitness.core.errors import StoreUnavailable
+from paywitness.limits.redis_scripts import RedisScriptRunner, StoreBreaker
 from paywitness.redis.scripts import LuaScript
+from paywitness.redis.url import parse_limits_url
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock
 from tests.ports import free_port
 from tests.randomness import SeededRandomness
 
 ECHO = LuaScript("echo", "return {KEYS[1], ARGV[1]}", "0" * 40)  # under a hash that no server knows
+
+
+def opened(url: str, timeout_s: float = 5.0) -> RedisScriptRunner:
+    return RedisScriptRunner.open(parse_limits_url(url), HandClock(), SeededRandomness(1), timeout_s)
 
 
 def test_after_three_failures_nobody_asks_for_a_while_and_then_one_does() -> None:
@@ -61,64 +66,27 @@ def test_failures_of_before_the_pause_do_not_lengthen_it() -> None:
 
 
 async def test_concurrent_calls_ride_together_and_each_gets_its_own_reply(redis_server: RedisServer) -> None:
-    client, prefix = redis_client(redis_server.url, 5.0)
-    scripts = RedisScriptRunner(client, HandClock(), SeededRandomness(1), 5.0)
-    replies = await asyncio.gather(*(scripts.run(ECHO, [f"{prefix}:{n}"], [n]) for n in range(150)))
-    assert replies == [[f"paywitness:{n}", str(n)] for n in range(150)]
+    scripts = opened(redis_server.url)
+    replies = await asyncio.gather(*(scripts.run(ECHO, [f"key:{n}"], [n]) for n in range(150)))
+    assert replies == [[b"key:%d" % n, b"%d" % n] for n in range(150)]
     await scripts.close()
 
 
 async def test_a_script_that_fails_is_a_store_that_is_unavailable(redis_server: RedisServer) -> None:
-    client, _ = redis_client(redis_server.url, 5.0)
-    scripts = RedisScriptRunner(client, HandClock(), SeededRandomness(1), 5.0)
+    scripts = opened(redis_server.url)
     broken = LuaScript("broken", "return redis.call('NOSUCH')", "1" * 40)
     asked = [scripts.run(ECHO, ["k"], ["v"]), scripts.run(broken, ["k"], [])]
     replies = await asyncio.gather(*asked, return_exceptions=True)
-    assert replies[0] == ["k", "v"]
+    assert replies[0] == [b"k", b"v"]
     assert isinstance(replies[1], StoreUnavailable)
     await scripts.close()
 
 
 async def test_nothing_listens_and_nobody_waits_long() -> None:
-    clock = HandClock()
-    client, _ = redis_client(f"redis://127.0.0.1:{free_port()}")
-    scripts = RedisScriptRunner(client, clock, SeededRandomness(1), 0.1)
+    scripts = opened(f"redis://127.0.0.1:{free_port()}", 0.1)
     for _ in range(3):
         assert scripts.available
         with pytest.raises(StoreUnavailable):
             await scripts.run(ECHO, ["k"], [])
     assert not scripts.available
     await scripts.close()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1",
-        "redis://127.0.0.1:port",
-        "redis+sentinel://127.0.0.1:26379",
-        "redis://127.0.0.1?prefix={x}",
-        "redis+something://127.0.0.1",
-    ],
-)
-def test_a_url_that_cannot_be_used_is_told(url: str) -> None:
-    with pytest.raises(SettingsError):
-        redis_client(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "prefix"),
-    [
-        ("redis://user:word@127.0.0.1:6379/2", "paywitness"),
-        ("redis://127.0.0.1?prefix=shop:", "shop"),
-        ("redis+sentinel://one:26379,two/service/1?prefix=shop", "shop"),
-        ("rediss+sentinel://one/service", "paywitness"),
-    ],
-)
-async def test_a_url_gives_a_client_that_never_retries_and_its_prefix(url: str, prefix: str) -> None:
-    client, found = redis_client(url)
-    assert found == prefix
-    retry = client.get_connection_kwargs()["retry"]
-    assert retry is not None
-    assert retry.get_retries() == 0
-    await client.aclose()

@@ -7,8 +7,9 @@ from paywitness.core.call import Priority
 from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import Budgets, Grant, LocalBudgets
 from paywitness.limits.redis_budgets import RedisBudgets
-from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
-from tests.randomness import own_randomness
+from paywitness.limits.redis_scripts import RedisScriptRunner
+from paywitness.randomness import SeededRandomness
+from paywitness.redis.url import parse_limits_url
 
 WIDE = ScopeRule(1e9)
 
@@ -38,11 +39,10 @@ def local_budgets(clock: HandClock) -> LocalBudgets:
 
 def redis_budgets(url: str, clock: HandClock, *, timeout_s: float = 5.0) -> tuple[RedisBudgets, RedisScriptRunner]:
     """With a timeout for busy machines: one that timed out would be counted twice, which is safe and no test's wish."""
-    client, prefix = redis_client(url, timeout_s)
-    randomness = own_randomness()
-    scripts = RedisScriptRunner(client, clock, randomness, timeout_s)
+    target = parse_limits_url(url)
+    scripts = RedisScriptRunner.open(target, clock, SeededRandomness(seed), timeout_s)
     moved = lambda: int(clock.mono() * 1000)  # noqa: E731  # the server's TIME, moved with everything else
-    return RedisBudgets(scripts, clock, randomness, prefix, server_time_ms=moved), scripts
+    return RedisBudgets(scripts, clock, SeededRandomness(seed), target.prefix, server_time_ms=moved), scripts
 
 
 def origin(

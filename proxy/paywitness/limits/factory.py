@@ -13,6 +13,7 @@ from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets, LocalBudgets
 from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
 from paywitness.randomness import Randomness
+from paywitness.redis.url import parse_limits_url
 from paywitness.settings import LOCAL
 
 
@@ -55,15 +56,15 @@ def limits_factory(url: str) -> LimitsFactory:
         return local_limits
     from paywitness.limits.redis_budgets import RedisBudgets  # a tenth of a second, which only a fleet's sidecars pay
     from paywitness.limits.redis_circuits import RedisCircuits
-    from paywitness.limits.redis_scripts import RedisScriptRunner, redis_client
+    from paywitness.limits.redis_scripts import RedisScriptRunner
 
-    client, prefix = redis_client(url)
+    target = parse_limits_url(url)
 
     def shared(current_rules: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
-        scripts = RedisScriptRunner(client, clock, chance)
-        budgets = RedisBudgets(scripts, clock, chance, prefix)
+        scripts = RedisScriptRunner.open(target, clock, chance)
+        budgets = RedisBudgets(scripts, clock, chance, target.prefix)
         return Limits(
-            RedisCircuits(scripts, prefix, current_rules, clock, chance, budget_listener(budgets)),
+            RedisCircuits(scripts, target.prefix, current_rules, clock, chance, budget_listener(budgets)),
             budgets,
             Admission(clock, chance),
             scripts.close,

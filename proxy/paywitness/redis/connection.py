@@ -31,7 +31,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as NotConnected
 
-from paywitness.core.errors import JournalUnavailable
+from paywitness.core.errors import PaywitnessError
 from paywitness.redis.url import RedisTarget
 
 # --- Reading responses
@@ -102,7 +102,7 @@ _PROTOCOL = 2  # scripts answer alike under both; this one needs no greeting
 Argument = str | bytes
 Command = tuple[Argument | int, ...]
 
-_CLUSTER = "it is a Redis Cluster; the journal needs one primary"
+_CLUSTER = "it is a Redis Cluster; one primary is needed"
 _FORBIDDEN = (
     "its user may not do this: it needs +@read +@write +@scripting +@connection +info +time +wait, and all keys that "
     "begin with the prefix"
@@ -143,19 +143,27 @@ else:
     pack_command = hiredis.pack_command  # type: ignore[assignment]  # it takes tuples of any length
 
 
-def unavailable(error: BaseException) -> JournalUnavailable:
-    """The error in words. Whether the write happened is not known."""
-    if isinstance(error, JournalUnavailable):
+class RedisUnavailable(PaywitnessError):
+    """Redis did not confirm a call. What it was asked to do may have been done."""
+
+    def __init__(self, text: str, cause: str = "TimeoutError") -> None:
+        super().__init__(text)
+        self.cause = cause  # the class of the first error: a word for counting, if the text is too long
+
+
+def unavailable(error: BaseException) -> RedisUnavailable:
+    """The error in words."""
+    if isinstance(error, RedisUnavailable):
         return error
-    if isinstance(error, TimeoutError) and not str(error):
-        return JournalUnavailable("Redis did not answer in time")
-    text = str(error)
+    text, cause = str(error), type(error).__name__
+    if isinstance(error, TimeoutError) and not text:
+        return RedisUnavailable("Redis did not answer in time", cause)
     meaning = next((words for kind, words in _MEANINGS if isinstance(error, kind)), None)
     if text.startswith("The user executing the script can't"):
         meaning = _FORBIDDEN
     if meaning is None and isinstance(error, ResponseError):
         meaning = _MEANING_OF_CODE.get(text.split(" ", 1)[0])
-    return JournalUnavailable(f"Redis: {meaning} ({text})" if meaning else f"Redis: {text or type(error).__name__}")
+    return RedisUnavailable(f"Redis: {meaning} ({text})" if meaning else f"Redis: {text or cause}", cause)
 
 
 def new_connection(target: RedisTarget, host: str, port: int) -> Connection:
@@ -191,7 +199,7 @@ def _connection(target: RedisTarget, **options: Any) -> Connection:
 
 
 async def connect_primary(target: RedisTarget) -> Connection:
-    """A connection to the primary, or an error of redis-py or JournalUnavailable."""
+    """A connection to the primary, or an error of redis-py or RedisUnavailable."""
     if target.service:
         host, port = await _find_primary(target)
     else:
@@ -223,7 +231,7 @@ async def _find_primary(target: RedisTarget) -> tuple[str, int]:
         if address:
             return address[0].decode(), int(address[1])
         found.append(f"{host}:{port}: it knows no {target.service}")
-    raise JournalUnavailable(f"no sentinel names the primary: {'; '.join(found)}")
+    raise RedisUnavailable(f"no sentinel names the primary: {'; '.join(found)}")
 
 
 @dataclass(frozen=True, slots=True)

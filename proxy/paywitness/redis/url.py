@@ -1,23 +1,27 @@
-"""Where a Redis journal is, read from its URL:
+"""Where the Redis of a journal or of limits is, read from its URL:
 
 redis://user:password@host:6379/0        rediss:// the same over TLS
 redis+sentinel://user:password@host:26379,host:26379/service/0        rediss+sentinel:// the same over TLS
+redis+cluster://user:password@host:6379        for limits alone; rediss+cluster:// the same over TLS
 
 ?prefix=paywitness:          before every key
-&assert_persistence=yes      the operator vouches for persistence and eviction, where CONFIG is forbidden
-&replicas=auto               auto, or how many must have a write before anything is sent on the strength of it
 &ca=/path/ca.pem             whom TLS trusts
 &sentinel_user= &sentinel_password=      of the sentinels themselves
+
+For a journal alone:
+&assert_persistence=yes      the operator vouches for persistence and eviction, if CONFIG is forbidden
+&replicas=auto               auto, or how many must have a write before anything is sent on the strength of it
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from paywitness.core.errors import SettingsError
 
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+_LIMITS_SCHEMES = (*SCHEMES, "redis+cluster", "rediss+cluster")
 PREFIX = "paywitness:"
 _HASH_TAG = "{j}:"  # all keys of a journal in one slot, wherever a proxy in between asks for it
 _PORT, _SENTINEL_PORT = 6379, 26379
@@ -36,6 +40,7 @@ class RedisTarget:
     tls: bool = False
     ca: str = ""
     prefix: str = PREFIX + _HASH_TAG
+    cluster: bool = False  # a Redis Cluster; the hosts are some of its nodes
     persistence_asserted: bool = False  # persistence and eviction are the operator's word
     replicas: int | None = None  # None: one, from when one has been seen
     sentinel_user: str = ""
@@ -47,17 +52,48 @@ class RedisTarget:
 
 
 def parse_redis_url(url: str) -> RedisTarget:
-    """Read the URL, or raise SettingsError."""
+    """Read a journal's URL, or raise SettingsError. An option that is not known is refused."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
             raise ValueError(f"it begins with none of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
-        return _parse(parts)
+        query = _query(parts)
+        if unknown := sorted(query.keys() - _KNOWN_OPTIONS):
+            raise ValueError(f"it asks for {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
+        return replace(
+            _parse(parts),
+            prefix=query.get("prefix", PREFIX) + _HASH_TAG,
+            persistence_asserted=_is_yes(query.get("assert_persistence", "no")),
+            replicas=_replicas(query.get("replicas", "auto")),
+        )
     except ValueError as error:
-        raise SettingsError(f"the journal's URL cannot be used: {error}") from None
+        raise SettingsError(f"the journal's URL cannot be used: {error}") from error
+
+
+def parse_limits_url(url: str) -> RedisTarget:
+    """Read a `--limits` URL, or raise SettingsError. The prefix is a name, without the colon behind it."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in _LIMITS_SCHEMES:
+            allowed = "local, redis://, redis+sentinel://, redis+cluster://, or those with rediss"
+            raise SettingsError(f"--limits {parts.scheme}://: give {allowed}")
+        prefix = _query(parts).get("prefix", PREFIX).rstrip(":")
+        if not prefix.isprintable() or {"{", "}", " "} & set(prefix):
+            raise SettingsError(f"--limits: prefix {prefix!r}: give a name without braces and spaces")
+        target = replace(_parse(parts), prefix=prefix, cluster=parts.scheme.endswith("+cluster"))
+        if target.cluster and target.database:
+            raise ValueError("a Redis Cluster has database 0 alone")
+        return target
+    except ValueError as error:
+        raise SettingsError(f"--limits: the URL cannot be used: {error}") from error
+
+
+def _query(parts: SplitResult) -> dict[str, str]:
+    return dict(parse_qsl(parts.query, keep_blank_values=True))
 
 
 def _parse(parts: SplitResult) -> RedisTarget:
+    """What is alike for all who use Redis."""
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     sentinel = parts.scheme.endswith("+sentinel")
@@ -67,23 +103,24 @@ def _parse(parts: SplitResult) -> RedisTarget:
         raise ValueError("it names no service: redis+sentinel://host:26379/service")
     if len(path) > 1:
         raise ValueError("its path holds more than a database's number")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(query.keys() - _KNOWN_OPTIONS):
-        raise ValueError(f"it asks for {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
+    query = _query(parts)
     return RedisTarget(
         hosts=tuple(_host(host, _SENTINEL_PORT if sentinel else _PORT) for host in hosts.split(",")),
         service=service,
-        database=int(path[0]) if path else 0,
+        database=_database(path),
         user=unquote(user),
         password=unquote(password),
         tls=parts.scheme.startswith("rediss"),
         ca=query.get("ca", ""),
-        prefix=query.get("prefix", PREFIX) + _HASH_TAG,
-        persistence_asserted=_is_yes(query.get("assert_persistence", "no")),
-        replicas=_replicas(query.get("replicas", "auto")),
         sentinel_user=query.get("sentinel_user", ""),
         sentinel_password=query.get("sentinel_password", ""),
     )
+
+
+def _database(path: list[str]) -> int:
+    if path and not path[0].isdecimal():  # it is not quoted: it may be a piece of a password that holds a slash
+        raise ValueError("its database is no number; a password is to be percent-encoded")
+    return int(path[0]) if path else 0
 
 
 def _host(text: str, port: int) -> tuple[str, int]:

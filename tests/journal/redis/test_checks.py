@@ -1,4 +1,4 @@
-"""Opening: URLs, and whether a Redis is fit to hold money."""
+"""Opening: whether a Redis is fit to hold money."""
 
 from __future__ import annotations
 
@@ -14,60 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from paywitness.core.claim import ClaimVerdict
-from paywitness.core.errors import JournalUnavailable, JournalUnusable, SettingsError
+from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.journal.redis.journal import RedisJournal
 from paywitness.redis import connection
-from paywitness.redis.url import RedisTarget, parse_redis_url
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import asking
-
-
-class TestUrls:
-    @pytest.mark.parametrize(
-        ("url", "place"),
-        [
-            ("redis://localhost", RedisTarget((("localhost", 6379),))),
-            ("redis://[::1]:7000/3", RedisTarget((("::1", 7000),), database=3)),
-            ("redis://ada:p%40ss@h/0", RedisTarget((("h", 6379),), user="ada", password="p@ss")),
-            ("redis://:pass@h", RedisTarget((("h", 6379),), password="pass")),
-            ("rediss://h?ca=/ca.pem", RedisTarget((("h", 6379),), tls=True, ca="/ca.pem")),
-            ("redis://h?prefix=shop:", RedisTarget((("h", 6379),), prefix="shop:{j}:")),
-            (
-                "redis://h?assert_persistence=yes&replicas=2",
-                RedisTarget((("h", 6379),), persistence_asserted=True, replicas=2),
-            ),
-            ("redis+sentinel://a,b:1/pay", RedisTarget((("a", 26379), ("b", 1)), service="pay")),
-            (
-                "rediss+sentinel://u:p@a/pay/2?sentinel_password=s",
-                RedisTarget((("a", 26379),), "pay", 2, "u", "p", tls=True, sentinel_password="s"),
-            ),
-        ],
-    )
-    def test_what_they_say(self, url: str, place: RedisTarget) -> None:
-        assert parse_redis_url(url) == place
-
-    @pytest.mark.parametrize(
-        ("url", "why"),
-        [
-            ("http://h", "begins with none of"),
-            ("redis://", "names no host"),
-            ("redis://h:many", "(?i)port"),
-            ("redis://h/a/b", "more than a database"),
-            ("redis://h/first", "invalid literal"),
-            ("redis+sentinel://h", "names no service"),
-            ("redis://h?colour=red", "asks for colour"),
-            ("redis://h?assert_persistence=perhaps", "yes or no"),
-            ("redis://h?replicas=some", "auto or a number"),
-        ],
-    )
-    def test_what_they_must_not_say(self, url: str, why: str) -> None:
-        with pytest.raises(SettingsError, match=why):
-            parse_redis_url(url)
-
-    def test_a_password_is_never_shown(self) -> None:
-        place = parse_redis_url("redis+sentinel://ada:secret@h/pay?sentinel_password=hidden")
-        assert "secret" not in f"{place} {place!r}"
-        assert "hidden" not in f"{place} {place!r}"
 
 
 @pytest.fixture(scope="module")

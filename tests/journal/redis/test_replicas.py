@@ -12,8 +12,8 @@ import pytest
 from paywitness.core.claim import ClaimVerdict
 from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.journal.redis.journal import RedisJournal
-from paywitness.journal.redis.pipeline import REPLICATION_CHECK_S
 from paywitness.redis.connection import ReplicationInfo, parse_replication_info
+from paywitness.redis.pipeline import REPLICATION_CHECK_S
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import asking, doubting, owned, read, resending, succeeding, telling
 from tests.journal.tcp_forwarder import Forwarder

@@ -1,8 +1,8 @@
 """The fleet's journal: one Redis primary, with replicas and sentinels, shared by any number of sidecars.
 
-Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`pipeline`). Every step is
-one script, or two of which the second writes only over exactly what the first one read (`writer`). The rules are
-those of every store, in Python; the scripts look up, compare and write. Time is Redis' own.
+Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`paywitness.redis.pipeline`).
+Every step is one script, or two of which the second writes only over exactly what the first one read (`writer`). The
+rules are those of every store, in Python; the scripts look up, compare and write. Time is Redis' own.
 
 A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may have happened: a claim is
 asked again with its token, a record meets StaleWrite.
@@ -28,14 +28,20 @@ from paywitness.journal.base import (
     StoredWebhookEvent,
 )
 from paywitness.journal.redis import checks, scripts
-from paywitness.journal.redis.pipeline import CALL_TIMEOUT_S, RedisPipeline
 from paywitness.journal.redis.reader import RedisReader
 from paywitness.journal.redis.replication import ReplicationStatus
 from paywitness.journal.redis.retention import RedisRetention
 from paywitness.journal.redis.webhook_events import RedisWebhookEvents
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.journal.transitions import WallClock
-from paywitness.redis.connection import REPLICATION_INFO_COMMAND, connect_primary, parse_replication_info, unavailable
+from paywitness.redis.connection import (
+    REPLICATION_INFO_COMMAND,
+    RedisUnavailable,
+    connect_primary,
+    parse_replication_info,
+    unavailable,
+)
+from paywitness.redis.pipeline import RedisPipeline
 from paywitness.redis.url import RedisTarget, parse_redis_url
 
 _OPEN_TIMEOUT_S = 5.0
@@ -55,24 +61,23 @@ class RedisJournal:
     ) -> None:
         self._prefix = target.prefix
         self._replication = replication
+        options = scripts.pipeline_options(call_timeout_s)
         self._write_pipeline = RedisPipeline(
-            "journal-writes", target, call_timeout_s=call_timeout_s, replication=replication, guards_sends=True
+            "journal-writes", target, options, replication=replication, guards_sends=True
         )
-        self._read_pipeline = RedisPipeline(
-            "journal-reads", target, call_timeout_s=call_timeout_s, replication=replication
-        )
-        self._writer = RedisWriter(self._write_pipeline, clock)
+        self._read_pipeline = RedisPipeline("journal-reads", target, options, replication=replication)
+        self._writer = RedisWriter(self._write_pipeline, target.prefix, clock)
         self._reader = RedisReader(self._read_pipeline, target.prefix)
-        self._webhook_events = RedisWebhookEvents(self._writer, self._write_pipeline, consumer)
-        self._retention = RedisRetention(self._writer, self._write_pipeline)
+        self._webhook_events = RedisWebhookEvents(self._writer, consumer)
+        self._retention = RedisRetention(self._writer)
 
     @classmethod
     async def open(
-        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = CALL_TIMEOUT_S
+        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = scripts.CALL_TIMEOUT_S
     ) -> RedisJournal:
-        """Open the journal (`redis.url` says how URLs look). Time is Redis' own; a `clock` is for the simulator and
-        tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be read,
-        JournalUnusable for a Redis that may not hold money, JournalUnavailable for one that does not answer now."""
+        """Open the journal (`paywitness.redis.url` says how URLs look). Time is Redis' own; a `clock` is for the
+        simulator and tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be
+        read, JournalUnusable for a Redis that may not hold money, JournalUnavailable for one that does not answer."""
         target = parse_redis_url(url)
         replication = ReplicationStatus(target)
         try:
@@ -80,8 +85,8 @@ class RedisJournal:
                 consumer = await _check_and_load_scripts(target, replication)
         except AuthenticationError as error:
             raise JournalUnusable(f"Redis at {target} does not take this user and password: {error}") from error
-        except (RedisError, OSError, TimeoutError) as error:
-            raise unavailable(error) from error
+        except (RedisError, OSError, TimeoutError, RedisUnavailable) as error:
+            raise scripts.journal_unavailable(unavailable(error)) from error
         return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s)
 
     async def claim(self, request: ClaimRequest) -> Claim:

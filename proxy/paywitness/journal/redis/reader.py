@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
 
 from paywitness.core.operation import HistoryEntry, Operation, State
 from paywitness.journal.base import AnnouncementRow, DoubtCount, OperationQuery, PolicyRevision
 from paywitness.journal.encoding import enum_or_safest
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.pipeline import RedisPipeline
 from paywitness.journal.redis.rows import index_term, parse_entry, parse_row
 from paywitness.journal.transitions import HISTORY_MAX, LISTING_MAX, matches_query
 from paywitness.redis.connection import Argument
+from paywitness.redis.pipeline import RedisPipeline
+from paywitness.redis.scripts import LuaScript
 
 _PAGE_SIZE = 200
 _SCANNED_MAX = 200_000  # of the newest, for what no index names: an amount, a provider, what succeeded
@@ -34,6 +36,9 @@ class RedisReader:
     def key(self, name: str) -> str:
         return self._prefix + name
 
+    def _run(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
+        return self._pipeline.run(script, (self._prefix,), arguments)
+
     async def read(self, operation_id: str) -> Operation | None:
         values = await self._pipeline.execute("HMGET", self.key(f"o:{operation_id}"), *_ROW_FIELDS)
         return None if values[0] is None else parse_row([operation_id.encode(), *values]).operation
@@ -43,11 +48,11 @@ class RedisReader:
         return request, response
 
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
-        entries = await self._pipeline.run(scripts.HISTORY, operation_id, str(HISTORY_MAX))
+        entries = await self._run(scripts.HISTORY, operation_id, str(HISTORY_MAX))
         return tuple(parse_entry(version, text) for version, text in enumerate(entries, 1) if text is not None)
 
     async def announcements(self, after: int, limit: int) -> tuple[AnnouncementRow, ...]:
-        changes = await self._pipeline.run(scripts.ANNOUNCEMENTS, str(after), str(limit))
+        changes = await self._run(scripts.ANNOUNCEMENTS, str(after), str(limit))
         return tuple(
             AnnouncementRow(int(seq), parse_row(values).operation, parse_entry(int(version), entry))
             for seq, values, version, entry in changes
@@ -57,7 +62,7 @@ class RedisReader:
         return int(await self._pipeline.execute("HGET", self.key("cursors"), name) or 0)
 
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        found = await self._pipeline.run(scripts.NEWEST_CREDENTIAL, account)
+        found = await self._run(scripts.NEWEST_CREDENTIAL, account)
         return None if found is None else (found[0].decode(), found[1])
 
     async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
@@ -65,7 +70,7 @@ class RedisReader:
         return None if text is None else _parse_revision(provider, revision, text)
 
     async def latest_revision(self, provider: str) -> PolicyRevision | None:
-        found = await self._pipeline.run(scripts.LATEST_REVISION, provider)
+        found = await self._run(scripts.LATEST_REVISION, provider)
         return None if found is None else _parse_revision(provider, found[0].decode(), found[1])
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
@@ -111,7 +116,7 @@ class RedisReader:
 
     async def _read_all(self, pages: AsyncIterator[list[str]]) -> AsyncIterator[Operation]:
         async for ids in pages:
-            for values in await self._pipeline.run(scripts.ROWS, *ids):
+            for values in await self._run(scripts.ROWS, *ids):
                 yield parse_row(values).operation
 
     async def _ids(self, source: _IndexSource, query: OperationQuery) -> AsyncIterator[list[str]]:

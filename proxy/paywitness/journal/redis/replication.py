@@ -28,20 +28,21 @@ from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import GuardKind, Lease, Operation
 from paywitness.journal.redis.scripts import REPLICATION_SEEN
 from paywitness.journal.transitions import OperationWrite, history_entry
-from paywitness.redis.connection import ReplicationInfo
+from paywitness.redis.connection import Command, ReplicationInfo
 from paywitness.redis.url import RedisTarget
 
 _log = logging.getLogger("paywitness.journal")
 
 
 class ReplicationStatus:
-    """What one journal knows of its Redis."""
+    """What one journal knows of its Redis (a `ReplicationGuard` of its pipelines)."""
 
     def __init__(self, target: RedisTarget) -> None:
         self._target = target
         self._stored = target.replicas is not None  # whether the journal remembers what we know of replicas
         self._rolled_back_mono: float | None = None
         self.replicas_required = target.replicas or 0
+        self.replicas_seen_command: Command = ("HGET", f"{target.prefix}meta", "replicas_seen")
         self.replication_id = ""
 
     @property

@@ -13,7 +13,6 @@ from paywitness.core.operation import Operation
 from paywitness.journal import retention
 from paywitness.journal.claim_plan import FALLBACKS_MAX
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.pipeline import RedisPipeline
 from paywitness.journal.redis.rows import RedisRow, fixed_index_lines, parse_alias, parse_row, tombstone_to_text
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.redis.connection import Argument
@@ -23,9 +22,8 @@ _TOMBSTONES_PER_PIPELINE = 100
 
 
 class RedisRetention:
-    def __init__(self, writer: RedisWriter, pipeline: RedisPipeline) -> None:
+    def __init__(self, writer: RedisWriter) -> None:
         self._writer = writer
-        self._pipeline = pipeline
         self._resume_after = ""  # the id that the next walk goes on after
 
     async def retire(self, retention_s: float, tombstone_s: float, limit: int) -> int:
@@ -38,7 +36,7 @@ class RedisRetention:
         retired, stopped = await self._write_tombstones(expired, ids, limit, now)
         if not stopped:
             self._resume_after = last.decode()
-        forgotten = await self._pipeline.run(
+        forgotten = await self._writer.run_without_time(
             scripts.PURGE, repr(float(now) - tombstone_s), repr(float(now) - retention_s), str(limit)
         )
         return retired + int(forgotten)
@@ -49,7 +47,7 @@ class RedisRetention:
         for _ in range(2 * FALLBACKS_MAX):
             if not next_ids:
                 break
-            for values, aliases in await self._pipeline.run(scripts.EXPIRED_ROWS, *next_ids):
+            for values, aliases in await self._writer.run_without_time(scripts.EXPIRED_ROWS, *next_ids):
                 row = parse_row(values)
                 kept = [parse_alias(key.decode(), text) for key, text in aliases]
                 expired.rows[row.operation.id], expired.aliases[row.operation.id] = row, kept
@@ -77,7 +75,7 @@ class RedisRetention:
         retired_count = 0
         for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
             some = [expired.arguments(group) for group in groups[first : first + _TOMBSTONES_PER_PIPELINE]]
-            tombstone_calls = (self._pipeline.run(scripts.TOMBSTONE, now, *arguments) for arguments in some)
+            tombstone_calls = (self._writer.run_without_time(scripts.TOMBSTONE, now, *arguments) for arguments in some)
             retired_count += sum(await asyncio.gather(*tombstone_calls))
         return retired_count, stopped
 

@@ -1,18 +1,31 @@
-"""The Lua scripts of the Redis journal: one a file, each run by the hash of its text. `lib.lua` is put in front of
-all of them, and of each what else it needs: Redis makes every function anew whenever a script runs.
+"""The Lua scripts of the Redis journal, and how it sends them: one a file, each run by the hash of its text. `lib.lua`
+is put in front of all of them, and of each what else it needs: Redis makes every function anew whenever a script runs.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from paywitness.core.errors import JournalUnavailable
 from paywitness.journal.transitions import GUARDED_MAX
+from paywitness.redis.connection import RedisUnavailable
+from paywitness.redis.pipeline import PipelineOptions
 from paywitness.redis.scripts import LuaScript
 
+CALL_TIMEOUT_S = 1.0  # a caller is told within a second
+_BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
 _LUA_DIRECTORY = Path(__file__).parent / "lua"
 _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
 # What Python decides, and scripts have to know.
 _LUA_CONSTANTS = f"local GUARDED_MAX, NUMBERS_SKIPPED = {GUARDED_MAX}, {_SEQS_SKIPPED}"
+
+
+def journal_unavailable(error: RedisUnavailable) -> JournalUnavailable:
+    return JournalUnavailable(str(error))
+
+
+def pipeline_options(call_timeout_s: float = CALL_TIMEOUT_S) -> PipelineOptions:
+    return PipelineOptions(call_timeout_s, _BATCH_MAX, journal_unavailable)
 
 
 def _script(name: str, *includes: str) -> LuaScript:

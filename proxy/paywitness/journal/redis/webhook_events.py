@@ -11,15 +11,13 @@ from dataclasses import replace
 from paywitness.journal.base import StoredWebhookEvent, WebhookEventResult
 from paywitness.journal.encoding import enum_or_safest
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.pipeline import RedisPipeline
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.redis.connection import Argument
 
 
 class RedisWebhookEvents:
-    def __init__(self, writer: RedisWriter, pipeline: RedisPipeline, consumer: str) -> None:
+    def __init__(self, writer: RedisWriter, consumer: str) -> None:
         self._writer = writer
-        self._pipeline = pipeline
         self._consumer = consumer
 
     async def store(self, webhook_event: StoredWebhookEvent) -> bool:
@@ -29,7 +27,7 @@ class RedisWebhookEvents:
         )
         received = repr(float(webhook_event.received_at))
         progress, *times = _progress_arguments(webhook_event)
-        kept = await self._pipeline.run(
+        kept = await self._writer.run_without_time(
             scripts.WEBHOOK_EVENT_STORE, event, what, progress, webhook_event.sealed, received, *times
         )
         return bool(kept)
@@ -39,7 +37,7 @@ class RedisWebhookEvents:
         return tuple(_parse_event(*values) for values in found)
 
     async def update(self, webhook_event: StoredWebhookEvent) -> None:
-        await self._pipeline.run(
+        await self._writer.run_without_time(
             scripts.WEBHOOK_EVENT_UPDATE, f"{webhook_event.number:012d}", *_progress_arguments(webhook_event)
         )
 

@@ -18,7 +18,6 @@ from paywitness.journal import claim_plan, transitions
 from paywitness.journal.base import OperationChange
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.lookups import EmptyLookups, LookupQuery, NeedsLookup, RedisLookups
-from paywitness.journal.redis.pipeline import NeedsReplication, RedisPipeline
 from paywitness.journal.redis.replication import plan_restore
 from paywitness.journal.redis.rows import (
     AT_WRITE,
@@ -32,6 +31,7 @@ from paywitness.journal.redis.rows import (
     write_args,
 )
 from paywitness.redis.connection import Argument
+from paywitness.redis.pipeline import NeedsReplication, RedisPipeline
 from paywitness.redis.scripts import LuaScript
 
 TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
@@ -58,8 +58,9 @@ class _PlannedWrite:
 class RedisWriter:
     """Everything that changes an operation."""
 
-    def __init__(self, pipeline: RedisPipeline, clock: transitions.WallClock | None) -> None:
+    def __init__(self, pipeline: RedisPipeline, prefix: str, clock: transitions.WallClock | None) -> None:
         self._pipeline = pipeline
+        self._keys = (prefix,)
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
@@ -77,8 +78,16 @@ class RedisWriter:
     ) -> Awaitable[Any]:
         """Run a script that begins by telling the time."""
         return self._pipeline.run(
-            script, self.time_argument(), *arguments, droppable=droppable, needs_replication=needs_replication
+            script,
+            self._keys,
+            (self.time_argument(), *arguments),
+            droppable=droppable,
+            needs_replication=needs_replication,
         )
+
+    def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
+        """Run a script that needs no time, or is told one that was read before."""
+        return self._pipeline.run(script, self._keys, arguments)
 
     # Claims.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from paywitness.clock import Clock
 from paywitness.core.errors import SettingsError
-from paywitness.redis.url import RedisTarget, parse_redis_url
+from paywitness.redis.url import RedisTarget, parse_limits_url, parse_redis_url
 from paywitness.settings import Settings
 from paywitness.tools.doctor.machine_checks import machine_findings, port_findings
 from paywitness.tools.doctor.policy_checks import policy_findings
@@ -14,8 +14,6 @@ from paywitness.tools.doctor.redis_checks import RedisPurpose, check_redis
 from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, DoctorReport, ProgressWriter, ok, unfit
 from paywitness.tools.doctor.secret_checks import identity_secret, local_ca_findings, secret_findings
 from paywitness.tools.doctor.sqlite_checks import directory_findings, sqlite_findings
-
-_CLUSTER = "+cluster"
 
 
 async def run_checks(
@@ -68,16 +66,14 @@ async def _check_limits(settings: Settings, runner: CheckRunner) -> None:
         note = "each sidecar counts for itself; --limits redis://... counts for the fleet" if shared else ""
         runner.add(ok("limits", "local", note))
         return
-    scheme, separator, rest = settings.limits.partition("://")
-    cluster = scheme.endswith(_CLUSTER)
-    address = _redis_address(f"{scheme.removesuffix(_CLUSTER)}{separator}{rest}", "limits", runner)
+    address = _redis_address(settings.limits, "limits", runner)
     if address is not None:
-        await check_redis(RedisPurpose("limits", address, settings.lease_s, cluster=cluster), runner)
+        await check_redis(RedisPurpose("limits", address, settings.lease_s), runner)
 
 
 def _redis_address(url: str, component: str, runner: CheckRunner) -> RedisTarget | None:
     try:
-        return parse_redis_url(url)
+        return parse_limits_url(url) if component == "limits" else parse_redis_url(url)
     except SettingsError as error:
         runner.add(_bad_url(url, component, error))
         return None
@@ -85,5 +81,5 @@ def _redis_address(url: str, component: str, runner: CheckRunner) -> RedisTarget
 
 def _bad_url(url: str, component: str, error: SettingsError) -> DoctorFinding:
     # A password with a slash in it is taken for a port, and the error would quote it.
-    cause = str(error.__cause__) if "@" not in url else "a user or password must be percent-encoded"
+    cause = str(error.__cause__ or error) if "@" not in url else "a user or password must be percent-encoded"
     return unfit(f"{component} URL", f"it cannot be used: {cause}", "a start is refused", f"Correct --{component}")

@@ -18,9 +18,8 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
 from paywitness.clock import Clock
-from paywitness.core.errors import JournalUnavailable
 from paywitness.core.identity import check_value
-from paywitness.redis.connection import connect_primary, parse_info, unavailable
+from paywitness.redis.connection import RedisUnavailable, connect_primary, parse_info, unavailable
 from paywitness.redis.url import RedisTarget
 from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, ok, run_in_daemon_thread, unfit, warning
 
@@ -212,7 +211,6 @@ class RedisPurpose:
     address: RedisTarget
     lease_s: float
     identity: bytes | None = None
-    cluster: bool = False  # its URL says that it is one
 
     @property
     def holds_money(self) -> bool:
@@ -227,7 +225,7 @@ async def check_redis(purpose: RedisPurpose, runner: CheckRunner) -> None:
         await run_in_daemon_thread(lambda: _resolve_names(purpose.address))
         try:
             opened.append(await connect_primary(purpose.address))
-        except (RedisError, JournalUnavailable, OSError) as error:
+        except (RedisError, RedisUnavailable, OSError) as error:
             return [_unreachable_finding(purpose, error)]
         return [ok(f"{purpose.component} reachable", f"Redis at {purpose.address}"), _tls_finding(purpose, opened[0])]
 
@@ -310,8 +308,8 @@ class _RedisChecks:
         info = parse_info(await self._execute("INFO"))
         if self._purpose.holds_money:
             return journal_findings(info, await self._configuration(), self._purpose.address)
-        findings = list(limits_findings(info, cluster=self._purpose.cluster))
-        if self._purpose.cluster and info.get("cluster_enabled") == "1":
+        findings = list(limits_findings(info, cluster=self._purpose.address.cluster))
+        if self._purpose.address.cluster and info.get("cluster_enabled") == "1":
             findings.append(cluster_finding(parse_info(await self._execute("CLUSTER", "INFO"))))
         return findings
 
@@ -336,9 +334,10 @@ class _RedisChecks:
         return [ok(f"{self._component} scripts", "run, and write")]
 
     async def _run_script(self) -> None:
-        cluster = self._purpose.cluster
+        cluster = self._purpose.address.cluster
         text = _SCRIPT_WITHOUT_KEYS if cluster else _SCRIPT
-        keys = ("0",) if cluster else ("1", f"{self._purpose.address.prefix}doctor")
+        colon = "" if self._purpose.holds_money else ":"  # a journal's prefix ends with it
+        keys = ("0",) if cluster else ("1", f"{self._purpose.address.prefix}{colon}doctor")
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         try:
             await self._execute("EVALSHA", sha, *keys)

@@ -168,12 +168,13 @@ class _SqliteQueries:
 
 @asynccontextmanager
 async def _redis_queries(url: str) -> AsyncIterator[JournalQueries]:
-    from paywitness.journal.redis.pipeline import RedisPipeline  # a tenth of a second, which only those pay who need it
-    from paywitness.journal.redis.reader import RedisReader
+    from paywitness.journal.redis.reader import RedisReader  # a tenth of a second, which only those pay who need it
+    from paywitness.journal.redis.scripts import pipeline_options
+    from paywitness.redis.pipeline import RedisPipeline
     from paywitness.redis.url import parse_redis_url
 
     address = parse_redis_url(url)
-    pipeline = RedisPipeline("policy-diff", address, call_timeout_s=_CALL_TIMEOUT_S)
+    pipeline = RedisPipeline("policy-diff", address, pipeline_options(_CALL_TIMEOUT_S))
     try:
         yield RedisReader(pipeline, address.prefix)
     finally:

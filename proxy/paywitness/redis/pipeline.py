@@ -1,10 +1,13 @@
-"""A pipeline to Redis: one connection, and whatever is waiting goes out as one pipeline.
+"""One connection to Redis: whatever is waiting goes out as one pipeline.
 
 Calls made in one turn of the event loop, or while a pipeline is under way, ride together; each has its own answer and
 its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
 run. A connection that fails fails all that rode on it: what they wrote is not known.
 
-A write before a send is followed by WAIT in the same pipeline, where there are replicas (`replication`). Where we
+A call is answered or fails within `call_timeout_s`, waiting included. Connecting may take longer: its callers are told
+in time, and the next ones find the connection made.
+
+With a `ReplicationGuard`, a write before a send is followed by WAIT in the same pipeline, if there are replicas. If we
 know of none, it is followed by the question whether others do: then it waits for them after all.
 """
 
@@ -13,21 +16,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from paywitness.core.errors import JournalUnavailable
-from paywitness.journal.redis.replication import ReplicationStatus
 from paywitness.redis.connection import (
+    CONNECT_TIMEOUT_S,
     NOT_PRIMARY_ERRORS,
     REPLICATION_INFO_COMMAND,
     Argument,
     Command,
     RedisResponseReader,
+    RedisUnavailable,
+    ReplicationInfo,
     connect_primary,
     pack_command,
     parse_replication_info,
@@ -37,14 +41,48 @@ from paywitness.redis.scripts import LuaScript
 from paywitness.redis.url import RedisTarget
 from paywitness.tasks import Tasks
 
-CALL_TIMEOUT_S = 1.0  # in all, waiting included: a caller is told within a second
-BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
-WAITING_MAX = 10_000
-WAIT_MS = 500  # for a replica: within the call's second
+WAIT_MS = 500  # for a replica: within the call's time
 REPLICATION_CHECK_S = 1.0  # how soon a replica that joined is counted upon
-CLOSE_TIMEOUT_S = 5.0
+
+_FAILURES = (RedisError, OSError, TimeoutError, RedisUnavailable)
+_CLOSED = "the connection to Redis is closed"
 
 NeedsReplication = Callable[[Any], bool]  # whether an answer means that something may be sent now
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """What the owner of a pipeline asks of it."""
+
+    call_timeout_s: float  # in all, waiting included
+    batch_max: int  # commands in one pipeline
+    to_error: Callable[[RedisUnavailable], Exception] = lambda error: error  # what a caller is told
+    checks_role: bool = True  # refuse a replica when connecting; if not, its READONLY says so later
+    waiting_max: int = 10_000
+    close_timeout_s: float = 5.0  # for what waits when it is closed
+
+
+class ReplicationGuard(Protocol):
+    """What is known of the replicas of a Redis, and the histories that it has had."""
+
+    replicas_required: int  # that must have a write before something is sent on it
+    replication_id: str  # of the history, as it was told last
+
+    @property
+    def replicas_seen_command(self) -> Command:
+        """Asks Redis whether anybody has seen a replica: its answer is then 1."""
+        ...
+
+    @property
+    def should_check_replicas_seen(self) -> bool: ...
+
+    def require_replica(self) -> None:
+        """Somebody has seen one."""
+        ...
+
+    async def update(self, connection: Connection, info: ReplicationInfo) -> None:
+        """What Redis says of itself."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -64,19 +102,15 @@ class RedisPipeline:
         self,
         name: str,
         target: RedisTarget,
+        options: PipelineOptions,
         *,
-        call_timeout_s: float = CALL_TIMEOUT_S,
-        replication: ReplicationStatus | None = None,
+        replication: ReplicationGuard | None = None,
         guards_sends: bool = False,  # something may be sent on the strength of what rides here
     ) -> None:
         self._name = name
         self._target = target
-        self._replicas_seen_command: Command = (
-            "HGET",
-            f"{target.prefix}meta",
-            "replicas_seen",
-        )  # whether anybody has seen a replica
-        self._call_timeout_s = call_timeout_s
+        self._options = options
+        self._call_timeout_s = options.call_timeout_s
         self._queued: deque[_QueuedCommand] = deque()
         self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
         self._timer: asyncio.TimerHandle | None = None  # one for them all
@@ -95,14 +129,15 @@ class RedisPipeline:
     def run(
         self,
         script: LuaScript,
-        *arguments: Argument,
+        keys: Sequence[str],
+        arguments: Iterable[Argument],
+        *,
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
     ) -> asyncio.Future[Any]:
-        """Run a script. `droppable`: not sent once nobody waits for it any more. `needs_replication`: see
-        `NeedsReplication`."""
+        """Run a script. `droppable`: it is not sent once nobody waits for it any more."""
         return self._enqueue(
-            ("EVALSHA", script.sha, 1, self._target.prefix, *arguments), script, droppable, needs_replication
+            ("EVALSHA", script.sha, len(keys), *keys, *arguments), script, droppable, needs_replication
         )
 
     def execute(self, name: str, *arguments: Argument | int) -> asyncio.Future[Any]:
@@ -115,9 +150,10 @@ class RedisPipeline:
         """What will be the answer. Whoever awaits it needs no coroutine in between: a call asks twice."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if not self._open or len(self._queued) >= WAITING_MAX:
-            why = f"{WAITING_MAX} calls wait for Redis already" if self._open else "the journal is closed"
-            future.set_exception(JournalUnavailable(why))
+        waiting_max = self._options.waiting_max
+        if not self._open or len(self._queued) >= waiting_max:
+            why = f"{waiting_max} calls wait for Redis already" if self._open else _CLOSED
+            future.set_exception(self._options.to_error(RedisUnavailable(why)))
             return future
         self._queued.append(
             _QueuedCommand(command, pack_command(command), future, script, droppable, needs_replication)
@@ -138,7 +174,8 @@ class RedisPipeline:
         while unanswered and (unanswered[0][1].done() or unanswered[0][0] <= now):
             _, future = unanswered.popleft()
             if not future.done():
-                future.set_exception(JournalUnavailable(f"Redis did not answer in {self._call_timeout_s:g} s"))
+                late = RedisUnavailable(f"Redis did not answer in {self._call_timeout_s:g} s")
+                future.set_exception(self._options.to_error(late))
         if unanswered:
             self._timer = loop.call_at(unanswered[0][0], self._fail_overdue)
 
@@ -146,7 +183,7 @@ class RedisPipeline:
         try:
             while self._queued:
                 batch: list[_QueuedCommand] = []
-                while self._queued and len(batch) < BATCH_MAX:
+                while self._queued and len(batch) < self._options.batch_max:
                     call = self._queued.popleft()
                     if not (call.droppable and call.future.done()):
                         batch.append(call)
@@ -158,36 +195,34 @@ class RedisPipeline:
             self._running = None
 
     async def _run_batch(self, batch: list[_QueuedCommand]) -> None:
-        error: BaseException
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._call_timeout_s
         try:
-            async with asyncio.timeout(self._call_timeout_s):
-                unknown_scripts = await self._exchange(
-                    await self._ensure_connected(), batch, [call.wire for call in batch]
-                )
+            if not self._is_connected:
+                async with asyncio.timeout(max(self._call_timeout_s, CONNECT_TIMEOUT_S)):
+                    await self._connect()
+                if loop.time() >= deadline:
+                    self._reject(batch, TimeoutError())
+                    return  # the next batch has the connection
+            async with asyncio.timeout_at(deadline):
+                unknown_scripts = await self._exchange(batch, [call.wire for call in batch])
                 if unknown_scripts:
-                    await self._exchange(
-                        await self._ensure_connected(),
-                        unknown_scripts,
-                        [_eval_command(call) for call in unknown_scripts],
-                    )
-                return
-        except (RedisError, OSError, TimeoutError, JournalUnavailable) as failure:
-            error = failure
-        except BaseException as failure:
-            await self._fail(batch, failure)
-            raise
-        await self._fail(batch, error)
+                    if not self._is_connected:
+                        await self._connect()
+                    await self._exchange(unknown_scripts, [_eval_command(call) for call in unknown_scripts])
+        except BaseException as error:
+            self._reject(batch, error)
+            await self._disconnect()
+            if not isinstance(error, _FAILURES):
+                raise
 
-    async def _fail(self, batch: list[_QueuedCommand], error: BaseException) -> None:
-        for call in batch:
+    def _reject(self, calls: Iterable[_QueuedCommand], error: BaseException) -> None:
+        for call in calls:
             if not call.future.done():
-                call.future.set_exception(unavailable(error))
+                call.future.set_exception(self._options.to_error(unavailable(error)))
                 call.future.exception()  # somebody may have gone away without it
-        await self._disconnect()
 
-    async def _exchange(
-        self, connection: Connection, calls: list[_QueuedCommand], wires: list[bytes]
-    ) -> list[_QueuedCommand]:
+    async def _exchange(self, calls: list[_QueuedCommand], wires: list[bytes]) -> list[_QueuedCommand]:
         """Send all, read all; the calls whose script is not known, which have not run."""
         replication = self._replication if self._guards_sends else None
         required = replication.replicas_required if replication is not None else 0
@@ -195,14 +230,15 @@ class RedisPipeline:
         waits = required > 0 and guards_sends
         checks_replicas_seen = guards_sends and replication is not None and replication.should_check_replicas_seen
         checks_replication = replication is not None and self._is_replication_check_due()
-        responses = self._responses
+        connection, responses = self._connection, self._responses
+        assert connection is not None
         assert responses is not None  # they come and go with the connection
-        after: list[Command] = (
-            [_wait_command(required)] if waits else [self._replicas_seen_command] if checks_replicas_seen else []
-        )
+        after = [_wait_command(required)] if waits else []
+        if checks_replicas_seen and replication is not None:
+            after = [replication.replicas_seen_command]
         await _send(connection, wires, [*after, REPLICATION_INFO_COMMAND] if checks_replication else after)
         self.round_trips += 1
-        result = _BatchResult(waits or checks_replicas_seen)
+        result = _BatchResult(self._options.to_error, waits or checks_replicas_seen)
         unanswered_calls = iter(calls)
         left = len(calls)
         while left:
@@ -211,7 +247,7 @@ class RedisPipeline:
                 left -= 1
         replicas_response = await responses.read_one() if after else None
         if waits:
-            _release(result.awaiting_replicas, replicas_response, required)
+            result.release(replicas_response, required)
         if checks_replication and replication is not None:
             info = await responses.read_one()
             reported = parse_replication_info(info) if isinstance(info, bytes) else None
@@ -221,24 +257,10 @@ class RedisPipeline:
         if checks_replicas_seen and replication is not None:
             if replicas_response == b"1":
                 replication.require_replica()
-            await self._wait_and_release(connection, responses, result.awaiting_replicas, replication.replicas_required)
+            await _wait_and_release(connection, responses, result, replication.replicas_required)
         if result.not_primary:
             await self._disconnect()
         return result.unknown_scripts
-
-    async def _wait_and_release(
-        self,
-        connection: Connection,
-        responses: RedisResponseReader,
-        held_back: list[tuple[_QueuedCommand, Any]],
-        required: int,
-    ) -> None:
-        """What was written before we knew whether replicas are to be waited for."""
-        replicas = 0
-        if required and held_back:
-            await _send(connection, [], [_wait_command(required)])
-            replicas = await responses.read_one()
-        _release(held_back, replicas, required)
 
     def _is_replication_check_due(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -247,26 +269,29 @@ class RedisPipeline:
         self._replication_checked_mono = now
         return True
 
-    async def _ensure_connected(self) -> Connection:
-        if (
-            self._connection is not None
-            and self._connection.is_connected
-            and self._connected_replication_id == self._replication_id
-        ):
-            return self._connection
+    @property
+    def _is_connected(self) -> bool:
+        connection = self._connection
+        same_history = self._connected_replication_id == self._replication_id
+        return connection is not None and connection.is_connected and same_history
+
+    async def _connect(self) -> None:
         await self._disconnect()
         self._connection = connection = await connect_primary(self._target)
-        await connection.send_command(*REPLICATION_INFO_COMMAND, check_health=False)
         self._responses = RedisResponseReader(connection)
-        info = await self._responses.read_one()
+        if self._options.checks_role:
+            await self._check_role(connection, self._responses)
+        self._connected_replication_id = self._replication_id
+
+    async def _check_role(self, connection: Connection, responses: RedisResponseReader) -> None:
+        await _send(connection, [], [REPLICATION_INFO_COMMAND])
+        info = await responses.read_one()
         if isinstance(info, bytes):
             reported = parse_replication_info(info)
             if not reported.is_primary:
-                raise JournalUnavailable(f"Redis at {self._target} is a replica: a failover may be under way")
+                raise RedisUnavailable(f"Redis at {self._target} is a replica: a failover may be under way")
             if self._replication is not None and self._guards_sends:
                 await self._replication.update(connection, reported)
-        self._connected_replication_id = self._replication_id
-        return connection
 
     @property
     def _replication_id(self) -> str:
@@ -283,8 +308,10 @@ class RedisPipeline:
         """Send what waits, then let go of the connection."""
         self._open = False
         if self._running is not None:
-            await asyncio.wait({self._running}, timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait({self._running}, timeout=self._options.close_timeout_s)
         await self._tasks.stop()
+        self._reject(self._queued, RedisUnavailable(_CLOSED))
+        self._queued.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -295,11 +322,10 @@ class RedisPipeline:
 class _BatchResult:
     """What became of the calls of one pipeline."""
 
+    to_error: Callable[[RedisUnavailable], Exception]
     holds_for_replicas: bool  # for replicas, where an answer binds
     unknown_scripts: list[_QueuedCommand] = field(default_factory=list)  # their script is not known: they have not run
-    awaiting_replicas: list[tuple[_QueuedCommand, Any]] = field(
-        default_factory=list
-    )  # told once enough replicas have them
+    awaiting_replicas: list[tuple[_QueuedCommand, Any]] = field(default_factory=list)  # told once replicas have them
     not_primary: bool = False  # the primary is elsewhere
 
     def resolve(self, call: _QueuedCommand, response: Any) -> None:
@@ -315,10 +341,35 @@ class _BatchResult:
         if isinstance(error, NoScriptError):
             self.unknown_scripts.append(call)
         elif isinstance(error, ResponseError):
-            _reject(call, error)
+            self._reject(call, unavailable(error))
             self.not_primary = self.not_primary or isinstance(error, NOT_PRIMARY_ERRORS)
         else:
             raise error
+
+    def _reject(self, call: _QueuedCommand, error: RedisUnavailable) -> None:
+        if not call.future.done():
+            call.future.set_exception(self.to_error(error))
+
+    def release(self, replicas: Any, required: int) -> None:
+        """Tell those whose write may now be acted upon, or that too few replicas have it."""
+        enough = isinstance(replicas, int) and replicas >= required
+        few = f"Redis: {replicas} of {required} replicas had the write in {WAIT_MS} ms; nothing may be sent on it"
+        for call, response in self.awaiting_replicas:
+            if not enough:
+                self._reject(call, RedisUnavailable(few))
+            elif not call.future.done():
+                call.future.set_result(response)
+
+
+async def _wait_and_release(
+    connection: Connection, responses: RedisResponseReader, result: _BatchResult, required: int
+) -> None:
+    """What was written before we knew whether replicas are to be waited for."""
+    replicas = 0
+    if required and result.awaiting_replicas:
+        await _send(connection, [], [_wait_command(required)])
+        replicas = await responses.read_one()
+    result.release(replicas, required)
 
 
 def _wait_command(replicas: int) -> Command:
@@ -329,27 +380,6 @@ async def _send(connection: Connection, wires: list[bytes], after: list[Command]
     await connection.send_packed_command(b"".join([*wires, *map(pack_command, after)]), check_health=False)
 
 
-def _release(held_back: list[tuple[_QueuedCommand, Any]], replicas: Any, required: int) -> None:
-    """Tell those whose write may now be acted upon, or that too few replicas have it."""
-    enough = isinstance(replicas, int) and replicas >= required
-    for call, response in held_back:
-        if enough:
-            _resolve(call, response)
-        else:
-            few = f"{replicas} of {required} replicas had the write in {WAIT_MS} ms"
-            _reject(call, JournalUnavailable(f"Redis: {few}; nothing may be sent on it"))
-
-
 def _eval_command(call: _QueuedCommand) -> bytes:
     assert call.script is not None
     return pack_command(("EVAL", call.script.text, *call.command[2:]))
-
-
-def _resolve(call: _QueuedCommand, response: Any) -> None:
-    if not call.future.done():
-        call.future.set_result(response)
-
-
-def _reject(call: _QueuedCommand, error: BaseException) -> None:
-    if not call.future.done():
-        call.future.set_exception(unavailable(error))
