@@ -120,6 +120,28 @@ async def test_a_url_that_cannot_be_read_shows_no_password(installation: Install
     assert "hid" not in everything(report)
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://h:many", "its port is no number"),
+        ("redis://h/first", "its database is no number"),
+        ("redis+sentinel://h", "it names no service"),
+        ("redis://", "it names no host"),
+    ],
+)
+async def test_a_url_that_cannot_be_read_is_told_with_the_reason(
+    installation: Installation, url: str, why: str
+) -> None:
+    report = await installation.examined(journal=url, limits=url)
+    for component in ("journal", "limits"):
+        assert why in found(report, f"{component} URL").found
+
+
+async def test_limits_take_a_scheme_that_a_journal_does_not(installation: Installation) -> None:
+    report = await installation.examined(limits="redsi://h")
+    assert "redis+cluster://" in found(report, "limits URL").found
+
+
 async def test_where_config_is_forbidden_the_operators_word_is_told(
     installation: Installation, server: RedisServer
 ) -> None:
