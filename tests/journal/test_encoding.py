@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paywitness.core.contract import OperationKind
+from paywitness.core.identity import canonical
 from paywitness.core.money import Money
 from paywitness.core.operation import (
     Announcement,
@@ -26,6 +27,7 @@ from paywitness.core.operation import (
     State,
 )
 from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.journal import encoding
 from paywitness.journal.encoding import (
     COLUMNS,
     FIXED_COLUMNS,
@@ -37,6 +39,7 @@ from paywitness.journal.encoding import (
     mutable_values,
     operation_from_row,
 )
+from paywitness.journal.redis import rows
 from paywitness.journal.sqlite.schema import migrate
 from paywitness.journal.transitions import IDENTITY_FIELDS
 from tests.journal.samples import prepared
@@ -182,3 +185,22 @@ def test_what_is_only_searched_for(operation: Operation, found_by: tuple[str | N
 def test_rows_have_a_value_for_each_column() -> None:
     assert len(fixed_values(prepared())) == len(FIXED_COLUMNS)
     assert len(mutable_values(prepared())) == len(MUTABLE_COLUMNS)
+
+
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(State),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+
+
+@given(tree=TREES)
+def test_texts_are_those_of_json_without_a_space(tree: Any) -> None:
+    """Rows are compared by their text, and identities are hashes of it: not a byte of it may change."""
+    expected = json.dumps(tree, separators=(",", ":"))
+    assert (encoding._encode(tree), rows._encode(tree)) == (expected, expected)
+    assert canonical(tree) == json.dumps(tree, separators=(",", ":"), sort_keys=True).encode()
+
+
+def test_halves_of_characters_and_endless_numbers_are_written() -> None:
+    assert encoding._encode(["\ud800", float("inf"), "é"]) == '["\\ud800",Infinity,"\\u00e9"]'

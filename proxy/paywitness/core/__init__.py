@@ -37,10 +37,6 @@ what goes out
     redact             what is masked in every log line and page
 small values
     bodies/            JSON, form and XML bodies: read into a tree, one value spliced in
-    money              an amount in minor units, with its currency
-    addresses          which network addresses are private
-    http_headers       header names that are hop-by-hop, and the trace context
-    errors             the exceptions of our own house
-    compact_json       JSON without spaces
+    money  addresses  http_headers  errors
     record             the decorator of our values: frozen for the type checker, not at run time
 """

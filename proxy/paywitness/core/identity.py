@@ -17,7 +17,6 @@ from paywitness.core.bodies.tree import Tree, value_at, without_paths
 from paywitness.core.call import Call
 from paywitness.core.claim import generation_key
 from paywitness.core.classify import evaluate
-from paywitness.core.compact_json import compact_encoder
 from paywitness.core.contract import FieldKind, FieldRef, ProviderContract
 from paywitness.core.http_headers import CREDENTIAL_HEADERS
 from paywitness.core.operation import Guard, GuardKind
@@ -189,7 +188,7 @@ def canonical(tree: Tree) -> bytes:
     return _canonical_text(tree).encode()
 
 
-_canonical_text = compact_encoder(sort_keys=True)
+_canonical_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
 def credential_of(call: Call, secret: bytes) -> str:

@@ -15,7 +15,6 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from paywitness.core.compact_json import compact_encoder
 from paywitness.core.contract import OperationKind
 from paywitness.core.guard import indexed_guard
 from paywitness.core.money import Money
@@ -83,7 +82,7 @@ def enum_or_safest(words: type[_EnumType], text: str, safest: _EnumType) -> _Enu
         return safest
 
 
-_encode = compact_encoder()
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone
-from paywitness.core.compact_json import compact_encoder
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from paywitness.journal.encoding import (
     entry_from_text,
@@ -35,8 +34,8 @@ ANY_LEASE = "*"  # what is written over may be held by anybody
 _TERM_BYTES_MAX = 128  # a longer one is found by its hash
 _NOT_INDEXED_BY_STATE = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
 _STATES = frozenset(State)
-_FIXED = 9  # created_at, and what `fixed_values` says from the key to the amount
-_encode = compact_encoder()
+_FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 
