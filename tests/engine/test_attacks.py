@@ -29,6 +29,7 @@ from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, make_world, outcome, until
 from tests.journal.memory import MemoryJournal
+from tests.journal.samples import holding
 
 LEASE_S = 30.0
 ONE_TRY = ("default: {attempts: 3, backoff: full", "default: {attempts: 1, backoff: full")
@@ -390,7 +391,7 @@ async def test_a_waiting_repeat_is_not_told_that_nothing_was_sent_over_an_open_i
         await play.world.charge("first", fault="drop_after_commit")
         operation = await play.newest("first")
         play.time.ahead_s += SETTLED_S
-        held = await play.journal.take_lease(operation, "resolver", LEASE_S)
+        held = await play.journal.record(holding(operation, "resolver"))
         other = await another_sidecar(play, NOT_STORED)
         repeat = asyncio.ensure_future(other.charge("first"))
         await asyncio.sleep(0.02)

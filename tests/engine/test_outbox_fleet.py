@@ -136,7 +136,7 @@ async def test_who_slept_past_its_time_offers_nothing_more_and_moves_nothing(fle
     assert await first.deliver_page() is None
     asleep = False
     assert [delivery.version for delivery in fleet.sink.offered] == [2]
-    assert await fleet.journal.cursor(CURSOR) == 0
+    assert fleet.noted == 0
     assert await second.deliver_page() == 3
     assert [delivery.version for delivery in fleet.sink.offered] == [2, 2, 4, 5]
     assert fleet.sink.offered[0].body == fleet.sink.offered[1].body

@@ -120,15 +120,6 @@ class MemoryJournal:
     ) -> Operation:
         raise JournalUnavailable(f"the journal has lost {operation.id}, and cannot have")
 
-    async def take_lease(
-        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
-    ) -> Operation:
-        stored = self._opened().operations.get(operation.id)
-        write = transitions.lease_write(stored, operation, token, lease_s, self._time.now(), source)
-        if write is not None:
-            self._tables.write(write)
-        return self._tables.operations[operation.id]
-
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
@@ -288,9 +279,6 @@ class MemoryJournal:
             if seq > after and entry.announcement is not None
         )
         return tuple(islice(announced, limit))
-
-    async def cursor(self, name: str) -> int:
-        return self._opened().cursors.get(name, 0)
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         tables = self._opened()

@@ -211,6 +211,12 @@ def falling_back(operation: Operation, key: str = "fallback", **changes: Any) ->
     return replace(ended, operation=after), request
 
 
+def holding(operation: Operation, token: str) -> OperationChange:
+    """It is held by somebody, as a resolver holds what is due."""
+    held = replace(operation, lease=Lease(token, 0.0))
+    return OperationChange(held, (), source="resolver", note="lease taken", lease_s=LEASE_S)
+
+
 def touching(operation: Operation, note: str = "touched") -> OperationChange:
     """A change that moves nothing."""
     return OperationChange(operation, (), source="operator", note=note)

@@ -20,6 +20,7 @@ from tests.journal.samples import (
     asking,
     declining,
     doubting,
+    holding,
     owned,
     prepared,
     read,
@@ -122,7 +123,7 @@ async def test_a_doubt_that_nobody_holds_is_answered_with_the_sealed_request(jou
 
 async def test_a_doubt_that_somebody_holds_is_in_flight(journal: Journal) -> None:
     doubted = await journal.record(doubting(await owned(journal)))
-    await journal.take_lease(doubted, "resolver", LEASE_S)
+    await journal.record(holding(doubted, "resolver"))
     assert (await journal.claim(asking())).verdict is ClaimVerdict.IN_FLIGHT
 
 

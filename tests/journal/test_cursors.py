@@ -19,9 +19,9 @@ async def test_one_holds_it_and_only_that_one_moves_it(journal: Journal) -> None
     assert await journal.take_cursor("sink", "one", LEASE_S) == 0
     assert await journal.take_cursor("sink", "other", LEASE_S) is None
     assert await journal.move_cursor("sink", 7, "other") is False
-    assert await journal.cursor("sink") == 0
+    assert await journal.take_cursor("sink", "one", LEASE_S) == 0
     assert await journal.move_cursor("sink", 7, "one") is True
-    assert await journal.cursor("sink") == 7
+    assert await journal.take_cursor("sink", "one", LEASE_S) == 7
 
 
 async def test_cursors_are_held_each_by_itself(journal: Journal) -> None:
@@ -50,7 +50,7 @@ async def test_the_next_one_goes_on_where_the_last_one_was(journal: Journal, clo
     assert await journal.take_cursor("sink", "other", LEASE_S) == 7
     assert await journal.move_cursor("sink", 9, "one") is False
     assert await journal.take_cursor("sink", "one", LEASE_S) is None
-    assert await journal.cursor("sink") == 7
+    assert await journal.take_cursor("sink", "other", LEASE_S) == 7
     assert await journal.move_cursor("sink", 8, "other") is True
 
 
@@ -78,7 +78,7 @@ async def test_it_never_goes_back(store: Store) -> None:
     assert await journal.move_cursor("sink", 9, "one") is True
     await journal.move_cursor("sink", 3)
     journal = await store.reopen()
-    assert await journal.cursor("sink") == 10
+    assert await journal.take_cursor("sink", "one", LEASE_S) == 10
 
 
 async def test_after_a_restart_it_is_the_fleets_or_nobodys(store: Store) -> None:

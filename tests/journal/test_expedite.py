@@ -12,7 +12,18 @@ from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
 from paywitness.journal.base import Journal, OperationChange
 from tests.journal.conftest import Store
-from tests.journal.samples import LEASE_S, HandClock, acting, doubting, owned, pending, read, succeeding, touching
+from tests.journal.samples import (
+    LEASE_S,
+    HandClock,
+    acting,
+    doubting,
+    holding,
+    owned,
+    pending,
+    read,
+    succeeding,
+    touching,
+)
 
 WITHIN_S = 10.0
 
@@ -69,7 +80,7 @@ async def test_only_what_waits_for_the_next_look(journal: Journal, clock: HandCl
     asked = await journal.record(touching(replace(asked, due_at=later)))
     parked = advance(await doubted(journal, "parked", None), Event.PARKED)
     parked = await journal.record(OperationChange(replace(parked, due_at=later), (Event.PARKED,)))
-    held = await journal.take_lease(await doubted(journal, "held", later), "resolver", LEASE_S)
+    held = await journal.record(holding(await doubted(journal, "held", later), "resolver"))
     sending = await journal.record(touching(replace(await owned(journal, "sending"), due_at=later)))
     change = succeeding(await owned(journal, "ended"))
     ended = await journal.record(replace(change, operation=replace(change.operation, due_at=later)))
@@ -120,7 +131,7 @@ async def test_who_read_it_before_can_still_write(journal: Journal, clock: HandC
     assert await journal.expedite("acme", within_s=WITHIN_S, limit=10) == 3
     ended = await journal.record(succeeding(kept))
     touched = await journal.record(touching(another))
-    held = await journal.take_lease(third, "resolver", LEASE_S)
+    held = await journal.record(holding(third, "resolver"))
     assert [await read(journal, operation) for operation in (kept, another, third)] == [ended, touched, held]
     clock.move(WITHIN_S)
     assert await journal.take_due("resolver", LEASE_S, limit=10) == ()  # what was written last is what is true

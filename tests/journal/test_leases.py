@@ -9,7 +9,7 @@ import pytest
 
 from paywitness.core.errors import StaleWrite
 from paywitness.core.lifecycle import Event
-from paywitness.core.operation import Announcement, AnnouncementKind, Lease, Operation, Outcome, State
+from paywitness.core.operation import Announcement, AnnouncementKind, Lease, Outcome, State
 from paywitness.journal.base import Journal
 from paywitness.journal.transitions import EXPIRED_LEASES_MAX
 from tests.journal.conftest import Store
@@ -17,13 +17,12 @@ from tests.journal.samples import (
     LEASE_S,
     HandClock,
     asking,
-    declining,
     doubting,
+    holding,
     owned,
     read,
     resending,
     succeeding,
-    touching,
     waiting,
 )
 
@@ -129,62 +128,9 @@ class TestEarlierHolders:
     async def test_nor_one_that_this_process_has_taken(self, store: Store) -> None:
         doubted = await store.journal.record(doubting(await owned(store.journal)))
         journal = await store.reopen()
-        held = await journal.take_lease(doubted, "resolver", LEASE_S)
+        held = await journal.record(holding(doubted, "resolver"))
         assert await journal.expire_leases(all_of_earlier_holders=True) == ()
         assert await read(journal, held) == held
-
-
-class TestTaking:
-    async def doubted(self, journal: Journal) -> Operation:
-        return await journal.record(doubting(await owned(journal)))
-
-    async def test_a_doubt_that_nobody_holds_can_be_taken(self, journal: Journal, clock: HandClock) -> None:
-        doubted = await self.doubted(journal)
-        held = await journal.take_lease(doubted, "resolver-1", LEASE_S)
-        assert held == replace(doubted, version=3, lease=Lease("resolver-1", clock.now() + LEASE_S))
-        assert await read(journal, doubted) == held
-        entry = (await journal.history(doubted.id))[-1]
-        assert (entry.source, entry.note, entry.events) == ("resolver", "lease taken", ())
-
-    async def test_by_one_alone(self, journal: Journal) -> None:
-        doubted = await self.doubted(journal)
-        results = await asyncio.gather(
-            *(journal.take_lease(doubted, f"resolver-{number}", LEASE_S) for number in range(20)),
-            return_exceptions=True,
-        )
-        assert sum(isinstance(result, Operation) for result in results) == 1
-        assert sum(isinstance(result, StaleWrite) for result in results) == 19
-
-    async def test_asked_again_with_its_token_it_gives_the_same_answer(self, journal: Journal) -> None:
-        doubted = await self.doubted(journal)
-        held = await journal.take_lease(doubted, "resolver-1", LEASE_S)
-        assert await journal.take_lease(doubted, "resolver-1", LEASE_S) == held
-        assert len(await journal.history(doubted.id)) == 3
-
-    async def test_not_at_an_older_version(self, journal: Journal) -> None:
-        doubted = await self.doubted(journal)
-        await journal.record(touching(doubted))
-        with pytest.raises(StaleWrite):
-            await journal.take_lease(doubted, "resolver-1", LEASE_S)
-
-    async def test_not_while_somebody_holds_it(self, journal: Journal) -> None:
-        held = await journal.take_lease(await self.doubted(journal), "resolver-1", LEASE_S)
-        with pytest.raises(StaleWrite):
-            await journal.take_lease(held, "resolver-2", LEASE_S)
-
-    async def test_not_what_is_being_sent(self, journal: Journal) -> None:
-        with pytest.raises(StaleWrite):
-            await journal.take_lease(await owned(journal), "resolver-1", LEASE_S)
-
-    async def test_not_what_has_ended(self, journal: Journal) -> None:
-        ended = await journal.record(declining(await owned(journal)))
-        with pytest.raises(StaleWrite):
-            await journal.take_lease(ended, "resolver-1", LEASE_S)
-
-    async def test_the_source_is_whoever_takes_it(self, journal: Journal) -> None:
-        doubted = await self.doubted(journal)
-        await journal.take_lease(doubted, "caller-1", LEASE_S, source="caller")
-        assert (await journal.history(doubted.id))[-1].source == "caller"
 
 
 class TestRenewal:

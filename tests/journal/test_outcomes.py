@@ -8,7 +8,18 @@ from itertools import pairwise
 from paywitness.core.operation import AnnouncementKind
 from paywitness.journal.base import AnnouncementRow, Journal
 from tests.journal.conftest import Store
-from tests.journal.samples import LEASE_S, HandClock, declining, doubting, owned, read, succeeding, telling, touching
+from tests.journal.samples import (
+    LEASE_S,
+    HandClock,
+    declining,
+    doubting,
+    holding,
+    owned,
+    read,
+    succeeding,
+    telling,
+    touching,
+)
 
 
 async def everything(journal: Journal, limit: int = 1000) -> list[AnnouncementRow]:
@@ -28,7 +39,7 @@ async def test_only_what_tells_something_is_told(store: Store) -> None:
     first, second = await owned(journal, "key-1"), await owned(journal, "key-2")
     doubted = await journal.record(telling(first, doubting(first)))
     await journal.record(touching(second))
-    held = await journal.take_lease(doubted, "resolver", LEASE_S)
+    held = await journal.record(holding(doubted, "resolver"))
     ended = await journal.record(telling(held, succeeding(held)))
     rows = await everything(await store.reopen())
     assert words(rows) == [(AnnouncementKind.DOUBT_OPENED,), (AnnouncementKind.RESOLVED, AnnouncementKind.ENDED)]
@@ -90,9 +101,9 @@ async def test_a_reader_among_writers_misses_nothing_and_sees_nothing_twice(jour
 
 async def test_a_reader_starts_at_nothing_and_goes_on_where_it_was(store: Store) -> None:
     journal = store.journal
-    assert await journal.cursor("sink") == 0
+    assert await journal.take_cursor("sink", "one", LEASE_S) == 0
     await journal.move_cursor("sink", 7)
     await journal.move_cursor("other", 3)
     await journal.move_cursor("sink", 9)
     journal = await store.reopen()
-    assert (await journal.cursor("sink"), await journal.cursor("other")) == (9, 3)
+    assert [await journal.take_cursor(name, "one", LEASE_S) for name in ("sink", "other")] == [9, 3]

@@ -53,7 +53,7 @@ class Script:
 
     async def play(self, steps: int) -> None:
         often = [self.claim, self.claim, self.claim, self.record, self.record, self.record, self.wait]
-        seldom = [self.take, self.take_due, self.renew, self.expire, self.fall_back, self.retire, self.read_on]
+        seldom = [self.take_due, self.renew, self.expire, self.fall_back, self.retire, self.read_on]
         seldom += [self.hasten]
         for _ in range(steps):
             await self.random.choice([*often, *seldom])()
@@ -115,11 +115,6 @@ class Script:
         )
         await self.told(self.journal.record(change))
 
-    async def take(self) -> None:
-        if self.known:
-            operation = self.known[self.random.choice(sorted(self.known))]
-            await self.told(self.journal.take_lease(operation, f"token-{self.random.randrange(3)}", LEASE_S))
-
     async def take_due(self) -> None:
         full = frozenset(self.random.choice([(), ("acme",), ("other", "nobody")]))
         taken = await self.journal.take_due(f"due-{self.number}", LEASE_S, limit=2, full=full)
@@ -154,7 +149,8 @@ class Script:
         self.transcript.append(await self.journal.retire(retention_s=300.0, tombstone_s=200.0, limit=limit))
 
     async def read_on(self) -> None:
-        rows = await self.journal.announcements(await self.journal.cursor("reader"), limit=20)
+        read_to = await self.journal.take_cursor("reader", "one", LEASE_S)
+        rows = await self.journal.announcements(read_to or 0, limit=20)
         self.transcript.append(rows)
         if rows:
             await self.journal.move_cursor("reader", rows[-1].seq)

@@ -324,8 +324,7 @@ class ModelEngine:
 
     def taken(self, current: Operation, token: str) -> Operation:
         """`journal.take_due`."""
-        step = lease_write(current, current, token, LEASE_S, NOW, "resolver")
-        return step.operation if step is not None else current
+        return lease_write(current, token, LEASE_S, NOW).operation
 
     def to_do(self, held: Operation, *, asked_in_vain: bool = False) -> Action:
         """`resolver.resolve`: what a look at an operation in the background comes to."""

@@ -151,13 +151,6 @@ class Journal(Protocol):
         go back has lost nothing: it raises JournalUnavailable."""
         ...
 
-    async def take_lease(
-        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
-    ) -> Operation:
-        """Hold an operation in doubt that nobody holds, at exactly this version, to re-send or ask. Else StaleWrite.
-        Asked again with its token, it gives the same answer."""
-        ...
-
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
@@ -226,10 +219,6 @@ class Journal(Protocol):
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
         """Changes that tell something, with a seq above `after`, oldest first. None is ever told before an earlier
         one that is not yet durable."""
-        ...
-
-    async def cursor(self, name: str) -> int:
-        """How far a reader of outcomes has come; 0 at first."""
         ...
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:

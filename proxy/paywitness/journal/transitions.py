@@ -187,26 +187,17 @@ def _is_being_sent(operation: Operation) -> bool:
     return operation.attempt_under_way and not operation.state.ended
 
 
-def lease_write(
-    stored: Operation | None, requested: Operation, token: str, lease_s: float, now: float, source: str
-) -> OperationWrite | None:
-    """The operation held by the asker, or StaleWrite. None where the asker holds it already: its reply was lost."""
-    if stored is None:
-        raise stale_write(requested.id, requested.version)
-    if stored.version == requested.version + 1 and stored.lease is not None and stored.lease.token == token:
-        return None
-    if stored.version != requested.version:
-        raise stale_write(requested.id, requested.version)
+def lease_write(stored: Operation, token: str, lease_s: float, now: float) -> OperationWrite:
+    """The operation, held by the resolver that asks. StaleWrite if somebody holds it, or if nothing is to be done."""
     if stored.lease is not None or stored.state not in LEASABLE_STATES:
         raise StaleWrite(f"{stored.id} is held, or nothing is to be done for it: {stored.state}")
     operation = stored.changed(version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
-    return OperationWrite(operation, history_entry(operation, source, (), "lease taken"))
+    return OperationWrite(operation, history_entry(operation, "resolver", (), "lease taken"))
 
 
 def lease_due_writes(due: Iterable[Operation], token: str, lease_s: float, now: float) -> list[OperationWrite]:
     """Operations that are due and that nobody holds, held by whoever took them."""
-    steps = (lease_write(operation, operation, token, lease_s, now, "resolver") for operation in due)
-    return [write for write in steps if write is not None]
+    return [lease_write(operation, token, lease_s, now) for operation in due]
 
 
 # What somebody may hold to ask or to re-send: all that is open and not being sent by its first holder.

@@ -89,7 +89,7 @@ class Both:
 
     async def step(self) -> None:
         steps = [self.claim] * 8 + [self.record] * 8
-        steps += [self.fall_back, self.take_lease, self.take_due, self.expire, self.renew, self.retire, self.move_time]
+        steps += [self.fall_back, self.take_due, self.expire, self.renew, self.retire, self.move_time]
         steps += [self.hasten]
         await self.random.choice(steps)()
 
@@ -125,11 +125,6 @@ class Both:
         if open_ones:
             change, request = falling_back(open_ones[-1], f"fallback-{self.random.randrange(3)}")
             await self.answer(lambda journal: journal.fall_back(change, request))
-
-    async def take_lease(self) -> None:
-        if self.known:
-            operation, token = self.any_known(), next(self._tokens)
-            await self.answer(lambda journal: journal.take_lease(operation, token, LEASE_S))
 
     async def take_due(self) -> None:
         token, limit = next(self._tokens), self.random.randrange(1, 5)

@@ -16,11 +16,9 @@ from paywitness.journal.redis.journal import RedisJournal
 from tests.journal.lossy_proxy import Lossy
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import (
-    LEASE_S,
     HandClock,
     asking,
     declining,
-    doubting,
     falling_back,
     intent,
     owned,
@@ -102,18 +100,6 @@ async def test_a_record_asked_again_is_stale_and_stands(journal: RedisJournal, l
     stands = await read(journal, change.operation)
     assert (stands.state, stands.version, stands.lease) == (State.SUCCEEDED, 2, None)
     assert len(await journal.history(stands.id)) == 2
-
-
-async def test_a_lease_taken_is_the_takers(journal: RedisJournal, lossy: Lossy) -> None:
-    doubted = await journal.record(doubting(await owned(journal)))
-    lossy.lose_reply(2)
-    with pytest.raises(JournalUnavailable):
-        await journal.take_lease(doubted, "resolver", LEASE_S)
-    held = await journal.take_lease(doubted, "resolver", LEASE_S)
-    assert held.lease is not None
-    assert (held.lease.token, held.version) == ("resolver", doubted.version + 1)
-    with pytest.raises(StaleWrite):
-        await journal.take_lease(doubted, "another", LEASE_S)
 
 
 async def test_a_fallback_is_both_or_neither_and_once(journal: RedisJournal, lossy: Lossy) -> None:

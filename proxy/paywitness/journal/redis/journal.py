@@ -105,11 +105,6 @@ class RedisJournal:
     ) -> Operation:
         return await self._writer.restore(operation, (sealed_request, sealed_response), lease_s)
 
-    async def take_lease(
-        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
-    ) -> Operation:
-        return await self._writer.take_lease(operation, token, lease_s, source)
-
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
@@ -162,9 +157,6 @@ class RedisJournal:
 
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
         return await self._reader.announcements(after, limit)
-
-    async def cursor(self, name: str) -> int:
-        return await self._reader.cursor(name)
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq = await self._writer.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)

@@ -58,9 +58,6 @@ class RedisReader:
             for seq, values, version, entry in changes
         )
 
-    async def cursor(self, name: str) -> int:
-        return int(await self._pipeline.execute("HGET", self.key("cursors"), name) or 0)
-
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         found = await self._run(scripts.NEWEST_CREDENTIAL, account)
         return None if found is None else (found[0].decode(), found[1])

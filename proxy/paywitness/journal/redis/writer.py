@@ -212,15 +212,6 @@ class RedisWriter:
 
     # Leases.
 
-    async def take_lease(self, operation: Operation, token: str, lease_s: float, source: str) -> Operation:
-        def judge(found: RedisLookups) -> _PlannedWrite:
-            stored = found.by_id(operation.id)
-            write = transitions.lease_write(stored, operation, token, lease_s, found.now, source)
-            return _PlannedWrite(stored) if write is None else _PlannedWrite(write.operation, (write_args(write),))
-
-        held: Operation = await self._plan_and_commit(LookupQuery(ids=(operation.id,)), judge)
-        return held
-
     async def take_due(self, token: str, lease_s: float, limit: int, full: frozenset[str]) -> tuple[Operation, ...]:
         taken: list[Operation] = []
         newer = 0

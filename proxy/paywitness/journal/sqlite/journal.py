@@ -104,13 +104,6 @@ class SqliteJournal:
     ) -> Operation:
         raise JournalUnavailable(f"the journal has lost {operation.id}, and cannot have")
 
-    async def take_lease(
-        self, operation: Operation, token: str, lease_s: float, *, source: str = "resolver"
-    ) -> Operation:
-        arguments = (operation, token, lease_s, source)
-        held: Operation = await self._write_worker.submit(self._writer.take_lease, arguments, droppable=True)
-        return held
-
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
@@ -184,10 +177,6 @@ class SqliteJournal:
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
         rows: tuple[AnnouncementRow, ...] = await self._read_worker.submit(self._reader.announcements, (after, limit))
         return rows
-
-    async def cursor(self, name: str) -> int:
-        seq: int = await self._read_worker.submit(self._reader.cursor, name)
-        return seq
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq: int | None = await self._write_worker.submit(self._cursors.take, (name, token, lease_s), droppable=True)

@@ -114,10 +114,6 @@ class SqliteReader:
             for seq, at, version, entry, *row in rows
         )
 
-    def cursor(self, name: str) -> int:
-        row = self._connection.execute("SELECT seq FROM cursors WHERE name = ?", (name,)).fetchone()
-        return 0 if row is None else int(row[0])
-
     def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         row = self._connection.execute(_NEWEST_CREDENTIAL, (account,)).fetchone()
         return None if row is None else (row[0], row[1])

@@ -173,17 +173,6 @@ class SqliteWriter:
             self.rows.insert(plan.second.insert, request.sealed_request)
         return plan.first, self._claim_result(plan.second, request, now)
 
-    def take_lease(self, asked: tuple[Operation, str, float, str]) -> Operation:
-        operation, token, lease_s, source = asked
-        stored = self.rows.by_id(operation.id)
-        write = transitions.lease_write(stored, operation, token, lease_s, self.time.now(), source)
-        if write is None and stored is not None:
-            return stored
-        if write is None:
-            raise transitions.stale_write(operation.id, operation.version)
-        self.rows.update(write)
-        return write.operation
-
     def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
         token, lease_s, limit, full = asked
         now = self.time.now()
