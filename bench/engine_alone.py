@@ -19,10 +19,11 @@ import uvloop
 from paywitness.clock import SystemClock
 from paywitness.core.call import Call
 from paywitness.core.evidence import Evidence, NetworkPhase, Response
+from paywitness.core.policy import Provider
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import NoFailpoints
-from paywitness.policy.book import PolicyBook, load_file
+from paywitness.policy.book import PolicyBook, load_content
 from paywitness.randomness import SystemRandomness
 from paywitness.secrets import RingKey, Vault
 from paywitness.settings import Settings
@@ -77,6 +78,11 @@ def _call(number: int) -> Call:
     return Call("acme", "POST", "/v1/charges", "", ("v1", "charges"), headers, _BODY % (key, b"x" * 320))
 
 
+def _acme(policies: Path) -> Provider:
+    path = policies / "acme.yaml"
+    return load_content(path.read_bytes(), str(path))
+
+
 def engine_of(policies: Path) -> Engine:
     clock, chance = SystemClock(), SystemRandomness()
     logger = logging.getLogger("paywitness")
@@ -84,7 +90,7 @@ def engine_of(policies: Path) -> Engine:
     telemetry = Telemetry(Metrics("bench", clock.now), LogWriter(logger))
     vault = Vault(b"an identity secret of the bench", (RingKey("k1", bytes(32)),), chance.nonce)
     ground = Platform(MemoryJournal(clock=clock), vault, clock, chance, NoFailpoints(), telemetry, {})
-    parts = assemble(ground, Settings(policies), PolicyBook.of([load_file(policies / "acme.yaml")]), _NoSpool())
+    parts = assemble(ground, EngineSettings(), PolicyBook.of([_acme(policies)]), _NoSpool())
     sender = AttemptSender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
     parts.engine.pipeline = replace(parts.engine.pipeline, sender=sender)
     return parts.engine

@@ -38,7 +38,6 @@ from paywitness.policy.watch import PolicyWatch
 from paywitness.randomness import SystemRandomness
 from paywitness.secrets import admin_token, events_secret, open_vault
 from paywitness.server.connect import InterceptConfig
-from paywitness.server.engine_interface import TracedCallHandler
 from paywitness.server.server import HttpServer, ProviderListeners
 from paywitness.server.webhooks import WebhookServer
 from paywitness.settings import Address, Settings
@@ -229,7 +228,7 @@ async def _listen(
         stack.push_async_callback(listener.close)
         address = settings.webhooks
         webhooks_address = Address(*await listener.start(address.host, address.port, reuse_port=settings.reuse_port))
-    server = HttpServer(engine if telemetry.tracing is None else TracedCallHandler(engine, telemetry.tracing))
+    server = HttpServer(engine, tracing=telemetry.tracing)
     stack.push_async_callback(server.close)
     telemetry.metrics.watch_server(server.counters)
     address, intercept_config = settings.listen, _intercept_config(settings, platform.clock, engine)

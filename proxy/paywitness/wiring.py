@@ -85,7 +85,9 @@ OpenUpstream = Callable[[Platform, Settings], UpstreamClient]
 
 def real_upstream(platform: Platform, settings: Settings) -> UpstreamClient:
     return UpstreamClient(
-        monotonic=platform.clock.mono, failpoints=platform.failpoints, late_response_s=settings.late_response_s
+        monotonic=platform.clock.mono,
+        at_failpoint=platform.failpoints.hit,
+        late_response_s=engine_settings.late_response_s,
     )
 
 

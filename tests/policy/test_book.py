@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paywitness.core.errors import BodyError, PolicyError
-from paywitness.policy.book import PolicyBook, load_directory, load_file
+from paywitness.policy.book import PolicyBook, load_directory, read_policy_file
 from tests.policy.texts import MINIMAL, changed, load
 
 ROUTES = """\
@@ -170,5 +170,5 @@ def test_two_providers_cannot_share_a_name_in_keys_or_a_port(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(PolicyError) as caught:
-        load_file(tmp_path / "gone.yaml")
+        read_policy_file(tmp_path / "gone.yaml")
     assert caught.value.problems[0].endswith("gone.yaml:1:1: the file cannot be read: No such file or directory")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from paywitness.core.lifecycle import Event
 from paywitness.core.operation import State
 from paywitness.core.result import Effect, ResultClass
 from paywitness.telemetry.events import (
@@ -14,7 +11,6 @@ from paywitness.telemetry.events import (
     IncidentOpened,
     OperationEnded,
     ReviewOpened,
-    evidence_kind_of,
     transition_events,
 )
 from tests.telemetry.samples import CREATED_AT, operation
@@ -70,16 +66,3 @@ def test_a_clock_that_went_back_gives_no_negative_age() -> None:
     told = transition_events(operation(State.UNKNOWN), operation(State.SUCCEEDED), EvidenceKind.WEBHOOK, CREATED_AT - 5)
     assert isinstance(told[0], DoubtClosed)
     assert told[0].age_s == 0.0
-
-
-@pytest.mark.parametrize("event", list(Event))
-def test_every_event_has_its_kind_of_evidence(event: Event) -> None:
-    kind = evidence_kind_of(event)
-    first_word = event.split("_")[0]
-    outside = {"inquiry", "webhook", "cancel", "operator", "lease"}
-    assert kind == (first_word if first_word in outside else "response")
-
-
-def test_the_answer_to_a_re_send_is_a_replay() -> None:
-    assert evidence_kind_of(Event.SUCCESS_SEEN, resent=True) is EvidenceKind.REPLAY
-    assert evidence_kind_of(Event.WEBHOOK_TOLD_SUCCESS, resent=True) is EvidenceKind.WEBHOOK

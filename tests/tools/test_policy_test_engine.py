@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.policy.book import load_file
+from paywitness.policy.book import load_content
 from paywitness.tools.policy_test.case import Case, GivenResponse, Precondition, body_bytes, fill_response, response_of
 from paywitness.tools.policy_test.case_evaluation import evaluate_case
 from paywitness.tools.policy_test.case_file import read_case_file
@@ -19,7 +19,7 @@ from tests.engine.conftest import close
 from tests.engine.world import make_world
 
 TOP = Path(__file__).resolve().parents[2]
-ACME = load_file(TOP / "policies" / "acme.yaml")
+ACME = load_content((TOP / "policies" / "acme.yaml").read_bytes(), "acme.yaml")
 FILE = TOP / "policies" / "tests" / "acme.yaml"
 
 

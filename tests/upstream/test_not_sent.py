@@ -204,7 +204,7 @@ async def test_without_the_right_to_send_nothing_is_written_and_the_connection_i
 
 async def test_the_right_to_send_is_asked_after_the_connection_is_up() -> None:
     lease = threading.Event()
-    client = UpstreamClient(failpoints=Steps(pause=lease.set))
+    client = UpstreamClient(at_failpoint=Steps(pause=lease.set).hit)
     with Provider(answer_all) as provider:
         evidence = await client.send(
             origin(provider.port), CHARGE, UpstreamTimeouts(), may_send=lambda: not lease.is_set()
@@ -215,7 +215,7 @@ async def test_the_right_to_send_is_asked_after_the_connection_is_up() -> None:
 
 async def test_the_steps_are_told_in_order() -> None:
     steps = Steps()
-    client = UpstreamClient(failpoints=steps)
+    client = UpstreamClient(at_failpoint=steps.hit)
     with Provider(answer_all) as provider:
         await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
     assert steps.names == ["upstream_connected", "upstream_written", "upstream_answered"]
@@ -235,7 +235,7 @@ async def test_a_peer_that_leaves_right_after_connecting_gets_nothing(end: Any) 
         connected.set()
         left.wait(PATIENCE_S)
 
-    client = UpstreamClient(failpoints=Steps(pause))
+    client = UpstreamClient(at_failpoint=Steps(pause).hit)
     with Provider(leaves) as provider:
         evidence = await client.send(origin(provider.port), CHARGE, UpstreamTimeouts())
         assert_not_sent(evidence, NetworkPhase.CONNECTING, WireFault.CLOSED)

@@ -69,7 +69,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
                 self.then = None
 
     steps = Steps()
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), failpoints=steps)
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), at_failpoint=steps.hit)
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)

@@ -178,7 +178,7 @@ async def test_steps_that_raise_free_the_place_and_reset_what_was_written() -> N
                 raise Crash
 
     steps = Steps()
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), failpoints=steps)
+    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), at_failpoint=steps.hit)
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         for steps.at in ("upstream_connected", "upstream_written", "upstream_answered"):

@@ -186,9 +186,6 @@ class AdmissionQueue:
     def waiting(self) -> int:
         return len(self._waiters)
 
-    def in_flight_of(self, traffic_class: TrafficClass) -> int:
-        return self._classes[traffic_class].in_flight
-
     def try_admit(self, traffic_class: TrafficClass, now_mono: float) -> bool:
         """Whether a call that comes is in at once: nobody of its lane waits, and there is room."""
         state = self._classes[traffic_class]

@@ -71,7 +71,6 @@ class Problem(StrEnum):
     PATH_NOT_ALLOWED = "path-not-allowed"
     OPERATION_NOT_ALLOWED = "operation-not-allowed"
     NOT_FOUND = "not-found"
-    DRAINING = "draining"
     FORWARD_FAILED = "forward-failed"
 
 
@@ -102,6 +101,5 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.PATH_NOT_ALLOWED: ProblemDefinition(403, "This path is not allowed", False),
     Problem.OPERATION_NOT_ALLOWED: ProblemDefinition(403, "No operation of the policy matches this call", False),
     Problem.NOT_FOUND: ProblemDefinition(404, "There is no such thing here", False),
-    Problem.DRAINING: ProblemDefinition(503, "This sidecar is shutting down", True),
     Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
 }

@@ -8,51 +8,10 @@ note or a policy problem still does not get out. It masks too much rather than t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 MASK = "***"
-
-# Names whose values say how a call went and nothing about who pays with what. Everything else is masked.
-SAFE_HEADERS = frozenset(
-    {
-        "accept",
-        "accept-encoding",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "date",
-        "idempotency-key",
-        "idempotent-replayed",
-        "paywitness-advice",
-        "paywitness-attempts",
-        "paywitness-because",
-        "paywitness-key",
-        "paywitness-operation",
-        "paywitness-outcome",
-        "paywitness-priority",
-        "paywitness-provider",
-        "paywitness-replayed",
-        "paywitness-timeout-ms",
-        "request-id",
-        "retry-after",
-        "server",
-        "stripe-should-retry",
-        "transfer-encoding",
-        "user-agent",
-        "x-request-id",
-    },
-)
-
-
-def safe_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    """The headers with the values that may be logged; the names of the others, their values masked."""
-    return tuple(_safe_header(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
-
-
-def _safe_header(name: str, value: str) -> tuple[str, str]:
-    return name, redact(value) if name.lower() in SAFE_HEADERS else MASK
-
 
 # Between a field's name and its value: in JSON, JSON inside JSON, a form (encoded too), a dict's repr, a header.
 _BETWEEN = r"(?:\]|%5D)?\\*[\"']?\s*(?:[:=]|%3D)\s*\\*[\"']?"

@@ -210,7 +210,7 @@ def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
         return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
     if operation is not None:
         return operation.outcome
-    return Outcome.NOT_SENT if kind in {Problem.NOT_SENT, Problem.DRAINING} else Outcome.NONE
+    return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
 
 
 def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
@@ -223,7 +223,7 @@ def _advice(kind: Problem, operation: Operation | None) -> Advice:
     if kind is Problem.KEY_REUSED:
         return Advice.CONTACT_SUPPORT
     if operation is None:
-        waits = {Problem.NOT_SENT, Problem.DRAINING, Problem.TOO_SLOW}
+        waits = {Problem.NOT_SENT, Problem.TOO_SLOW}
         doubts = {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED, Problem.FORWARD_FAILED}
         if kind in waits:
             return Advice.TRY_AGAIN_LATER

@@ -117,10 +117,6 @@ def load_content(content: bytes, source: str) -> Provider:
     return compile_content(content, source).provider
 
 
-def load_file(path: Path) -> Provider:
-    return load_content(read_policy_file(path), str(path))
-
-
 def read_policy_file(path: Path) -> bytes:
     """The file's bytes, no more than one over the bound. Raises PolicyError where it cannot be read."""
     try:

@@ -327,7 +327,6 @@ class ConnectHandler(asyncio.Protocol):
                 tunnel.abort()
                 return
             self._tunnel = tunnel
-            self._registry.counters.tunnels += 1
             wire.set_protocol(tunnel.near)
             tunnel.near.connection_made(wire)
             if greeting:

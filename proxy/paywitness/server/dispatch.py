@@ -11,7 +11,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import cast
 
@@ -27,6 +27,7 @@ from paywitness.server.errors import CallerDisconnected, RequestRejected
 from paywitness.server.registry import CALLER_LEFT, UPSTREAM_BROKE, ConnectionRegistry
 from paywitness.server.reply_encoding import CHUNKED, LAST_CHUNK, content_length, has_no_body, head_bytes, reply_bytes
 from paywitness.server.request import ROOT_REPLY, ParsedRequest, head_size, read_request
+from paywitness.telemetry.emitter import Tracing
 
 
 async def stream_reply(
@@ -105,6 +106,7 @@ class RequestDispatcher:
 
     call_handler: CallHandler
     registry: ConnectionRegistry
+    tracing: Tracing | None = field(default=None, kw_only=True)  # a span around each call that may be an operation
 
     async def serve(self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection) -> bool:
         """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
@@ -159,7 +161,10 @@ class RequestDispatcher:
         if self.call_handler.might_be_operation(provider, request.method, request.target.segments):
             call = request.call(await body.read_whole(), unchanged=unchanged)
             try:
-                return await self.call_handler.reply_to(call, connection.is_caller_connected)
+                if self.tracing is None:
+                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
+                with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
+                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
             except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
                 _log_failure("answering a call", error)
                 detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."

@@ -1,18 +1,15 @@
 """What the server needs of the engine: `CallHandler`, and the streamed reply that it may return.
 
-The engine does not import the server. Any object of this shape will do. `TracedCallHandler` wraps one and opens a
-span around each call that may be an operation; it is used only if tracing is configured.
+The engine does not import the server. Any object of this shape will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from paywitness.core.call import Call, Headers
 from paywitness.core.reply import Reply
-from paywitness.telemetry.emitter import Tracing
 
 
 class ServerStreamedReply(Protocol):
@@ -67,41 +64,3 @@ class CallHandler(Protocol):
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
         """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow it where given."""
         ...
-
-
-# --- Tracing
-
-
-@dataclass(frozen=True, slots=True)
-class TracedCallHandler:
-    """A `CallHandler`; all but `answer` passes."""
-
-    call_handler: CallHandler
-    tracing: Tracing
-
-    async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
-        with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
-            return await self.call_handler.reply_to(call, still_there)
-
-    def knows(self, provider: str) -> bool:
-        return self.call_handler.knows(provider)
-
-    def provider_at(self, host: str) -> str | None:
-        return self.call_handler.provider_at(host)
-
-    def in_shadow_mode(self, provider: str) -> bool:
-        return self.call_handler.in_shadow_mode(provider)
-
-    def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        return self.call_handler.might_be_operation(provider, method, segments)
-
-    async def forward(
-        self, call: Call, body: AsyncIterator[bytes] | None, length: int | None
-    ) -> Reply | ServerStreamedReply:
-        return await self.call_handler.forward(call, body, length)
-
-    async def describe(self, operation_id: str) -> Reply:
-        return await self.call_handler.describe(operation_id)
-
-    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
-        return await self.call_handler.describe_intent(intent, merchant, provider)

@@ -277,7 +277,6 @@ class RedirectedConnection:
         if failure is not None:
             raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, failure)
         self._tunnel = tunnel
-        self._registry.counters.tunnels += 1
         try:
             await self._loop.connect_accepted_socket(lambda: tunnel.near, self._accepted.dup())
             await tunnel.ended

@@ -46,7 +46,6 @@ class ServerCounters:
     """What the server knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
 
     connections_open: int = 0
-    tunnels: int = 0  # joined so far, to hosts that no policy names
     requests: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault

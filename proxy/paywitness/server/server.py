@@ -26,6 +26,7 @@ from paywitness.server.registry import ConnectionRegistry, ServerCounters, Serve
 from paywitness.server.reply_encoding import DateLine
 from paywitness.server.request_target import Ingress
 from paywitness.settings import Address, read_address
+from paywitness.telemetry.emitter import Tracing
 
 _BACKLOG = 1024  # connections the kernel holds for us; its own bound (somaxconn) may be lower
 _ACCEPT_ROUNDS_MAX = 100  # each takes in all that wait; newcomers must not keep a drain from beginning
@@ -37,10 +38,15 @@ class HttpServer:
     """Serves callers from `start` to `close`. One `drain` in between lets them finish."""
 
     def __init__(
-        self, call_handler: CallHandler, limits: ServerLimits = ServerLimits(), clock: Clock = SystemClock()
+        self,
+        call_handler: CallHandler,
+        limits: ServerLimits = ServerLimits(),
+        clock: Clock = SystemClock(),
+        *,
+        tracing: Tracing | None = None,
     ) -> None:
         self._registry = ConnectionRegistry(limits, DateLine(clock))
-        self._dispatcher = RequestDispatcher(call_handler, self._registry)
+        self._dispatcher = RequestDispatcher(call_handler, self._registry, tracing=tracing)
         self._listeners: list[asyncio.Server | Listener] = []
         self._server: web.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None

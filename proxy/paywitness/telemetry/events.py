@@ -19,7 +19,6 @@ from enum import StrEnum
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.decide import Decision
-from paywitness.core.lifecycle import Event
 from paywitness.core.operation import AttemptSummary, Finding, Operation, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.record import record
@@ -34,24 +33,8 @@ class EvidenceKind(StrEnum):
     INQUIRY = "inquiry"
     WEBHOOK = "webhook"
     CANCEL = "cancel"
-    SETTLEMENT = "settlement"
     OPERATOR = "operator"
     LEASE = "lease"  # of what ended without evidence because it was never sent; never of a doubt
-
-
-_KINDS_BY_EVENT_PREFIX = {
-    "inquiry": EvidenceKind.INQUIRY,
-    "webhook": EvidenceKind.WEBHOOK,
-    "cancel": EvidenceKind.CANCEL,
-    "operator": EvidenceKind.OPERATOR,
-    "lease": EvidenceKind.LEASE,
-}
-
-
-def evidence_kind_of(event: Event, *, resent: bool = False) -> EvidenceKind:
-    """Which kind of evidence an event of the lifecycle brought. `resent`: it is the answer to a re-send under doubt."""
-    kind = _KINDS_BY_EVENT_PREFIX.get(event.partition("_")[0])
-    return kind or (EvidenceKind.REPLAY if resent else EvidenceKind.RESPONSE)
 
 
 @record

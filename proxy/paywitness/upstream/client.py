@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
-from typing import Protocol
 
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
@@ -44,21 +43,12 @@ _POOL_EXHAUSTED = NotConnected(
 )
 
 
-class UpstreamFailpoints(Protocol):
-    """Told of each step as it is reached. A crash test stops or kills the process there."""
-
-    async def hit(self, name: str) -> None: ...
-
-
-class NoUpstreamFailpoints:
-    """What runs in production."""
-
-    async def hit(self, name: str) -> None:
-        return None
-
-
 def always() -> bool:
     return True
+
+
+async def _pass_failpoint(_: str) -> None:
+    return None
 
 
 class UpstreamClient:
@@ -70,11 +60,12 @@ class UpstreamClient:
         bounds: UpstreamBounds | None = None,
         ssl_context: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = SystemClock().mono,
-        failpoints: UpstreamFailpoints | None = None,
-        late_response_s: float = DEFAULTS.late_response_s,
+        at_failpoint: Callable[[str], Awaitable[None]] = _pass_failpoint,
+        late_response_s: float = 20.0,
         late_responses_max: int = 64,
     ) -> None:
-        """`ssl_context` is best made by `tls_context`; None means the system's roots.
+        """`ssl_context` is best made by `tls_context`; None means the system's roots. `at_failpoint` is awaited at each
+        named step: a crash test stops or kills the process there.
 
         For `late_response_s` after its attempt timed out a connection may go on listening. At most
         `late_responses_max` do so at a time.
@@ -83,7 +74,7 @@ class UpstreamClient:
         self._pool = Pool(self._bounds)
         self._tls_contexts = TlsContexts(ssl_context)
         self._monotonic = monotonic
-        self._failpoints = failpoints or NoUpstreamFailpoints()
+        self._at_failpoint = at_failpoint
         self._late_responses = LateResponses(late_response_s, late_responses_max, monotonic)
 
     async def send(
@@ -120,7 +111,7 @@ class UpstreamClient:
             parser = ResponseParser(head_only=request.method == "HEAD", body_bytes_max=self._bounds.response_bytes_max)
             exchange = UpstreamExchange(asyncio.get_running_loop().create_future(), parser, timeouts)
             connection.begin(exchange, payload, _user_timeout_ms(timeouts))
-            await self._failpoints.hit("upstream_written")
+            await self._at_failpoint("upstream_written")
             if on_late is not None:
                 exchange.take_over = partial(
                     self._late_responses.take_over,
@@ -131,7 +122,7 @@ class UpstreamClient:
                 )
             await exchange.done
             if exchange.phase is NetworkPhase.COMPLETE:
-                await self._failpoints.hit("upstream_answered")
+                await self._at_failpoint("upstream_answered")
             return exchange.evidence(self._monotonic() - began_mono, reused=reused)
         except BaseException:  # cancelled: nobody will hear what is listened for
             if exchange is not None:
@@ -160,7 +151,7 @@ class UpstreamClient:
         exchange = StreamExchange(done, parser, timeouts, connection, origin_pool, request_complete=body is None)
         try:
             connection.begin(exchange, opening, _user_timeout_ms(timeouts))
-            await self._failpoints.hit("upstream_written")
+            await self._at_failpoint("upstream_written")
             await upload_and_await_head(connection, exchange, request, body)
         except BaseException:  # the body's own, or cancelled
             exchange.abandon()
@@ -208,7 +199,7 @@ class UpstreamClient:
         """Whether an exchange may begin on it now. A connection that may not is closed."""
         usable = False
         try:
-            await self._failpoints.hit("upstream_connected")
+            await self._at_failpoint("upstream_connected")
             usable = connection.is_usable()
         finally:
             if not usable:

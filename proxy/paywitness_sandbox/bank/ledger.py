@@ -127,11 +127,6 @@ class Ledger:
         """Only the orders that were paid more than once: empty is what everybody hopes for."""
         return {order: count for order, count in self.charges_by_order().items() if count > 1}
 
-    def duplicates_by_key(self) -> dict[str, int]:
-        """Only the keys under which more than one payment was made."""
-        counts = Counter(entry.key for entry in self._entries if entry.kind in PAYING and entry.key is not None)
-        return {key: count for key, count in counts.items() if count > 1}
-
     def totals(self) -> dict[str, dict[str, object]]:
         return totals(self._entries)
 

@@ -288,10 +288,10 @@ async def test_what_was_written_from_here_is_kept_within_bounds(journal: RedisJo
     operation = await owned(journal)
     for number in range(200):
         rollback.remember(operation.changed(id=f"op_{number}"), sealed_request=b"x" * 1_000_000)
-    assert rollback.remembered_bytes <= 32 * 1024 * 1024
+    assert rollback._recent_bytes <= 32 * 1024 * 1024
     for number in range(6_000):
         rollback.remember(operation.changed(id=f"op_{number}", state=State.SUCCEEDED))
-    assert (rollback.remembered, rollback.remembered_bytes) == (5_000, 0)
+    assert (rollback.remembered, rollback._recent_bytes) == (5_000, 0)
 
 
 @pytest.mark.parametrize(("edits", "status_code", "effects"), [(NO_KEY, 503, 0), ((), 200, 1)])

@@ -106,11 +106,6 @@ class RollbackMonitor:
     def remembered(self) -> int:
         return len(self._recent_writes)
 
-    @property
-    def remembered_bytes(self) -> int:
-        """Of sealed requests and responses."""
-        return self._recent_bytes
-
     def _forget(self, operation_id: str) -> _RecentWrite | None:
         recent_write = self._recent_writes.pop(operation_id, None)
         self._recent_bytes -= recent_write.size if recent_write is not None else 0

@@ -290,10 +290,6 @@ class WebhookInbox:
                 pauses_s.append(outcome.due_at - self.clock.now())
         return 0.0 if processed and len(due) == BATCH_SIZE else max(_POLL_INTERVAL_MIN_S, min(pauses_s))
 
-    def wake(self) -> None:
-        """Look now: a webhook event may have become due."""
-        self._wake.set()
-
     async def close(self) -> None:
         """Give up the relays that are under way: they are tried again after the next start."""
         await self._relays.stop()
