@@ -28,7 +28,8 @@ class TellTale:
         self.commands: list[list[bytes]] = []
         self.connections = 0
         self.silent = False  # to scripts
-        self.login_s = 0.0
+        self.login = asyncio.Event()  # set: it is answered
+        self.login.set()
 
     def named(self, name: bytes) -> list[list[bytes]]:
         return [command for command in self.commands if command[0] == name]
@@ -46,7 +47,7 @@ class TellTale:
                 if self.silent and command[0] == b"EVALSHA":
                     continue
                 if command[0] == b"AUTH":
-                    await asyncio.sleep(self.login_s)
+                    await self.login.wait()
                 if command[0] == b"INFO":
                     writer.write(b"$%d\r\n%b\r\n" % (len(INFO), INFO))
                 else:
@@ -241,12 +242,13 @@ async def test_connecting_goes_on_after_its_callers_were_told(
     told: TellTale, server: tuple[TellTale, int], options: PipelineOptions, unavailable: type[Exception]
 ) -> None:
     """As TLS and a login may take longer than the time of a call. What was asked meanwhile is not sent late."""
-    told.login_s = 0.3
+    told.login.clear()
     target = replace(target_of(server), password="secret")
     lane = RedisPipeline("test", target, replace(options, call_timeout_s=0.1))
     with pytest.raises(unavailable, match=r"did not answer in 0\.1 s"):
         await lane.run(TIME, ("k",), ("first",))
-    await asyncio.sleep(0.4)
+    told.login.set()
+    await asyncio.sleep(0.1)
     assert await lane.run(TIME, ("k",), ("second",)) == b"OK"
     assert told.connections == 1
     assert [command[4] for command in told.named(b"EVALSHA")] == [b"second"]
@@ -256,13 +258,13 @@ async def test_connecting_goes_on_after_its_callers_were_told(
 async def test_a_connection_that_is_never_made_is_given_up(
     told: TellTale, server: tuple[TellTale, int], options: PipelineOptions, unavailable: type[Exception]
 ) -> None:
-    told.login_s = 30.0
+    told.login.clear()
     target = replace(target_of(server), password="secret")
     lane = RedisPipeline("test", target, replace(options, call_timeout_s=0.1))
     with pytest.raises(unavailable):
         await lane.run(TIME, ("k",), ("first",))
-    told.login_s = 0.0
     await asyncio.sleep(CONNECT_TIMEOUT_S)
+    told.login.set()
     assert await lane.run(TIME, ("k",), ("second",)) == b"OK"
     assert told.connections == 2
     await lane.close()
