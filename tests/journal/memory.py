@@ -14,16 +14,9 @@ from operator import attrgetter
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
-from paywitness.core.operation import HistoryEntry, Lease, Operation, State
+from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
 from paywitness.journal import claim_plan, transitions
-from paywitness.journal.base import (
-    AnnouncementRow,
-    DoubtCount,
-    OperationChange,
-    OperationQuery,
-    PolicyRevision,
-    StoredWebhookEvent,
-)
+from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
 from paywitness.journal.transitions import JournalTime, WallClock
 from tests.journal.memory_tables import MemoryTables
 

@@ -9,8 +9,8 @@ import pytest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
-from paywitness.core.operation import Guard, Operation, State
-from paywitness.journal.base import DoubtCount, Journal, OperationChange, OperationQuery, PolicyRevision
+from paywitness.core.operation import DoubtCount, Guard, Operation, State
+from paywitness.journal.base import Journal, OperationChange, OperationQuery, PolicyRevision
 from tests.journal.conftest import Store
 from tests.journal.samples import (
     DOUBTS,

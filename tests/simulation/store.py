@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import DoubtCount, Operation, State
 from paywitness.journal import transitions
-from paywitness.journal.base import AnnouncementRow, DoubtCount, OperationQuery, StoredWebhookEvent
+from paywitness.journal.base import AnnouncementRow, OperationQuery, StoredWebhookEvent
 from paywitness.journal.transitions import WallClock
 from tests.journal.memory import MemoryJournal
 from tests.journal.memory_tables import MemoryTables

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping
 import pytest
 from prometheus_client import generate_latest
 
-from paywitness.core.admission import AdmissionRefusal
+from paywitness.core.admission import AdmissionRefusal, AdmissionStats
 from paywitness.core.budget import BudgetScope
-from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitState
+from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitState, CircuitStatus
 from paywitness.core.problems import Problem
-from paywitness.limits.admission import AdmissionStats
-from paywitness.limits.circuits import CircuitStatus
 from paywitness.telemetry.events import (
     CallRefused,
     CircuitChanged,

@@ -6,10 +6,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from paywitness.core.decide import Action
-from paywitness.core.operation import Finding, FindingKind, Outcome, State
+from paywitness.core.operation import DoubtCount, Finding, FindingKind, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.result import ResultClass
-from paywitness.journal.base import DoubtCount
 from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,

@@ -10,14 +10,14 @@ from aiohttp import web
 from paywitness.admin.backend import AdminBackend
 from paywitness.admin.commands import JsonBody, read_json_members
 from paywitness.admin.middleware import AdminProblem, invalid_command, json_reply, not_found
+from paywitness.core.admission import AdmissionStats
 from paywitness.core.budget import BudgetRules, BudgetScope, ScopeRule
-from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState
+from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState, CircuitStatus
 from paywitness.core.errors import SettingsError, StoreUnavailable
 from paywitness.core.policy import Provider
 from paywitness.core.redact import redact
 from paywitness.engine.operator_commands import ACTOR_LENGTH_MAX, REASON_LENGTH_MAX, REASON_LENGTH_MIN
-from paywitness.limits.admission import AdmissionStats
-from paywitness.limits.circuits import FORCED_MAX_S, CircuitCommand, CircuitStatus
+from paywitness.limits.circuits import FORCED_MAX_S, CircuitCommand
 from paywitness.settings import read_duration
 from paywitness.telemetry.events import CircuitForced
 

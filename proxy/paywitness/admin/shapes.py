@@ -12,7 +12,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 from paywitness.admin.backend import Readiness
 from paywitness.core.announcements import cloud_event
-from paywitness.core.operation import AnnouncementKind, AttemptSummary, Finding, HistoryEntry, Operation
+from paywitness.core.contract import OperationKind
+from paywitness.core.operation import (
+    AnnouncementKind,
+    AttemptSummary,
+    DoubtCount,
+    Finding,
+    HistoryEntry,
+    Operation,
+    Outcome,
+    State,
+)
 from paywitness.core.operator_actions import actions_for, proposal_for
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.redact import redact
@@ -22,7 +32,6 @@ from paywitness.core.was_it_charged import money_summary
 from paywitness.engine.operator_commands import BulkResult
 from paywitness.journal.base import AnnouncementRow
 from paywitness.policy.book import PolicyBook
-from paywitness.telemetry.gauges import DoubtCountLike
 from paywitness.telemetry.logs import iso
 
 # --- Contradicting evidence
@@ -268,7 +277,7 @@ def _operation(policy: Policy) -> dict[str, Any]:
 
 
 def readiness_json(
-    readiness: Readiness, book: PolicyBook | None, counts: Iterable[DoubtCountLike], *, journal_healthy: bool
+    readiness: Readiness, book: PolicyBook | None, counts: Iterable[DoubtCount], *, journal_healthy: bool
 ) -> dict[str, Any]:
     """Whether calls should come here, and the detail beside it. Only what `why_not` tells keeps it from being ready."""
     reasons = {"starting": readiness.starting, "draining": readiness.draining, "no_policies": book is None}
@@ -289,7 +298,7 @@ def _reload(readiness: Readiness) -> dict[str, Any]:
     return {"ok": not problems, "problems": [redact(problem) for problem in problems[:_PROBLEMS_MAX]]}
 
 
-def _in_doubt(counts: Iterable[DoubtCountLike]) -> list[dict[str, Any]]:
+def _in_doubt(counts: Iterable[DoubtCount]) -> list[dict[str, Any]]:
     totals: dict[tuple[str, str], int] = {}
     for count in counts:
         key = (count.provider, count.operation)

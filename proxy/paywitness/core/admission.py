@@ -343,3 +343,13 @@ class AcceptRate:
         if index != self._index:
             self._before = self._now if index == self._index + 1 else [0, 0]
             self._index, self._now = index, [0, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStats:
+    """How full it is at one provider, for gauges and people."""
+
+    provider: str
+    limit: float
+    in_flight: int
+    waiting: int

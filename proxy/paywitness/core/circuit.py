@@ -450,3 +450,18 @@ def view_of(circuit: Circuit, now_ms: int, draw: float = 0.0) -> CircuitView:
     if state is CircuitState.RAMP and draw >= ramp_share(circuit, now_ms):
         return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.RAMP, _RAMP_RETRY_S)
     return _PERMITS[state]
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitStatus:
+    """Where a circuit stands, for people and gauges."""
+
+    provider: str
+    group: CallGroup
+    state: CircuitState
+    fleet: bool  # the fleet's state; else this sidecar's own
+    for_s: float  # how long it has stood so
+    retry_after_s: float  # until the next change, where that is known: OPEN, forced, the gate
+    throttled: bool
+    sidecars: int
+    forced: ForcedState | None

@@ -264,3 +264,16 @@ class HistoryEntry:
     finding: Finding | None = None
     announcement: Announcement | None = None
     actor: str = ""  # who did it, where a person did
+
+
+@record
+class DoubtCount:
+    """What is in doubt for one provider, operation and currency, for the gauges."""
+
+    provider: str
+    operation: str
+    currency: str  # empty where the money is not known
+    state: State  # UNKNOWN or REQUIRES_REVIEW
+    count: int
+    minor_units: int
+    oldest_at: float  # when the oldest of them was created

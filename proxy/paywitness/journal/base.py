@@ -15,7 +15,7 @@ from typing import Protocol
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.money import Money
-from paywitness.core.operation import Announcement, AttemptSummary, Finding, HistoryEntry, Operation, State
+from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
 from paywitness.core.record import record
 
 
@@ -62,19 +62,6 @@ class OperationQuery:
     incidents_only: bool = False
     limit: int = 50
     before: str | None = None
-
-
-@record
-class DoubtCount:
-    """What is in doubt for one provider, operation and currency, for the gauges."""
-
-    provider: str
-    operation: str
-    currency: str  # empty where the money is not known
-    state: State  # UNKNOWN or REQUIRES_REVIEW
-    count: int
-    minor_units: int
-    oldest_at: float  # when the oldest of them was created
 
 
 @record

@@ -15,6 +15,7 @@ from paywitness.core.admission import (
     AcceptRate,
     AdmissionQueue,
     AdmissionRefusal,
+    AdmissionStats,
     ConcurrencyBounds,
     TrafficClass,
     queue_wait_max_s,
@@ -36,16 +37,6 @@ class NotAdmitted:
     reason: AdmissionRefusal
     retry_after_s: float
     waited_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionStats:
-    """How full it is at one provider, for gauges and people."""
-
-    provider: str
-    limit: float
-    in_flight: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

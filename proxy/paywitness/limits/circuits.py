@@ -20,6 +20,7 @@ from paywitness.core.circuit import (
     Circuit,
     CircuitRules,
     CircuitState,
+    CircuitStatus,
     CircuitView,
     ForcedState,
     SharedCircuit,
@@ -64,21 +65,6 @@ class CircuitCommand:
             raise ValueError(f"{self.state} cannot be forced, only {', '.join(sorted(machine.FORCIBLE))}")
         if not 0 < self.for_s <= FORCED_MAX_S:
             raise ValueError(f"for more than 0 and at most {FORCED_MAX_S:.0f} seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class CircuitStatus:
-    """Where a circuit stands, for people and gauges."""
-
-    provider: str
-    group: CallGroup
-    state: CircuitState
-    fleet: bool  # the fleet's state; else this sidecar's own
-    for_s: float  # how long it has stood so
-    retry_after_s: float  # until the next change, where that is known: OPEN, forced, the gate
-    throttled: bool
-    sidecars: int
-    forced: ForcedState | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paywitness.server.reply_encoding import DateLine
+from paywitness.telemetry.gauges import ServerCounters
 
 # --- Limits and counters
 # How much and how long: the bounds on everything a caller sends or takes, and what the server counts.
@@ -39,16 +39,6 @@ class ServerLimits:
         """How often the waits are looked at: an overdue caller is cut at most a quarter late, or half a second."""
         shortest_s = min(self.head_s, self.body_s, self.body_idle_s, self.keep_alive_s, self.reply_idle_s)
         return min(0.5, shortest_s / 4)
-
-
-@dataclass(slots=True)
-class ServerCounters:
-    """What the server knows by itself. Reasons are words of our code: a problem's name, or one of those below."""
-
-    connections_open: int = 0
-    requests: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault
 
 
 # Reasons that are no problem's name: there was nobody, or no way, to answer.

@@ -22,11 +22,12 @@ from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler
 from paywitness.server.listener import Listener, listening_sockets
-from paywitness.server.registry import ConnectionRegistry, ServerCounters, ServerLimits
+from paywitness.server.registry import ConnectionRegistry, ServerLimits
 from paywitness.server.reply_encoding import DateLine
 from paywitness.server.request_target import Ingress
 from paywitness.settings import Address, read_address
 from paywitness.telemetry.emitter import Tracing
+from paywitness.telemetry.gauges import ServerCounters
 
 _BACKLOG = 1024  # connections the kernel holds for us; its own bound (somaxconn) may be lower
 _ACCEPT_ROUNDS_MAX = 100  # each takes in all that wait; newcomers must not keep a drain from beginning

@@ -10,35 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from paywitness.core.admission import AdmissionStats
 from paywitness.core.budget import BudgetScope
-from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.circuit import CallGroup, CircuitState, CircuitStatus
 from paywitness.core.money import Money
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import DoubtCount, Operation, State
 from paywitness.telemetry.labels import OTHER, BoundedLabels, KnownNames
-
-
-class DoubtCountLike(Protocol):
-    """What the journal counts for one provider, operation, currency and state: its `DoubtCount`, by its shape."""
-
-    @property
-    def provider(self) -> str: ...
-    @property
-    def operation(self) -> str: ...
-    @property
-    def currency(self) -> str: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def minor_units(self) -> int: ...
-    @property
-    def oldest_at(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +45,14 @@ class DoubtGauges:
         self._now = now
         self._reasons = BoundedLabels()
         self._snapshot: _DoubtSnapshot | None = None
-        self._counts: tuple[DoubtCountLike, ...] = ()
+        self._counts: tuple[DoubtCount, ...] = ()
 
     @property
-    def counts(self) -> tuple[DoubtCountLike, ...]:
+    def counts(self) -> tuple[DoubtCount, ...]:
         """What was last shown; empty before the first time."""
         return self._counts
 
-    def update(self, counts: Iterable[DoubtCountLike], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
+    def update(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
         """Show what the journal counted. `reviews`: operations in review by provider and reason, as far as known."""
         self._counts = tuple(counts)
         for count in self._counts:
@@ -147,22 +128,9 @@ class DoubtGauges:
 _OPERATION_LABELS = ("provider", "operation")
 
 
-class QueueRowLike(Protocol):
-    """What waits for one provider and operation, by its shape. `oldest_age_s`: of the one that waits longest."""
-
-    @property
-    def provider(self) -> str: ...
-    @property
-    def operation(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def oldest_age_s(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A row to show, where nothing of that shape is at hand."""
+    """What waits for one provider and operation. `oldest_age_s`: of the one that waits longest."""
 
     provider: str
     operation: str
@@ -170,7 +138,7 @@ class QueueRow:
     oldest_age_s: float
 
 
-def queue_rows(counts: Iterable[DoubtCountLike], pending: Iterable[Operation], now: float) -> tuple[QueueRow, ...]:
+def queue_rows(counts: Iterable[DoubtCount], pending: Iterable[Operation], now: float) -> tuple[QueueRow, ...]:
     """What will be looked at again by itself: what is in doubt, as the journal counted it, and what is pending."""
     in_doubt = [
         QueueRow(each.provider, each.operation, each.count, max(0.0, now - each.oldest_at))
@@ -195,7 +163,7 @@ class QueueGauges:
         self._now = now
         self._snapshot: _QueueSnapshot | None = None
 
-    def update(self, rows: Iterable[QueueRowLike]) -> None:
+    def update(self, rows: Iterable[QueueRow]) -> None:
         counted = tuple(rows)
         for row in counted:
             self._names.learn_pair(row.provider, row.operation)
@@ -233,37 +201,13 @@ class QueueGauges:
 # --- Limits
 
 
-class CircuitStatusLike(Protocol):
-    """Where a circuit stands: the limits' `CircuitStatus`, by its shape."""
-
-    @property
-    def provider(self) -> str: ...
-    @property
-    def group(self) -> CallGroup: ...
-    @property
-    def state(self) -> CircuitState: ...
-
-
-class AdmissionStatsLike(Protocol):
-    """How full it is at a provider: the limits' `AdmissionStats`, by its shape."""
-
-    @property
-    def provider(self) -> str: ...
-    @property
-    def limit(self) -> float: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LimitsSources:
     """Whom to ask. None of them may wait for anything."""
 
-    circuits: Callable[[], Iterable[CircuitStatusLike]]
+    circuits: Callable[[], Iterable[CircuitStatus]]
     remaining: Callable[[str], Mapping[BudgetScope, float]]  # of a provider's writes
-    admission: Callable[[], Iterable[AdmissionStatsLike]]
+    admission: Callable[[], Iterable[AdmissionStats]]
     fleet: Callable[[], bool]  # whether the fleet's store answers
 
 
@@ -271,7 +215,7 @@ class LimitsSources:
 class _LimitsSnapshot:
     states: Mapping[tuple[str, CallGroup], CircuitState]
     remaining: Mapping[tuple[str, BudgetScope], float]
-    admission: tuple[AdmissionStatsLike, ...]
+    admission: tuple[AdmissionStats, ...]
     fleet: bool
 
 
@@ -331,7 +275,7 @@ class LimitsGauges:
         )
 
 
-def _admission_families(admission: Iterable[AdmissionStatsLike]) -> Iterator[Metric]:
+def _admission_families(admission: Iterable[AdmissionStats]) -> Iterator[Metric]:
     labels = ("provider",)
     limit = GaugeMetricFamily(
         "paywitness_admission_limit", "How many calls may be in flight at the provider.", labels=labels
@@ -354,15 +298,14 @@ def _admission_families(admission: Iterable[AdmissionStatsLike]) -> Iterator[Met
 _REASON_LABELS = ("reason",)
 
 
-class ServerCountersLike(Protocol):
-    """What a server counts: the server's `ServerCounters`, by its shape. Reasons are words of our code."""
+@dataclass(slots=True)
+class ServerCounters:
+    """What a server counts. Reasons are words of our code: a problem's name, or one of those in `server.registry`."""
 
-    @property
-    def connections_open(self) -> int: ...
-    @property
-    def refused(self) -> Mapping[str, int]: ...
-    @property
-    def broken(self) -> Mapping[str, int]: ...
+    connections_open: int = 0
+    requests: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,11 +319,11 @@ class ServerGauges:
     """A collector of the registry. Shows nothing before it was told what to watch, and has looked."""
 
     def __init__(self) -> None:
-        self._counters: ServerCountersLike | None = None
+        self._counters: ServerCounters | None = None
         self._snapshot: _ServerSnapshot | None = None
         self._reasons = BoundedLabels()
 
-    def watch(self, counters: ServerCountersLike) -> None:
+    def watch(self, counters: ServerCounters) -> None:
         self._counters = counters
 
     def refresh(self) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from paywitness.clock import Clock
 from paywitness.core.decide import Action
 from paywitness.core.lifecycle import IncidentKind
-from paywitness.core.operation import Operation, Outcome
+from paywitness.core.operation import DoubtCount, Operation, Outcome
 from paywitness.core.result import ResultClass, ShadowMatch
 from paywitness.telemetry.events import (
     AttemptFinished,
@@ -39,13 +39,12 @@ from paywitness.telemetry.events import (
     WebhookReceived,
 )
 from paywitness.telemetry.gauges import (
-    DoubtCountLike,
     DoubtGauges,
     LimitsGauges,
     LimitsSources,
     QueueGauges,
-    QueueRowLike,
-    ServerCountersLike,
+    QueueRow,
+    ServerCounters,
     ServerGauges,
 )
 from paywitness.telemetry.labels import JOURNAL_REFUSALS, NONE, REFUSAL_REASONS, BoundedLabels, KnownNames
@@ -296,11 +295,11 @@ class Metrics:
         """Let a book's names become labels: provider -> operations."""
         self._names.learn(names)
 
-    def set_doubt(self, counts: Iterable[DoubtCountLike], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
+    def set_doubt(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
         """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
         self._doubt.update(counts, reviews)
 
-    def set_queue(self, rows: Iterable[QueueRowLike]) -> None:
+    def set_queue(self, rows: Iterable[QueueRow]) -> None:
         """Show what is scheduled to be tried or looked at again, as it was counted just now."""
         self._queue.update(rows)
 
@@ -308,8 +307,8 @@ class Metrics:
         """Show how circuits, budgets and admission stand, whenever somebody looks."""
         self._limits.watch(source)
 
-    def watch_server(self, source: ServerCountersLike) -> None:
-        """Show what the server counts by itself, whenever somebody looks."""
+    def watch_server(self, source: ServerCounters) -> None:
+        """Show what the edge counts by itself, whenever somebody looks."""
         self._server.watch(source)
 
     def refresh_gauges(self) -> None:
@@ -318,7 +317,7 @@ class Metrics:
         self._server.refresh()
 
     @property
-    def doubt_counts(self) -> tuple[DoubtCountLike, ...]:
+    def doubt_counts(self) -> tuple[DoubtCount, ...]:
         """What was last shown of doubt."""
         return self._doubt.counts
 

@@ -17,16 +17,9 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
-from paywitness.core.operation import HistoryEntry, Operation
+from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal import transitions
-from paywitness.journal.base import (
-    AnnouncementRow,
-    DoubtCount,
-    OperationChange,
-    OperationQuery,
-    PolicyRevision,
-    StoredWebhookEvent,
-)
+from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
 from paywitness.journal.redis import checks, scripts
 from paywitness.journal.redis.reader import RedisReader
 from paywitness.journal.redis.replication import ReplicationStatus

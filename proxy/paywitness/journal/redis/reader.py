@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
-from paywitness.core.operation import HistoryEntry, Operation, State
-from paywitness.journal.base import AnnouncementRow, DoubtCount, OperationQuery, PolicyRevision
+from paywitness.core.operation import DoubtCount, HistoryEntry, Operation, State
+from paywitness.journal.base import AnnouncementRow, OperationQuery, PolicyRevision
 from paywitness.journal.encoding import enum_or_safest
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import index_term, parse_entry, parse_row

@@ -19,15 +19,8 @@ from pathlib import Path
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import HistoryEntry, Operation
-from paywitness.journal.base import (
-    AnnouncementRow,
-    DoubtCount,
-    OperationChange,
-    OperationQuery,
-    PolicyRevision,
-    StoredWebhookEvent,
-)
+from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
+from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
 from paywitness.journal.sqlite.file import FileLock, make_file, unfit
 from paywitness.journal.sqlite.reader import SqliteReader, SqliteWebhookEvents
 from paywitness.journal.sqlite.retention import SqliteRetention

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from paywitness.core.money import Money
-from paywitness.core.operation import HistoryEntry, Operation, State
+from paywitness.core.operation import DoubtCount, HistoryEntry, Operation, State
 from paywitness.journal.base import (
     AnnouncementRow,
-    DoubtCount,
     OperationQuery,
     PolicyRevision,
     StoredWebhookEvent,
