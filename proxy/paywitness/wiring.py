@@ -87,7 +87,7 @@ def real_upstream(platform: Platform, settings: Settings) -> UpstreamClient:
     return UpstreamClient(
         monotonic=platform.clock.mono,
         at_failpoint=platform.failpoints.hit,
-        late_response_s=engine_settings.late_response_s,
+        late_response_s=settings.late_response_s,
     )
 
 

@@ -163,12 +163,10 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 async def fleet(world: World, redis: RedisServer) -> AsyncIterator[tuple[RedisCircuits, RedisCircuits]]:
     """The circuits of two sidecars. The first one is the one that is asked."""
     made, opened = [], []
-    for seed in (1, 2):
-        target = parse_limits_url(redis.url)
-        scripts = RedisScriptRunner.open(target, world.clock, SeededRandomness(seed), 5.0)
-        made.append(
-            RedisCircuits(scripts, target.prefix, lambda: {"acme": CircuitRules()}, world.clock, SeededRandomness(seed))
-        )
+    for _ in range(2):
+        target, randomness = parse_limits_url(redis.url), own_randomness()
+        scripts = RedisScriptRunner.open(target, world.clock, randomness, 5.0)
+        made.append(RedisCircuits(scripts, target.prefix, lambda: {"acme": CircuitRules()}, world.clock, randomness))
         opened.append(scripts)
     world.circuits = made[0]
     for circuits in made:

@@ -8,8 +8,8 @@ from paywitness.core.result import ResultClass
 from paywitness.limits.budgets import Budgets, Grant, LocalBudgets
 from paywitness.limits.redis_budgets import RedisBudgets
 from paywitness.limits.redis_scripts import RedisScriptRunner
-from paywitness.randomness import SeededRandomness
 from paywitness.redis.url import parse_limits_url
+from tests.randomness import own_randomness
 
 WIDE = ScopeRule(1e9)
 
@@ -39,10 +39,10 @@ def local_budgets(clock: HandClock) -> LocalBudgets:
 
 def redis_budgets(url: str, clock: HandClock, *, timeout_s: float = 5.0) -> tuple[RedisBudgets, RedisScriptRunner]:
     """With a timeout for busy machines: one that timed out would be counted twice, which is safe and no test's wish."""
-    target = parse_limits_url(url)
-    scripts = RedisScriptRunner.open(target, clock, SeededRandomness(seed), timeout_s)
+    target, randomness = parse_limits_url(url), own_randomness()
+    scripts = RedisScriptRunner.open(target, clock, randomness, timeout_s)
     moved = lambda: int(clock.mono() * 1000)  # noqa: E731  # the server's TIME, moved with everything else
-    return RedisBudgets(scripts, clock, SeededRandomness(seed), target.prefix, server_time_ms=moved), scripts
+    return RedisBudgets(scripts, clock, randomness, target.prefix, server_time_ms=moved), scripts
 
 
 def origin(

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from paywitness.admin.backend import Readiness
 from paywitness.core.announcements import cloud_event
-from paywitness.core.contract import OperationKind
 from paywitness.core.operation import (
     AnnouncementKind,
     AttemptSummary,
@@ -20,8 +19,6 @@ from paywitness.core.operation import (
     Finding,
     HistoryEntry,
     Operation,
-    Outcome,
-    State,
 )
 from paywitness.core.operator_actions import actions_for, proposal_for
 from paywitness.core.policy import Policy, Provider

@@ -37,6 +37,9 @@ what goes out
     redact             what is masked in every log line and page
 small values
     bodies/            JSON, form and XML bodies: read into a tree, one value spliced in
-    money  addresses  http_headers  errors
+    money              an amount in minor units, with its currency
+    addresses          which network addresses are private
+    http_headers       credential and hop-by-hop headers, the token alphabet, the trace context
+    errors             the exceptions of our own house
     record             the decorator of our values: frozen for the type checker, not at run time
 """

@@ -61,7 +61,7 @@ class UpstreamClient:
         ssl_context: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = SystemClock().mono,
         at_failpoint: Callable[[str], Awaitable[None]] = _pass_failpoint,
-        late_response_s: float = 20.0,
+        late_response_s: float = DEFAULTS.late_response_s,
         late_responses_max: int = 64,
     ) -> None:
         """`ssl_context` is best made by `tls_context`; None means the system's roots. `at_failpoint` is awaited at each

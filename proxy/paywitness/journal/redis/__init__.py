@@ -1,13 +1,16 @@
 """The Redis journal: one primary with replicas and sentinels, shared by any number of sidecars. Time is Redis' own.
 
-journal.py         RedisJournal: opens, checks, and hands each call to the writer or the reader
-writer.py          look up, plan in Python, write over exactly what was read (compare and swap)
-reader.py          lookups and lists, on a pipeline of its own
-lookups.py         what one script read, as the claim's lookups        rows.py   rows and script arguments
-replication.py     replicas required before a send; whether Redis came back as another one; writing an operation again
-                   that a failover lost
-webhook_events.py  stored webhook events        retention.py  tombstones and purging
-checks.py          whether this Redis may hold the journal        scripts.py  the Lua scripts; lua/ one a file
+journal         RedisJournal: opens, checks, and hands each call to the writer or the reader
+writer          look up, plan in Python, write over exactly what was read (compare and swap)
+reader          lookups and lists, on a pipeline of its own
+lookups         what one script read, as the claim's lookups
+rows            rows and script arguments
+replication     replicas required before a send; whether Redis came back as another one; writing again what it lost
+webhook_events  stored webhook events
+retention       tombstones and purging
+checks          whether this Redis may hold the journal
+scripts         loads the Lua scripts
+lua/            one script a file; `lib.lua` lists the keys
 
-The connection and its pipeline are in paywitness/redis/.
+The connection and its pipeline are in `paywitness/redis/`.
 """
