@@ -19,7 +19,6 @@ Nothing of paywitness is imported here: the sandbox is the referee, and a refere
     exchange    one request and its response, as the steps of which faults are made; Fault itself
     provider    API key, idempotency key, route; runs the work once
     contract    what a repeated idempotency key means, and the keys in use
-    arrivals    the log of requests that arrived
     control     the routes under /_sandbox/
     options     SandboxOptions
     parameters  the syntax name(parameter=value), for faults and webhook modes

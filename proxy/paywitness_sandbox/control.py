@@ -8,19 +8,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from paywitness_sandbox.arrivals import ArrivalLog
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused, ObjectNotFound
 from paywitness_sandbox.bank.ledger import Ledger, charges_by_order, payouts_by_order, totals
-from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, TOKENS_HELP, ChargeStatus, PayoutStatus
+from paywitness_sandbox.bank.objects import (
+    DESTINATIONS_HELP,
+    TOKENS_HELP,
+    BankRefused,
+    ChargeStatus,
+    ObjectNotFound,
+    PayoutStatus,
+)
 from paywitness_sandbox.contract import CONTRACTS_HELP, Contract
 from paywitness_sandbox.dialects.acme import charge_json, payout_json
 from paywitness_sandbox.faults.catalogue import FAULTS, UnknownFault, describe_faults
 from paywitness_sandbox.faults.selection import InvalidSchedule, Schedule
-from paywitness_sandbox.messages import InvalidBody, Request, SandboxResponse, error_response, json_response, misuse
+from paywitness_sandbox.messages import (
+    ArrivalLog,
+    InvalidBody,
+    Request,
+    SandboxResponse,
+    error_response,
+    json_response,
+    misuse,
+)
 from paywitness_sandbox.options import SandboxOptions
 from paywitness_sandbox.provider import ROUTES
-from paywitness_sandbox.webhooks.endpoint import UnknownMode, describe_modes
+from paywitness_sandbox.webhooks.events import UnknownMode, describe_modes
 from paywitness_sandbox.webhooks.publisher import EventPublisher
 
 PREFIX = "_sandbox"

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import ClassVar
 
-from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.connection import SandboxConnection
-from paywitness_sandbox.messages import Request, SandboxResponse
+from paywitness_sandbox.messages import Request, SandboxArrival, SandboxResponse
 from paywitness_sandbox.provider import CommitWrapper, KeyClaim, SandboxProvider, commit_normally
 
 

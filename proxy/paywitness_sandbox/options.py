@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paywitness_sandbox.arrivals import ARRIVALS_MAX
 from paywitness_sandbox.bank.ledger import ENTRIES_MAX
 from paywitness_sandbox.clock import Clock, wall_clock
 from paywitness_sandbox.contract import Contract, parse_contract
-from paywitness_sandbox.webhooks.endpoint import parse_endpoint
+from paywitness_sandbox.messages import ARRIVALS_MAX
+from paywitness_sandbox.webhooks.events import parse_endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paywitness_sandbox.arrivals import ArrivalLog, SandboxArrival
 from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.ledger import Ledger, LedgerFull
 from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.contract import Contract, KeyStore, parse_contract, stored_response
 from paywitness_sandbox.dialects import acme, stripe
 from paywitness_sandbox.dialects.base import SandboxRoute
-from paywitness_sandbox.messages import Request, SandboxResponse, error_response
+from paywitness_sandbox.messages import ArrivalLog, Request, SandboxArrival, SandboxResponse, error_response
 from paywitness_sandbox.options import SandboxOptions
 from paywitness_sandbox.webhooks.publisher import EventPublisher
 

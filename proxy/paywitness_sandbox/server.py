@@ -13,7 +13,6 @@ import ssl as tls
 from collections.abc import Mapping
 from types import TracebackType
 
-from paywitness_sandbox.arrivals import ArrivalLog, SandboxArrival
 from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.ledger import Ledger
 from paywitness_sandbox.connection import CallerGone, SandboxConnection
@@ -31,10 +30,10 @@ from paywitness_sandbox.faults.selection import (
     parse_schedule,
 )
 from paywitness_sandbox.listener import SandboxListener
-from paywitness_sandbox.messages import Request, SandboxResponse, error_response, misuse
+from paywitness_sandbox.messages import ArrivalLog, Request, SandboxArrival, SandboxResponse, error_response, misuse
 from paywitness_sandbox.options import SandboxOptions
 from paywitness_sandbox.provider import SandboxProvider
-from paywitness_sandbox.webhooks.endpoint import UnknownMode, describe_modes
+from paywitness_sandbox.webhooks.events import UnknownMode, describe_modes
 from paywitness_sandbox.webhooks.publisher import EventPublisher
 
 __all__ = ["Sandbox", "SandboxOptions"]

@@ -23,7 +23,7 @@ from paywitness.demo.clients import (
     start_gap_s,
 )
 from paywitness.demo.score import CallerResult, ReportedOutcome, score_payments
-from paywitness_sandbox.arrivals import SandboxArrival
+from paywitness_sandbox.messages import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
 

@@ -20,8 +20,8 @@ from paywitness.demo.screen import (
     provider_narrative,
     show_progress,
 )
-from paywitness_sandbox.arrivals import SandboxArrival
 from paywitness_sandbox.bank.ledger import EntryKind
+from paywitness_sandbox.messages import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
 

@@ -35,7 +35,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
 from paywitness.wiring import Platform, SidecarParts, assemble
-from paywitness_sandbox.arrivals import SandboxArrival
+from paywitness_sandbox.messages import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 from tests.journal.memory import MemoryJournal
 from tests.randomness import own_randomness

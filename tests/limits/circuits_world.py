@@ -15,7 +15,7 @@ from paywitness.core.health import Health, HealthSample
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import Argument
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 from tests.randomness import own_randomness
 
 START_S = 50_000.0

@@ -8,7 +8,7 @@ import pytest
 
 from paywitness.core.errors import StoreUnavailable
 from paywitness.limits.redis_scripts import RedisScriptRunner, StoreBreaker
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 from paywitness.redis.url import parse_limits_url
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock

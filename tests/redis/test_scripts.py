@@ -8,7 +8,7 @@ from pathlib import Path
 from paywitness.journal.redis import scripts
 from paywitness.limits.redis_budgets import BUDGET
 from paywitness.limits.redis_circuits import CIRCUIT
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 
 # Of the code of each script, without the lines that are comments. Another code means that sidecars of two versions run
 # two scripts on the same keys: change a line here only together with the script, and if both can work on the same data.

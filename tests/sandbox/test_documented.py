@@ -9,9 +9,8 @@ import pytest
 from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, TOKENS_HELP
 from paywitness_sandbox.control import ACTIONS, HEADERS_HELP, ROUTES_HELP
 from paywitness_sandbox.faults.selection import SCHEDULE_KEYS as SCHEDULE_KEYS
-from paywitness_sandbox.webhooks.endpoint import ENDPOINT_KEYS as ENDPOINT_KEYS
-from paywitness_sandbox.webhooks.endpoint import describe_modes
-from paywitness_sandbox.webhooks.events import INTENT_TYPES
+from paywitness_sandbox.webhooks.events import ENDPOINT_KEYS as ENDPOINT_KEYS
+from paywitness_sandbox.webhooks.events import INTENT_TYPES, describe_modes
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sandbox.md").read_text("utf-8")
 ROWS = [*ROUTES_HELP, *HEADERS_HELP, *describe_modes(), *ENDPOINT_KEYS]

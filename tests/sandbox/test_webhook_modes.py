@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from paywitness_sandbox.webhooks.endpoint import MODE_DEFAULTS, MODE_MEANINGS
+from paywitness_sandbox.webhooks.events import MODE_DEFAULTS, MODE_MEANINGS
 from tests.sandbox.raw_client import SILENCE, call, charge, charge_body, until
 from tests.sandbox.test_webhooks import post, quiet, shown
 from tests.sandbox.webhook_receiver import SECRET

@@ -16,16 +16,20 @@ from random import Random
 from paywitness.core.call import Headers
 from paywitness.upstream.request import WireRequest
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused
 from paywitness_sandbox.bank.ledger import Ledger, LedgerEntry
-from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, PayoutStatus
+from paywitness_sandbox.bank.objects import BankRefused, Charge, ChargeStatus, Payout, PayoutStatus
 from paywitness_sandbox.contract import Contract, KeyStore, stored_response
 from paywitness_sandbox.dialects.acme import charge_json, charge_terms_from, create_charge
 from paywitness_sandbox.dialects.base import PathNames, RouteAction
 from paywitness_sandbox.messages import Request, SandboxResponse, card_declined, error_response, internal_error
 from paywitness_sandbox.provider import find_route
-from paywitness_sandbox.webhooks.endpoint import SigningScheme, signature_headers
-from paywitness_sandbox.webhooks.events import FINAL_TRANSITIONS, event_for, older_event
+from paywitness_sandbox.webhooks.events import (
+    FINAL_TRANSITIONS,
+    SigningScheme,
+    event_for,
+    older_event,
+    signature_headers,
+)
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
 from tests.simulation.policy import WEBHOOK_SECRET

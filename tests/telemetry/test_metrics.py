@@ -28,7 +28,7 @@ from paywitness.telemetry.events import (
     WebhookReceived,
 )
 from paywitness.telemetry.gauges import QueueRow, reviews_by_reason
-from paywitness.telemetry.labels import KnownNames
+from paywitness.telemetry.prometheus import KnownNames
 from tests.telemetry.conftest import Told
 from tests.telemetry.samples import CREATED_AT, attempt, decision, operation
 

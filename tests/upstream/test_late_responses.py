@@ -16,7 +16,8 @@ from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateExchange, LateResponses
-from paywitness.upstream.request import UpstreamBounds, request_bytes
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import (
     ANSWER_BYTES_MAX,
@@ -86,7 +87,7 @@ async def listening_client(
 ) -> AsyncIterator[UpstreamClient]:
     client = UpstreamClient(
         # One place, and idle for ever: what ends here was ended.
-        bounds=UpstreamBounds(connections_per_origin=1, idle_s=LONG_S, response_bytes_max=ANSWER_BYTES_MAX),
+        bounds=UpstreamLimits(connections_per_origin=1, idle_s=LONG_S, response_bytes_max=ANSWER_BYTES_MAX),
         ssl_context=tls_context(cafile=authority.root),
         late_response_s=harvest_s,
         late_responses_max=harvests_max,

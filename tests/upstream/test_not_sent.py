@@ -17,7 +17,8 @@ from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.request import Origin, UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import Origin
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
@@ -268,7 +269,7 @@ async def test_a_first_write_that_the_kernel_refuses_is_not_sent(
 
 
 async def test_a_full_pool_is_exhausted_after_the_connect_timeout() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     release = threading.Event()
 
     def waits(peer: Peer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from paywitness.core.evidence import WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
@@ -40,7 +40,7 @@ class Gate:
 
 
 async def test_those_who_wait_are_served_in_the_order_they_came() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=2))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=2))
     gate = Gate()
     with Provider(gate) as provider:
         async with asyncio.TaskGroup() as group:
@@ -69,7 +69,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
                 self.then = None
 
     steps = Steps()
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), at_failpoint=steps.hit)
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1), at_failpoint=steps.hit)
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -90,7 +90,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
 
 
 async def test_a_waiter_cancelled_before_its_turn_leaves_the_queue() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -109,7 +109,7 @@ async def test_a_waiter_cancelled_before_its_turn_leaves_the_queue() -> None:
 
 
 async def test_a_queue_that_is_full_turns_away_at_once() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1, waiting_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1, waiting_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -126,7 +126,7 @@ async def test_a_queue_that_is_full_turns_away_at_once() -> None:
 
 
 async def test_those_who_gave_up_waiting_do_not_fill_the_queue() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1, waiting_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1, waiting_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -144,7 +144,7 @@ async def test_those_who_gave_up_waiting_do_not_fill_the_queue() -> None:
 
 
 async def test_an_idle_connection_gives_way_to_a_call_that_wants_its_own() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
@@ -177,7 +177,7 @@ async def test_the_connection_used_last_is_used_next(client: UpstreamClient) -> 
 
 
 async def test_a_waiter_that_wants_its_own_is_not_given_a_used_one() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -193,7 +193,7 @@ async def test_a_waiter_that_wants_its_own_is_not_given_a_used_one() -> None:
 
 
 async def test_a_failed_dial_passes_its_turn_on() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     with Provider(answer_all) as provider:
         port = provider.port
     calls = [client.send(origin(port), CHARGE, UpstreamTimeouts()) for _ in range(5)]  # nobody listens there any more
@@ -203,7 +203,7 @@ async def test_a_failed_dial_passes_its_turn_on() -> None:
 
 
 async def test_closing_sends_the_waiting_away_and_lets_the_rest_finish() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     gate = Gate()
     with Provider(gate) as provider:
         where = origin(provider.port)
@@ -221,7 +221,7 @@ async def test_closing_sends_the_waiting_away_and_lets_the_rest_finish() -> None
 
 @pytest.mark.parametrize("calls", [200])
 async def test_many_at_once_stay_within_the_bound(calls: int) -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=8))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=8))
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         sent = await asyncio.gather(

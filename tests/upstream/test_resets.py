@@ -11,7 +11,8 @@ import pytest
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds, request_bytes
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
@@ -124,7 +125,7 @@ async def test_half_an_early_answer_does_not_extend_the_time_to_write(client: Up
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_call_cancelled_in_mid_flight_is_reset_and_frees_its_place(authority: Authority, scheme: str) -> None:
     client = UpstreamClient(
-        bounds=UpstreamBounds(connections_per_origin=1), ssl_context=tls_context(cafile=authority.root)
+        bounds=UpstreamLimits(connections_per_origin=1), ssl_context=tls_context(cafile=authority.root)
     )
     arrived = threading.Event()
 
@@ -148,7 +149,7 @@ async def test_a_call_cancelled_in_mid_flight_is_reset_and_frees_its_place(autho
 
 
 async def test_a_call_cancelled_during_the_handshake_frees_its_place() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
     arrived = threading.Event()
 
     def hangs(peer: Peer) -> None:
@@ -178,7 +179,7 @@ async def test_steps_that_raise_free_the_place_and_reset_what_was_written() -> N
                 raise Crash
 
     steps = Steps()
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1), at_failpoint=steps.hit)
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1), at_failpoint=steps.hit)
     with Provider(answer_all) as provider:
         where = origin(provider.port)
         for steps.at in ("upstream_connected", "upstream_written", "upstream_answered"):

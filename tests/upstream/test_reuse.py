@@ -12,7 +12,7 @@ import pytest
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all
@@ -122,14 +122,14 @@ async def test_each_call_gets_the_answer_to_its_own_request(client: UpstreamClie
 @pytest.mark.parametrize(
     ("bounds", "connections"),
     [
-        (UpstreamBounds(calls_per_connection=2), 2),
-        (UpstreamBounds(age_s=0.0), 4),
-        (UpstreamBounds(idle_s=0.0), 4),
-        (UpstreamBounds(), 1),
+        (UpstreamLimits(calls_per_connection=2), 2),
+        (UpstreamLimits(age_s=0.0), 4),
+        (UpstreamLimits(idle_s=0.0), 4),
+        (UpstreamLimits(), 1),
     ],
     ids=["calls", "age", "idle", "none"],
 )
-async def test_a_connection_ends_at_its_bounds(bounds: UpstreamBounds, connections: int) -> None:
+async def test_a_connection_ends_at_its_bounds(bounds: UpstreamLimits, connections: int) -> None:
     client = UpstreamClient(bounds=bounds, ssl_context=tls_context())
     with Provider(answer_all) as provider:
         for _ in range(4):
@@ -163,7 +163,7 @@ async def test_a_connection_idle_for_too_long_is_closed_and_not_used() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_an_idle_connection_closes_by_itself_in_peace(authority: Authority, scheme: str) -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(idle_s=0.05), ssl_context=tls_context(cafile=authority.root))
+    client = UpstreamClient(bounds=UpstreamLimits(idle_s=0.05), ssl_context=tls_context(cafile=authority.root))
     with Provider(answer_all, tls=authority.server() if scheme == "https" else None) as provider:
         quick = UpstreamTimeouts(
             write_s=0.3, first_byte_s=0.3

@@ -11,7 +11,8 @@ import pytest
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import StreamRequest, UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import StreamRequest
 from paywitness.upstream.stream import ResponseBodyBroken, StreamedResponse
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all
@@ -277,7 +278,7 @@ async def test_an_upload_into_a_black_hole_times_out(client: UpstreamClient) -> 
 
 
 async def test_a_response_that_is_dropped_is_reset_and_frees_its_place() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
 
     def endless(peer: Peer) -> None:
         if peer.number == 1:
@@ -295,7 +296,7 @@ async def test_a_response_that_is_dropped_is_reset_and_frees_its_place() -> None
 
 
 async def test_a_response_that_nobody_reads_is_given_up_and_frees_its_place() -> None:
-    client = UpstreamClient(bounds=UpstreamBounds(connections_per_origin=1))
+    client = UpstreamClient(bounds=UpstreamLimits(connections_per_origin=1))
 
     def pours(peer: Peer) -> None:
         peer.request()

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.request import UpstreamBounds, request_bytes
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import ALL, ANSWER_BYTES_MAX, Case
 from tests.upstream.conftest import CHARGE, Authority, origin
@@ -18,7 +19,7 @@ from tests.upstream.peer import PATIENCE_S, Peer, Provider, answer_all
 
 @pytest.fixture
 async def client(authority: Authority) -> AsyncIterator[UpstreamClient]:
-    bounds = UpstreamBounds(response_bytes_max=ANSWER_BYTES_MAX)
+    bounds = UpstreamLimits(response_bytes_max=ANSWER_BYTES_MAX)
     made = UpstreamClient(bounds=bounds, ssl_context=tls_context(cafile=authority.root))
     yield made
     await made.close()

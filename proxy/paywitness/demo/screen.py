@@ -21,7 +21,7 @@ from rich.text import Text
 
 from paywitness.demo.clients import CURRENCY, FAULTS, JOB_RUNS, OUTAGE_S, SDK_TRIES, Contestant
 from paywitness.demo.score import CallerResult, Charged, ReportedOutcome, Score
-from paywitness_sandbox.arrivals import SandboxArrival
+from paywitness_sandbox.messages import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
 # --- Narrative of one payment

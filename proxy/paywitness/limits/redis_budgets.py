@@ -49,7 +49,7 @@ from paywitness.limits.budgets import (
 )
 from paywitness.limits.redis_scripts import Argument, ScriptRunner
 from paywitness.randomness import Randomness
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 
 BUDGET = LuaScript.load(Path(__file__).parent / "lua", "budget")
 _PEERS_MS = 60_000  # a sidecar that used the provider in the last minute counts as one

@@ -47,7 +47,7 @@ from paywitness.limits.circuits import (
 )
 from paywitness.limits.redis_scripts import Argument, ScriptRunner
 from paywitness.randomness import Randomness
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 
 CIRCUIT = LuaScript.load(Path(__file__).parent / "lua", "circuit")
 LOST_AFTER_MS = machine.STALE_MS  # so long unheard, we are gone for the fleet, and it for us

@@ -25,8 +25,7 @@ from paywitness.clock import Clock
 from paywitness.core.errors import StoreUnavailable
 from paywitness.randomness import Randomness
 from paywitness.redis.connection import RedisUnavailable
-from paywitness.redis.pipeline import PipelineOptions, RedisPipeline
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript, PipelineOptions, RedisPipeline
 from paywitness.redis.url import RedisTarget
 
 _log = logging.getLogger("paywitness.limits")

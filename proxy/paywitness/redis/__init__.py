@@ -2,8 +2,7 @@
 
     url            where a Redis is: RedisTarget
     connection     a connection to the primary, also through sentinels; reads responses; what errors mean
-    pipeline       one connection; waiting calls go out as one pipeline; WAIT before a send if the owner asks for it
-    scripts        a Lua script and its hash
+    pipeline       Lua scripts by their hash; one connection; waiting calls go out as one pipeline; WAIT before a send
 
 Nothing here retries: a script whose reply was lost may have run, so the caller decides.
 """

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from redis.asyncio.connection import Connection
@@ -37,9 +39,31 @@ from paywitness.redis.connection import (
     parse_replication_info,
     unavailable,
 )
-from paywitness.redis.scripts import LuaScript
 from paywitness.redis.url import RedisTarget
 from paywitness.tasks import Tasks
+
+# --- Scripts
+# Redis runs a script by the hash of its text, and is sent the text only if it does not know it.
+
+
+@dataclass(frozen=True, slots=True)
+class LuaScript:
+    name: str
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> LuaScript:
+        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def load(cls, directory: Path, name: str, *, head: str = "", includes: tuple[str, ...] = ()) -> LuaScript:
+        """The script of `{name}.lua`. Before it stand `head` and the files that it includes, in this order."""
+        parts = [(directory / f"{part}.lua").read_text("utf-8") for part in (*includes, name)]
+        return cls.of(name, "\n".join([head, *parts] if head else parts))
+
+
+# --- Pipeline
 
 WAIT_MS = 500  # for a replica: within the call's time
 REPLICATION_CHECK_S = 1.0  # how soon a replica that joined is counted upon

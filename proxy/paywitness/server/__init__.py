@@ -8,7 +8,8 @@ means.
     request              a request's head to a Call, or to an internal page
     body                 the caller's body: whole within bounds, or piece by piece
     reply_encoding       a reply to bytes; pure
-    registry             the open connections of one server; the limits on size and time; what is counted
+    limits               the limits on size and time of everything that a caller sends or takes
+    registry             the open connections of one server, and what is counted
     connection_timeouts  the base of a connection: which timeout runs, and the ways to end
     request_boundary     where one request ends and the next begins, and whether that is ambiguous; pure
     connection           one caller's connection: half-close, disconnect, keep-alive

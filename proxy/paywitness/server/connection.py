@@ -24,7 +24,8 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from paywitness.core.problems import Problem
 from paywitness.server.connection_timeouts import AWAITING_REQUEST, TimedConnection, TimeoutPhase
 from paywitness.server.errors import BodyIncomplete, RequestRejected, malformed
-from paywitness.server.registry import TOO_MANY_CONNECTIONS, ConnectionRegistry
+from paywitness.server.limits import TOO_MANY_CONNECTIONS
+from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, CONNECTION_IMPLICIT, CONNECTION_KEEP_ALIVE
 from paywitness.server.request_boundary import BoundaryTracker
 from paywitness.server.request_target import Ingress

@@ -18,7 +18,8 @@ from aiohttp import StreamReader, web
 
 from paywitness.core.problems import Problem
 from paywitness.server.errors import BodyIncomplete, RequestRejected
-from paywitness.server.registry import ANSWER_NOT_TAKEN, IDLE, ConnectionRegistry
+from paywitness.server.limits import ANSWER_NOT_TAKEN, IDLE
+from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, CONTINUE, reply_bytes
 
 _NEVER_S = 10 * 365 * 86400.0  # aiohttp's own idle timer: ours knows more

@@ -21,8 +21,9 @@ from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler
+from paywitness.server.limits import ServerLimits
 from paywitness.server.listener import Listener, listening_sockets
-from paywitness.server.registry import ConnectionRegistry, ServerLimits
+from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import DateLine
 from paywitness.server.request_target import Ingress
 from paywitness.settings import Address, read_address

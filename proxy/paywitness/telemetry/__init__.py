@@ -5,7 +5,6 @@
     metrics     counters and histograms; shadow mode's counters; the event loop's lag
     gauges      unknown outcomes, retry queue, limits, the server's counters
     prometheus  our own histogram, and a scrape written in pieces
-    labels      which names may become label values
     logs        which event is a log line, at which level, with which fields; JSON or text; redacts last
     spans       how events become spans (needs the extra `otel`; imported only when tracing is configured)
 

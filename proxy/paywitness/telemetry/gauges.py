@@ -19,7 +19,7 @@ from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState, CircuitStatus
 from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, Operation, State
-from paywitness.telemetry.labels import OTHER, BoundedLabels, KnownNames
+from paywitness.telemetry.prometheus import OTHER, BoundedLabels, KnownNames
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,15 @@ from paywitness.telemetry.gauges import (
     ServerCounters,
     ServerGauges,
 )
-from paywitness.telemetry.labels import JOURNAL_REFUSALS, NONE, REFUSAL_REASONS, BoundedLabels, KnownNames
-from paywitness.telemetry.prometheus import DurationHistogram, HistogramSeries
+from paywitness.telemetry.prometheus import (
+    JOURNAL_REFUSALS,
+    NONE,
+    REFUSAL_REASONS,
+    BoundedLabels,
+    DurationHistogram,
+    HistogramSeries,
+    KnownNames,
+)
 
 
 class ShadowCounters:

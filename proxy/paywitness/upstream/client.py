@@ -26,14 +26,9 @@ from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse
+from paywitness.upstream.limits import UpstreamLimits
 from paywitness.upstream.pool import OriginPool, Pool, PoolGrant
-from paywitness.upstream.request import (
-    Origin,
-    StreamRequest,
-    UpstreamBounds,
-    WireRequest,
-    request_bytes,
-)
+from paywitness.upstream.request import Origin, StreamRequest, WireRequest, request_bytes
 from paywitness.upstream.response_parser import ResponseParser
 from paywitness.upstream.stream import StreamedResponse, StreamExchange, stream_head_bytes, upload_and_await_head
 from paywitness.upstream.tls import TlsConnection, TlsContexts, TlsSession
@@ -57,7 +52,7 @@ class UpstreamClient:
     def __init__(
         self,
         *,
-        bounds: UpstreamBounds | None = None,
+        bounds: UpstreamLimits | None = None,
         ssl_context: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = SystemClock().mono,
         at_failpoint: Callable[[str], Awaitable[None]] = _pass_failpoint,
@@ -70,7 +65,7 @@ class UpstreamClient:
         For `late_response_s` after its attempt timed out a connection may go on listening. At most
         `late_responses_max` do so at a time.
         """
-        self._bounds = bounds or UpstreamBounds()
+        self._bounds = bounds or UpstreamLimits()
         self._pool = Pool(self._bounds)
         self._tls_contexts = TlsContexts(ssl_context)
         self._monotonic = monotonic

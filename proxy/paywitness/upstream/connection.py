@@ -26,7 +26,7 @@ from typing import cast
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.upstream.dial import NotConnected, set_user_timeout
 from paywitness.upstream.exchange import UpstreamExchange
-from paywitness.upstream.request import UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
 
 _NO_BYTES = struct.pack("i", 0)
 _LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
@@ -47,7 +47,7 @@ class UpstreamConnection(asyncio.Protocol):
     ready_phase = NetworkPhase.CONNECTING  # how far it had got when it was ready to write
 
     def __init__(
-        self, connected: socket.socket, bounds: UpstreamBounds, user_timeout_ms: int, monotonic: Callable[[], float]
+        self, connected: socket.socket, bounds: UpstreamLimits, user_timeout_ms: int, monotonic: Callable[[], float]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._monotonic = monotonic

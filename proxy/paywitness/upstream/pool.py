@@ -16,7 +16,8 @@ from collections import deque
 from enum import Enum
 
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.request import Origin, UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.request import Origin
 
 
 class PoolGrant(Enum):
@@ -31,7 +32,7 @@ class OriginPool:
 
     __slots__ = ("_bounds", "_busy", "_closed", "_idle", "_waiting")
 
-    def __init__(self, bounds: UpstreamBounds) -> None:
+    def __init__(self, bounds: UpstreamLimits) -> None:
         self._bounds = bounds
         self._busy = 0
         self._idle: list[UpstreamConnection] = []
@@ -125,7 +126,7 @@ class Pool:
 
     __slots__ = ("_bounds", "_closed", "_origin_pools")
 
-    def __init__(self, bounds: UpstreamBounds) -> None:
+    def __init__(self, bounds: UpstreamLimits) -> None:
         self._bounds = bounds
         self._origin_pools: dict[Origin, OriginPool] = {}
         self._closed = False

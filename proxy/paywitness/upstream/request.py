@@ -64,18 +64,6 @@ class Origin:
 
 
 @record
-class UpstreamBounds:
-    """What is kept finite."""
-
-    connections_per_origin: int = 256
-    waiting_per_origin: int = 1024
-    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
-    age_s: float = 300.0  # so that a change of DNS is noticed
-    calls_per_connection: int = 1000  # nginx closes after 1000
-    response_bytes_max: int = 4 * 1024 * 1024
-
-
-@record
 class WireRequest:
     """One request, as it goes on the wire. `target` is path?query; hop-by-hop headers are already gone."""
 

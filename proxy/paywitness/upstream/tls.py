@@ -19,7 +19,7 @@ from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTrust
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected
-from paywitness.upstream.request import UpstreamBounds
+from paywitness.upstream.limits import UpstreamLimits
 
 _READ_BYTES = 256 * 1024
 
@@ -141,7 +141,7 @@ class TlsConnection(UpstreamConnection):
         connected: socket.socket,
         tls: TlsSession,
         tls_s: float,
-        bounds: UpstreamBounds,
+        bounds: UpstreamLimits,
         user_timeout_ms: int,
         monotonic: Callable[[], float],
     ) -> None:

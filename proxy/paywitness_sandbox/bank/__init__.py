@@ -3,5 +3,4 @@
 bank     Bank and Payouts: every method changes an object and writes its entry, or changes nothing
 ledger   what really happened to the money, one entry per effect; never edited
 objects  Charge, Refund, Payout; changes not published yet; which card token or destination ends how
-index    ids, lookup by id and by label, refusals
 """

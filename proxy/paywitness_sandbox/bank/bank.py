@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paywitness_sandbox.bank.index import BankRefused, IdSequence, Label, ObjectIndex, labels_of
 from paywitness_sandbox.bank.ledger import EntryKind, Ledger, charge_id
 from paywitness_sandbox.bank.objects import (
+    BankRefused,
     Charge,
     ChargeStatus,
     ChargeTerms,
+    IdSequence,
+    Label,
+    ObjectIndex,
     Payout,
     PayoutStatus,
     PayoutTerms,
     PendingChanges,
     Refund,
     card_outcome,
+    labels_of,
     payout_outcome,
 )
 from paywitness_sandbox.clock import Clock

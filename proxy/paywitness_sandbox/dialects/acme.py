@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused, labels_of
-from paywitness_sandbox.bank.objects import Charge, ChargeStatus, ChargeTerms, Payout, PayoutStatus, PayoutTerms, Refund
+from paywitness_sandbox.bank.objects import (
+    BankRefused,
+    Charge,
+    ChargeStatus,
+    ChargeTerms,
+    Payout,
+    PayoutStatus,
+    PayoutTerms,
+    Refund,
+    labels_of,
+)
 from paywitness_sandbox.dialects.base import (
     InvalidField,
     PathNames,

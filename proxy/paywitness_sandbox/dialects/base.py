@@ -8,8 +8,7 @@ from functools import wraps
 from typing import TypeVar
 
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused, ObjectNotFound
-from paywitness_sandbox.bank.objects import UnknownToken
+from paywitness_sandbox.bank.objects import BankRefused, ObjectNotFound, UnknownToken
 from paywitness_sandbox.messages import InvalidBody, Request, SandboxResponse, error_response, invalid_request
 
 AMOUNT_MAX = 10**12

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused
-from paywitness_sandbox.bank.objects import Charge, ChargeStatus, ChargeTerms, Dialect
+from paywitness_sandbox.bank.objects import BankRefused, Charge, ChargeStatus, ChargeTerms, Dialect
 from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, settle_url
 from paywitness_sandbox.dialects.base import (
     InvalidField,

@@ -5,7 +5,6 @@
 An **event** is delivered at least once and in order, unless a **mode** says otherwise: late, twice, forged, out of
 order. What was sent, how often and how it was received is kept for a person to look at.
 
-    endpoint   where events go, how they are signed, and the modes
     events     the content of an event, in the words of its dialect
     publisher  makes events of changes
     sender     delivers events with retries

@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from paywitness_sandbox.bank.bank import Bank
-from paywitness_sandbox.bank.index import BankRefused, IdSequence
 from paywitness_sandbox.bank.ledger import LedgerFull
-from paywitness_sandbox.bank.objects import BankChange, Charge, Payout, Refund
+from paywitness_sandbox.bank.objects import BankChange, BankRefused, Charge, IdSequence, Payout, Refund
 from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.messages import Request
-from paywitness_sandbox.webhooks.endpoint import Endpoint, EndpointMissing, WebhookMode, parse_endpoint, parse_mode
-from paywitness_sandbox.webhooks.events import FINAL_TRANSITIONS, SandboxEvent, event_for, older_event
+from paywitness_sandbox.webhooks.events import (
+    FINAL_TRANSITIONS,
+    Endpoint,
+    EndpointMissing,
+    SandboxEvent,
+    WebhookMode,
+    event_for,
+    older_event,
+    parse_endpoint,
+    parse_mode,
+)
 from paywitness_sandbox.webhooks.sender import EventRecord, ScheduledDelivery, WebhookSender
 
 MODE_HEADER = "sandbox-webhook"

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from paywitness_sandbox.bank.index import ObjectNotFound
+from paywitness_sandbox.bank.objects import ObjectNotFound
 from paywitness_sandbox.clock import Clock
-from paywitness_sandbox.webhooks.endpoint import Endpoint, signature_headers
-from paywitness_sandbox.webhooks.events import SandboxEvent
+from paywitness_sandbox.webhooks.events import Endpoint, SandboxEvent, signature_headers
 
 EVENTS_MAX = 10_000  # kept for looking at and for sending again; the oldest are forgotten first
 DELIVERIES_MAX = 10_000  # waiting; one more is kept unsent

@@ -24,7 +24,7 @@ from paywitness.limits.redis_budgets import RedisBudgets
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import Argument
 from paywitness.randomness import Randomness
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript
 from paywitness.tasks import Tasks
 from paywitness_sandbox.server import Sandbox
 from tests.engine.durability.test_journal_failures import TroubledJournal

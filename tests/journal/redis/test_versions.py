@@ -16,8 +16,7 @@ from paywitness.core.operation import GuardKind, Operation, RepeatPaymentRule, S
 from paywitness.core.result import Effect, ResultClass
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.journal.redis.journal import RedisJournal
-from paywitness.redis.pipeline import RedisPipeline
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript, RedisPipeline
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import (
     LEASE_S,

@@ -45,8 +45,8 @@ from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import JournalCalled, WebhookReceived
-from paywitness.telemetry.labels import OTHER
 from paywitness.telemetry.logs import raised_at
+from paywitness.telemetry.prometheus import OTHER
 from paywitness.webhook_signatures.scheme import PayloadExtractor, SignatureScheme, SignatureVerdict
 
 _log = logging.getLogger("paywitness.webhooks")

@@ -18,8 +18,7 @@ from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import index_term, parse_entry, parse_row
 from paywitness.journal.transitions import HISTORY_MAX, LISTING_MAX, matches_query
 from paywitness.redis.connection import Argument
-from paywitness.redis.pipeline import RedisPipeline
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript, RedisPipeline
 
 _PAGE_SIZE = 200
 _SCANNED_MAX = 200_000  # of the newest, for what no index names: an amount, a provider, what succeeded

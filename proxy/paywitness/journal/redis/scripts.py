@@ -9,8 +9,7 @@ from pathlib import Path
 from paywitness.core.errors import JournalUnavailable
 from paywitness.journal.transitions import GUARDED_MAX
 from paywitness.redis.connection import RedisUnavailable
-from paywitness.redis.pipeline import PipelineOptions
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript, PipelineOptions
 
 CALL_TIMEOUT_S = 1.0  # a caller is told within a second
 _BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time

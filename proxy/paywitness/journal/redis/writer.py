@@ -31,8 +31,7 @@ from paywitness.journal.redis.rows import (
     write_args,
 )
 from paywitness.redis.connection import Argument
-from paywitness.redis.pipeline import NeedsReplication, RedisPipeline
-from paywitness.redis.scripts import LuaScript
+from paywitness.redis.pipeline import LuaScript, NeedsReplication, RedisPipeline
 
 TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
 PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
