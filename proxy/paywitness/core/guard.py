@@ -80,9 +80,12 @@ def is_reply_under_way(operation: Operation) -> bool:
 
 def is_undelivered(before: Operation, after: Operation, *, reached: bool) -> bool:
     """Whether a change leaves something that was paid or accepted, and that nobody was told of. `reached`: somebody
-    waits for it. What was accepted, and told, is not new when it is paid."""
+    waits for it. What was accepted, and told, is not new when it is paid. An event that overtook the attempt left the
+    question to the attempt's own end."""
     if after.state not in _WITH_EFFECT:
         return False
+    if is_reply_under_way(before) and not is_reply_under_way(after):
+        return after.undelivered or not reached
     if before.state in _WITH_EFFECT or before.state is State.REQUIRES_ACTION:
         return after.undelivered
     return not reached and not is_reply_under_way(after)

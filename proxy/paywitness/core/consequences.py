@@ -1,0 +1,130 @@
+"""Consequences: everything that a change of an operation implies beside its new state. Pure, beside `lifecycle.TABLE`.
+
+`lifecycle` says which state an event leads to. `consequences` says the rest, for every writer alike:
+
+| what                   | rule                                                                                       |
+|------------------------|--------------------------------------------------------------------------------------------|
+| due time               | None if it has ended, is being sent first, or waits between tries. None in review, unless  |
+|                        | an operator asked for a check. A new open state: its first check, by default now. UNKNOWN  |
+|                        | and PENDING that nobody holds always have one. Otherwise it stays, or is what the writer   |
+|                        | has scheduled.                                                                             |
+| lease                  | Kept, or taken, by a writer that sends next. Over when the attempt under way has ended.    |
+|                        | Given back by its holder, never under an attempt that is under way. Another holder's lease |
+|                        | stays.                                                                                     |
+| key reusable           | Decided once, by the first end: FAILED without effect, not a decision of the provider, and |
+|                        | no fallback stands for it.                                                                 |
+| undelivered            | It was paid or accepted, and nobody gets the reply: see `guard.is_undelivered`.            |
+| no bytes after         | While something is in doubt: the latest time at which a byte of an ended attempt can leave |
+| checks, misses         | Counted anew in a new state that is checked by schedule. A new attempt voids the misses.   |
+| stored request         | Erased at the end.                                                                         |
+| announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end.    |
+
+What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
+What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
+in `after` already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paywitness.core.announcements import announcement_of
+from paywitness.core.guard import is_undelivered
+from paywitness.core.operation import Announcement, Lease, Operation, State
+from paywitness.core.record import record
+from paywitness.core.result import DENIALS, Effect, ResultClass
+
+
+@record
+class WriteContext:
+    """What the writer of a change knows beside the operation."""
+
+    now: float  # the journal's time
+    sends_under: str | None = None  # the lease token under which the writer sends next
+    gives_back: str | None = None  # the lease token that the writer holds and needs no longer
+    check_at: float | None = None  # when it shall be checked next, if it is still open then
+    first_check_at: Callable[[Operation], float] | None = None  # of a new open state; None: now. Called once at most
+    check_doubt_now: bool = False  # nobody works on it any more: UNKNOWN is checked now, even if a later time was set
+    last_check: bool = False  # this was the last check that is made without an operator
+    no_bytes_after_at: float | None = None  # from then on no byte of the attempt that has ended can leave
+    reached: bool | None = None  # whether somebody gets the reply; None: this change says nothing about that
+
+
+@record
+class Consequences:
+    """A change, complete: the operation as it shall be written, and what goes with it."""
+
+    operation: Operation
+    renews_lease: bool  # the writer sends next, under a lease that runs anew
+    erase_request: bool
+    announcement: Announcement | None
+
+
+# What the resolver checks by its schedule. An action is checked once, when the customer's time is over.
+_CHECKED_STATES = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION})
+_ALWAYS_DUE_STATES = frozenset({State.UNKNOWN, State.PENDING})
+_NEVER_DUE_STATES = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.SUCCEEDED, State.FAILED})
+_PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
+
+
+def consequences(before: Operation, after: Operation, context: WriteContext) -> Consequences:
+    """What the change from `before` to `after` implies. `after` has its new state, and what the writer has decided."""
+    lease = _lease_after(before, after, context)
+    changed: dict[str, Any] = {"lease": lease, "due_at": _due_at(before, after, lease, context)}
+    is_new_state = after.state is not before.state
+    if is_new_state and after.state.ended and not before.state.ended:
+        changed["key_released"] = after.fallback_to is None and releases_key(after)
+    if context.no_bytes_after_at is not None and after.doubt:
+        changed["no_bytes_after_at"] = max(after.no_bytes_after_at or 0.0, context.no_bytes_after_at)
+    if is_new_state and after.state in _CHECKED_STATES:
+        changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
+    elif after.attempts > before.attempts:
+        changed |= {"misses": 0, "first_miss_at": None}
+    operation = after.changed(**changed)
+    if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
+        undelivered = is_undelivered(before, operation, reached=context.reached)
+        operation = operation if undelivered is operation.undelivered else operation.changed(undelivered=undelivered)
+    fell_back = after.fallback_to is not None and before.fallback_to is None
+    return Consequences(
+        operation,
+        renews_lease=lease is not None and lease.token == context.sends_under,
+        erase_request=operation.state.ended,
+        announcement=None if fell_back else announcement_of(before, operation),
+    )
+
+
+def releases_key(operation: Operation) -> bool:
+    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    if operation.state is not State.FAILED or operation.doubt:
+        return False
+    without_effect = operation.effect is Effect.NONE and operation.result_class not in _PROVIDER_SAID_NO
+    return without_effect or operation.attempts == 0
+
+
+def _lease_after(before: Operation, after: Operation, context: WriteContext) -> Lease | None:
+    lease = after.lease
+    if context.sends_under is not None and not after.state.ended:
+        is_free = lease is None or lease.token == context.sends_under
+        return Lease(context.sends_under, 0.0) if is_free else lease
+    if lease is None or (before.attempt_under_way and not after.attempt_under_way):
+        return None  # a lease is the right to send, and the attempt that was sent under it has ended
+    is_given_back = lease.token == context.gives_back and not after.attempt_under_way
+    return None if is_given_back else lease
+
+
+def _due_at(before: Operation, after: Operation, lease: Lease | None, context: WriteContext) -> float | None:
+    state = after.state
+    if state in _NEVER_DUE_STATES or context.last_check:
+        return None
+    if context.check_at is not None:
+        return context.check_at
+    if state is State.UNKNOWN and context.check_doubt_now:
+        return context.now
+    if state is not before.state and context.sends_under is None:
+        if state is State.REQUIRES_REVIEW:
+            return None
+        return context.first_check_at(after) if context.first_check_at is not None else context.now
+    if after.due_at is None and lease is None and state in _ALWAYS_DUE_STATES:
+        return context.now
+    return after.due_at
