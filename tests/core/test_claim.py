@@ -249,7 +249,7 @@ def test_only_what_has_ended_or_stands_is_replayed() -> None:
 def test_an_expired_lease_is_acted_upon_before_it_is_judged() -> None:
     for case in every_case():
         if case.lease == "expired":
-            assert case.judgement.existing == drop_lease(case.existing)
+            assert case.judgement.existing == drop_lease(case.existing, NOW)
         elif case.lease != "own, expired":
             assert case.judgement.existing is case.existing
 
@@ -295,7 +295,7 @@ def test_a_dropped_lease_decides_what_is_now_true(state: State, *, under_way: bo
     if under_way and state in UNSENT:
         return
     before = replace(holding(state, under_way=under_way), lease=LEASES["expired"], key_released=released)
-    after = drop_lease(before)
+    after = drop_lease(before, NOW)
     assert after.lease is None
     assert not after.attempt_under_way
     if state in UNSENT:
@@ -308,7 +308,7 @@ def test_a_dropped_lease_decides_what_is_now_true(state: State, *, under_way: bo
 
 def test_a_decline_is_not_released_by_a_lease_that_was_still_out() -> None:
     declined = replace(holding(State.FAILED), lease=LEASES["expired"])
-    assert not drop_lease(declined).key_released
+    assert not drop_lease(declined, NOW).key_released
     assert judge(declined, asking(), NOW).verdict is ClaimVerdict.REPLAY
 
 
@@ -322,7 +322,7 @@ def test_a_re_send_whose_holder_is_gone_is_in_doubt() -> None:
     resent = operation(
         state=State.UNKNOWN, doubt=frozenset({1, 2}), attempts=2, attempt_under_way=True, lease=LEASES["expired"]
     )
-    after = drop_lease(resent)
+    after = drop_lease(resent, NOW)
     assert (after.doubt, after.attempt_under_way) == (frozenset({1, 2}), False)
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from paywitness.core.claim import ClaimRequest, drop_lease
 from paywitness.core.classify import ClassifyRules, ResponseRule, classify
+from paywitness.core.consequences import Consequences, WriteContext, consequences
 from paywitness.core.contract import ProviderContract
 from paywitness.core.decide import Action, Decision, DecisionContext, decide
 from paywitness.core.errors import IllegalTransition
@@ -24,13 +25,13 @@ from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.external_evidence import EvidenceSource, conclude_external
 from paywitness.core.inquiry import AbsenceProof, after_miss, is_settled, next_inquiry_at
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance, conclude
-from paywitness.core.operation import Lease, Operation, Outcome, State
+from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.problems import Problem
 from paywitness.core.reply import reply_for
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import RetryRule
-from paywitness.engine.calls.context import decision_context_of, releases_key
+from paywitness.engine.calls.context import decision_context_of
 from paywitness.journal.base import OperationChange
 from paywitness.journal.claim_plan import ClaimPlan, plan_claim
 from paywitness.journal.transitions import lease_end_write, lease_write, record_write
@@ -114,7 +115,8 @@ class Core:
     conclude: Callable[..., tuple[Operation, Event]] = conclude
     conclude_outside: Callable[..., tuple[Operation, Event | None]] = conclude_external
     decide: Callable[[DecisionContext], Decision] = decide
-    drop_lease: Callable[[Operation], Operation] = drop_lease
+    drop_lease: Callable[[Operation, float], Operation] = drop_lease
+    consequences: Callable[[Operation, Operation, WriteContext], Consequences] = consequences
     after_miss: Callable[[Operation, AbsenceProof, float], tuple[Operation, bool]] = after_miss
     is_settled: Callable[[Operation, float, float], bool] = is_settled
     lasts: Callable[[Operation, str, bool], bool] = lasts
@@ -181,15 +183,20 @@ class ModelEngine:
         """`settling.settle`: conclude the attempt, decide, follow."""
         read = READ[word]
         after, event = self.core.conclude(current, attempt, read, self.contract)
-        if after.doubt:
-            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
         if after.attempt_under_way and not after.state.ended:
             action = Action.STOP
         else:
             action = self._decided(after, waits=waits, tries=after.attempts, last=read)
-        following, events = self._follow(after, action, token)
-        lease_s = LEASE_S if following.lease is not None else None
-        stands = self._written(current, OperationChange(following, (event, *events), lease_s=lease_s))
+        following, events = self._follow(after, action)
+        context = WriteContext(
+            NOW,
+            sends_under=token if action is Action.RETRY_SAME_OPERATION else None,
+            gives_back=token,
+            check_at=NOW if action in _CHECKING_ACTIONS else None,
+            no_bytes_after_at=NOW,
+            reached=waits,
+        )
+        stands = self._written(current, following, (event, *events), context)
         promise = NOTHING
         if action is not Action.RETRY_SAME_OPERATION:
             promise = self.told(stands, word)
@@ -228,34 +235,28 @@ class ModelEngine:
         )
         return self.core.decide(context).action
 
-    def _follow(self, after: Operation, action: Action, token: str) -> tuple[Operation, tuple[Event, ...]]:
-        events: tuple[Event, ...] = ()
+    def _follow(self, after: Operation, action: Action) -> tuple[Operation, tuple[Event, ...]]:
         match action:
             case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
-                after, events = self.core.advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
+                event = Event.GIVEN_UP
             case Action.SEND_TO_REVIEW if not after.state.ended:
-                after, events = self.core.advance(after, Event.PARKED), (Event.PARKED,)
+                event = Event.PARKED
             case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
-                after, events = self.core.advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
-                after = after.changed(misses=0, first_miss_at=None)
-            case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY | Action.ASK_CUSTOMER_ACTION:
-                after = after.changed(due_at=NOW)
-        if after.lease is None or after.lease.token == token:
-            sends = action is Action.RETRY_SAME_OPERATION
-            after = after.changed(lease=Lease(token, 0.0) if sends else None)
-        if after.state.ended:
-            after = after.changed(due_at=None, key_released=releases_key(after))
-        return after, events
+                event = Event.RESEND_RECORDED
+            case _:
+                return after, ()
+        return self.core.advance(after, event), (event,)
 
     def next_turn(self, held: Operation) -> Operation:
         """`carry.next_turn`: SENDING again after a wait."""
         again = self.core.advance(held, Event.SEND_RECORDED)
-        return self._written(held, OperationChange(again, (Event.SEND_RECORDED,), lease_s=LEASE_S))
+        context = WriteContext(NOW, sends_under=_token(held))
+        return self._written(held, again, (Event.SEND_RECORDED,), context)
 
     def given_up(self, held: Operation) -> Operation:
         """`carry.give_up`: nothing was done, and nothing will be."""
-        ended = self.core.advance(held, Event.GIVEN_UP).changed(lease=None)
-        return self._written(held, OperationChange(ended.changed(key_released=releases_key(ended)), (Event.GIVEN_UP,)))
+        ended = self.core.advance(held, Event.GIVEN_UP)
+        return self._written(held, ended, (Event.GIVEN_UP,), WriteContext(NOW, gives_back=_token(held)))
 
     def may_resume(self, claimed: Operation) -> bool:
         """`carry.resume`: whether a repeat of something in doubt sends it again."""
@@ -264,13 +265,8 @@ class ModelEngine:
     def resent(self, held: Operation, token: str, *, by_resolver: bool) -> Operation:
         """`carry.resume` and `resolver._resend`: the same bytes under the same key, in doubt from its record on."""
         resent = self.core.advance(held, Event.RESEND_RECORDED)
-        resent = resent.changed(
-            lease=Lease(token, 0.0),
-            misses=0,
-            first_miss_at=None,
-            checks_done=held.checks_done + (1 if by_resolver else 0),
-        )
-        return self._written(held, OperationChange(resent, (Event.RESEND_RECORDED,), lease_s=LEASE_S))
+        resent = resent.changed(checks_done=held.checks_done + (1 if by_resolver else 0))
+        return self._written(held, resent, (Event.RESEND_RECORDED,), WriteContext(NOW, sends_under=token))
 
     def harvested(self, current: Operation, attempt: int, word: str) -> Operation:
         """`late.apply`: an answer that came after its attempt had timed out."""
@@ -278,17 +274,8 @@ class ModelEngine:
         events: tuple[Event, ...] = (event,)
         if after.state is State.BACKOFF and current.state is State.SENDING:
             after, events = self.core.advance(after, Event.GIVEN_UP), (event, Event.GIVEN_UP)
-        if current.attempt_under_way and not after.attempt_under_way:
-            after = after.changed(lease=None)
-        after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
-        if after.state.ended:
-            released = after.key_released if current.state.ended else releases_key(after)
-            after = after.changed(key_released=released, due_at=None)
-        elif after.state is State.UNKNOWN:
-            after = after.changed(due_at=NOW)
-        elif after.state is not current.state:
-            after = after.changed(checks_done=0, misses=0, first_miss_at=None, due_at=NOW)
-        return self._written(current, OperationChange(after, events))
+        context = WriteContext(NOW, check_doubt_now=True, no_bytes_after_at=NOW, reached=False)
+        return self._written(current, after, events, context)
 
     def abandoned(self, current: Operation, token: str, *, byte_started: bool) -> Operation | None:
         """`records.write_down_abandoned`: a sidecar that is shut down. None: it is not its to give up any more."""
@@ -298,18 +285,14 @@ class ModelEngine:
             after = self._given_up_by_force(current, byte_started=byte_started)
         except IllegalTransition:
             return None  # it was overtaken: its lease runs out
-        if after.doubt:
-            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, NOW))
-        return self._written(
-            current, OperationChange(after.changed(lease=None, key_released=after.state is State.FAILED), ())
-        )
+        context = WriteContext(NOW, gives_back=token, check_doubt_now=True, no_bytes_after_at=NOW, reached=False)
+        return self._written(current, after, (), context)
 
     def _given_up_by_force(self, current: Operation, *, byte_started: bool) -> Operation:
         if current.state is State.BACKOFF:
             return self.core.advance(current, Event.GIVEN_UP)
         if byte_started or current.doubt:
-            after, _ = self.core.conclude(current, current.attempts, _ABANDONED, self.contract)
-            return after.changed(due_at=NOW)
+            return self.core.conclude(current, current.attempts, _ABANDONED, self.contract)[0]
         waiting = self.core.advance(current, Event.NO_EFFECT_SEEN, current.attempts)
         waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
         return self.core.advance(waiting, Event.GIVEN_UP)
@@ -318,7 +301,7 @@ class ModelEngine:
 
     def expired(self, current: Operation) -> Operation:
         """`recovery`: nobody holds it any more."""
-        return lease_end_write(current, self.core.drop_lease(current), NOW).operation
+        return lease_end_write(current, self.core.drop_lease(current, NOW), NOW).operation
 
     # -- the resolver
 
@@ -339,31 +322,29 @@ class ModelEngine:
 
     def looked(self, current: Operation, token: str, missed_at: float | None, attempts: int) -> Operation:
         """`resolver._look_again`: nothing ended it. `missed_at`: when it was asked, where nothing was found."""
-        after, events = current, ()
+        after = current
         proof = _PROOF if missed_at is not None and self.may_be_missed(current) else None
         if proof is not None and missed_at is not None and current.attempts == attempts:
             after, _ = self.core.after_miss(current, proof, missed_at)
         after = after.changed(checks_done=after.checks_done + (0 if after.misses > current.misses else 1))
         due_at = next_inquiry_at(after, self.schedule_s, NOW, 1.0, proof=proof)
-        if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
-            due_at = None
-        elif due_at is None:
+        last_check = current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
+        if due_at is None and not last_check:
             after = self.core.advance(after, self.core.schedule_end)
-        return self._written(current, OperationChange(_given_back(after, token).changed(due_at=due_at), events))
+        context = WriteContext(NOW, gives_back=token, check_at=due_at, last_check=last_check)
+        return self._written(current, after, (), context)
 
     def parked(self, current: Operation, token: str) -> Operation:
         """`resolver._park`."""
         after = current
         if current.state in {State.UNKNOWN, State.PENDING}:
             after = self.core.advance(current, Event.PARKED)
-        return self._written(current, OperationChange(_given_back(after, token).changed(due_at=None), ()))
+        return self._written(current, after, (), WriteContext(NOW, gives_back=token, last_check=True))
 
     def held_back(self, current: Operation, token: str) -> Operation:
         """`resolver._later`: our own limits hold it back."""
-        later = _given_back(current, token)
-        if not current.state.ended and current.lease != later.lease:
-            later = later.changed(due_at=NOW)
-        return self._written(current, OperationChange(later, ()))
+        context = WriteContext(NOW, gives_back=token, check_at=NOW if _token(current) == token else None)
+        return self._written(current, current, (), context)
 
     # -- evidence from outside
 
@@ -381,26 +362,27 @@ class ModelEngine:
         late = source is EvidenceSource.INQUIRY and current.attempts != asked and event not in _OF_ANY_ATTEMPT
         if event is None or (late and self.core.inquiry_names_attempts):
             return current, None
-        if after.state.ended:
-            released = after.key_released if current.state.ended else releases_key(after)
-            after = after.changed(key_released=released, due_at=None)
-        elif after.state is not current.state:
-            after = after.changed(due_at=NOW, checks_done=0, misses=0, first_miss_at=None)
-        if holding is not None and after.lease is not None and after.lease.token == holding:
-            after = after.changed(lease=None)
         known = ("state", "doubt", "result_class", "incident")
         if word != "absent" and all(getattr(after, name) == getattr(current, name) for name in known):
             return current, None
-        return self._written(current, OperationChange(after, (event,))), event
+        return self._written(current, after, (event,), WriteContext(NOW, gives_back=holding, reached=False)), event
 
-    def _written(self, current: Operation, change: OperationChange) -> Operation:
-        """`journal.record`."""
+    def _written(
+        self, current: Operation, after: Operation, events: tuple[Event, ...], context: WriteContext
+    ) -> Operation:
+        """`journal_writer.change_of` and `journal.record`."""
+        implied = self.core.consequences(current, after, context)
+        change = OperationChange(implied.operation, events, lease_s=LEASE_S if implied.renews_lease else None)
         return record_write(change, current.lease, NOW).operation
 
 
-def _given_back(held: Operation, token: str) -> Operation:
-    ours = held.lease is not None and held.lease.token == token
-    return held.changed(lease=None) if ours and not held.attempt_under_way else held
+_CHECKING_ACTIONS = frozenset(
+    {Action.STATUS_INQUIRY, Action.WAIT_FOR_WEBHOOK, Action.SCHEDULE_RETRY, Action.ASK_CUSTOMER_ACTION}
+)
+
+
+def _token(held: Operation) -> str | None:
+    return held.lease.token if held.lease is not None else None
 
 
 @dataclass(frozen=True)

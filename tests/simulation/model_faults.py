@@ -24,14 +24,14 @@ def _failed(operation: Operation, **changes: Any) -> Operation:
     return operation.changed(state=State.FAILED, doubt=_NO_DOUBT, attempt_under_way=False, **changes)
 
 
-def _expired_is_free(operation: Operation) -> Operation:
+def _expired_is_free(operation: Operation, now: float) -> Operation:
     if operation.state is State.SENDING:
         return _failed(operation, lease=None, key_released=True)
-    return drop_lease(operation)
+    return drop_lease(operation, now)
 
 
-def _expired_and_forgotten(operation: Operation) -> Operation:
-    return drop_lease(operation).changed(state=operation.state, doubt=operation.doubt, attempt_under_way=False)
+def _expired_and_forgotten(operation: Operation, now: float) -> Operation:
+    return drop_lease(operation, now).changed(state=operation.state, doubt=operation.doubt, attempt_under_way=False)
 
 
 def _refusal_empties_doubt(

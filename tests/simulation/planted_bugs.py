@@ -364,12 +364,12 @@ def _payload_does_not_matter(right: Function) -> Function:
 
 
 def _expired_was_never_sent(right: Function) -> Function:
-    def wrong(operation: Operation) -> Operation:
-        if operation.state is State.SENDING:
-            unheard = operation.undelivered or is_reply_under_way(operation)
-            ended = operation.changed(state=State.FAILED, attempt_under_way=False, key_released=True)
-            return ended.changed(lease=None, undelivered=unheard)
-        dropped: Operation = right(operation)
+    def wrong(held: Operation, now: float) -> Operation:
+        if held.state is State.SENDING:
+            undelivered = held.undelivered or is_reply_under_way(held)
+            ended = held.changed(state=State.FAILED, attempt_under_way=False, key_released=True)
+            return ended.changed(lease=None, due_at=None, undelivered=undelivered)
+        dropped: Operation = right(held, now)
         return dropped
 
     return wrong

@@ -14,6 +14,7 @@ what comes in
 what is true
     operation          one intended effect at the provider, its states, its history
     lifecycle          the events and the transition table
+    consequences       what a new state implies: due time, lease, key, request, announcement
     claim              who may send under a key; what a duplicate is told
     guard              what keeps two operations off the same money
     result             result classes, effects, the classification of one attempt

@@ -7,10 +7,10 @@ from the same records. The journal runs them and writes the result in one step; 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import StrEnum
 
-from paywitness.core.guard import GuardHold, hold_of, is_reply_under_way
+from paywitness.core.consequences import WriteContext, consequences
+from paywitness.core.guard import GuardHold, hold_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
 from paywitness.core.record import record
@@ -107,19 +107,22 @@ def after_expired_lease(operation: Operation, now: float) -> Operation:
     """The operation after its lease ran out, if it did: SENDING is doubt, PREPARED and BACKOFF were never sent."""
     if operation.lease is None or operation.lease.until_at > now:
         return operation
-    return drop_lease(operation)
+    return drop_lease(operation, now)
 
 
-def drop_lease(operation: Operation) -> Operation:
+def drop_lease(held: Operation, now: float) -> Operation:
     """The operation without its holder. What the holder may have been doing decides what is now true."""
-    held = operation
-    never_sent = operation.state in {State.PREPARED, State.BACKOFF}
-    if never_sent or operation.attempt_under_way:
-        operation = advance(operation, Event.LEASE_EXPIRED)
-    # Only this end is released by it: a decline whose lease was still out is stored under its key. What was paid while
-    # its holder was still at it, by what an event said, was told to nobody.
-    unheard = operation.undelivered or is_reply_under_way(held)
-    return replace(operation, lease=None, key_released=operation.key_released or never_sent, undelivered=unheard)
+    never_sent = held.state in {State.PREPARED, State.BACKOFF}
+    after = advance(held, Event.LEASE_EXPIRED) if never_sent or held.attempt_under_way else held
+    context = WriteContext(
+        now,
+        gives_back=held.lease.token if held.lease is not None else None,
+        check_doubt_now=True,
+        # Its holder checked, before a byte, that the lease would outlast the writing: none can leave from here on.
+        no_bytes_after_at=now if held.attempt_under_way else None,
+        reached=False,
+    )
+    return consequences(held, after, context).operation
 
 
 @record

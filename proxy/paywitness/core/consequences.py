@@ -33,7 +33,7 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.guard import is_undelivered
 from paywitness.core.operation import Announcement, Lease, Operation, State
 from paywitness.core.record import record
-from paywitness.core.result import DENIALS, Effect, ResultClass
+from paywitness.core.result import PROVIDER_SAID_NO, Effect
 
 
 @record
@@ -65,7 +65,7 @@ class Consequences:
 _CHECKED_STATES = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION})
 _ALWAYS_DUE_STATES = frozenset({State.UNKNOWN, State.PENDING})
 _NEVER_DUE_STATES = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.SUCCEEDED, State.FAILED})
-_PROVIDER_SAID_NO = DENIALS | {ResultClass.REQUIRES_ACTION}
+_WITHOUT_EFFECT_STATES = frozenset({State.PREPARED, State.BACKOFF})  # whatever was read of the attempts before
 
 
 def consequences(before: Operation, after: Operation, context: WriteContext) -> Consequences:
@@ -74,7 +74,7 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     changed: dict[str, Any] = {"lease": lease, "due_at": _due_at(before, after, lease, context)}
     is_new_state = after.state is not before.state
     if is_new_state and after.state.ended and not before.state.ended:
-        changed["key_released"] = after.fallback_to is None and releases_key(after)
+        changed["key_released"] = _releases_key(before, after)
     if context.no_bytes_after_at is not None and after.doubt:
         changed["no_bytes_after_at"] = max(after.no_bytes_after_at or 0.0, context.no_bytes_after_at)
     if is_new_state and after.state in _CHECKED_STATES:
@@ -94,12 +94,12 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     )
 
 
-def releases_key(operation: Operation) -> bool:
+def _releases_key(before: Operation, after: Operation) -> bool:
     """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    if operation.state is not State.FAILED or operation.doubt:
+    if after.state is not State.FAILED or after.doubt or after.fallback_to is not None:
         return False
-    without_effect = operation.effect is Effect.NONE and operation.result_class not in _PROVIDER_SAID_NO
-    return without_effect or operation.attempts == 0
+    without_effect = after.effect is Effect.NONE or before.state in _WITHOUT_EFFECT_STATES
+    return without_effect and after.result_class not in PROVIDER_SAID_NO
 
 
 def _lease_after(before: Operation, after: Operation, context: WriteContext) -> Lease | None:
@@ -115,15 +115,15 @@ def _lease_after(before: Operation, after: Operation, context: WriteContext) -> 
 
 def _due_at(before: Operation, after: Operation, lease: Lease | None, context: WriteContext) -> float | None:
     state = after.state
-    if state in _NEVER_DUE_STATES or context.last_check:
+    if state in _NEVER_DUE_STATES or (context.last_check and state not in _ALWAYS_DUE_STATES):
         return None
     if context.check_at is not None:
         return context.check_at
     if state is State.UNKNOWN and context.check_doubt_now:
         return context.now
+    if state is State.REQUIRES_REVIEW and state is not before.state:
+        return None
     if state is not before.state and context.sends_under is None:
-        if state is State.REQUIRES_REVIEW:
-            return None
         return context.first_check_at(after) if context.first_check_at is not None else context.now
     if after.due_at is None and lease is None and state in _ALWAYS_DUE_STATES:
         return context.now

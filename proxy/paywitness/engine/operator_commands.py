@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
-from paywitness.core.announcements import announcement_of
+from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.lifecycle import Event, advance
@@ -22,10 +22,10 @@ from paywitness.core.operator_actions import OperatorAction, actions_for, resume
 from paywitness.core.policy import Policy
 from paywitness.core.redact import redact
 from paywitness.core.result import Classification, ResultClass
-from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
-from paywitness.journal.base import Journal, OperationChange, OperationQuery
+from paywitness.journal.base import Journal, OperationQuery
 from paywitness.policy.book import PolicyBook
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, transition_events
@@ -232,15 +232,17 @@ class CommandExecutor:
             raise ActionNotAllowed(operation, why, actions_for(operation, policy))
         if command.action is OperatorAction.RESOLVE and policy is not None:
             return await self._resolve(operation, policy, command)
-        after, events = self._changed_by(operation, command.action)
-        change = OperationChange(
+        after, events = _changed_by(operation, command.action)
+        now = self.journal_writer.journal_clock.now()
+        change = change_of(
+            operation,
             after,
             events,
+            WriteContext(now, check_at=now if command.action in _CHECKING_ACTIONS else None),
             source=EvidenceSource.OPERATOR,
             action=command.action,
             because=f"operator_{command.action.replace('-', '_')}",
             note=command.reason,
-            announcement=announcement_of(operation, after),
             actor=command.actor,
         )
         recorded = await self.journal_writer.try_write(change)
@@ -250,24 +252,6 @@ class CommandExecutor:
             self.telemetry.emit(record)
         self.external_evidence.waiters.notify(recorded.id)
         return recorded
-
-    def _changed_by(self, operation: Operation, action: OperatorAction) -> tuple[Operation, tuple[Event, ...]]:
-        """The operation as the action leaves it, and the events that the action is."""
-        now = self.journal_writer.journal_clock.now()
-        match action:
-            case OperatorAction.PARK:
-                after = advance(operation, Event.OPERATOR_PARKED)
-                return after.changed(due_at=None, because=Event.OPERATOR_PARKED), (Event.OPERATOR_PARKED,)
-            case OperatorAction.RESUME:
-                event = resume_event(operation)
-                after = advance(operation, event)
-                return after.changed(due_at=now, checks_done=0, misses=0, first_miss_at=None, because=event), (event,)
-            case OperatorAction.CANCEL:
-                return operation.changed(cancel_wanted=True, due_at=now), ()
-            case OperatorAction.CLOSE_INCIDENT:
-                return operation.changed(incident=None), ()
-            case _:
-                return operation.changed(due_at=now), ()
 
     async def _resolve(self, operation: Operation, policy: Policy, command: OperatorCommand) -> Operation:
         reading = ResultClass.SUCCEEDED if command.succeeded else ResultClass.FAILED
@@ -295,6 +279,25 @@ class CommandExecutor:
         history = await self.journal.history(operation.id)
         last = next((entry for entry in reversed(history) if entry.version <= current.version), None)
         return VersionConflict(current, last)
+
+
+_CHECKING_ACTIONS = frozenset({OperatorAction.INQUIRE, OperatorAction.CANCEL})
+
+
+def _changed_by(operation: Operation, action: OperatorAction) -> tuple[Operation, tuple[Event, ...]]:
+    """The operation as the action leaves it, and the events that the action is."""
+    match action:
+        case OperatorAction.PARK:
+            event = Event.OPERATOR_PARKED
+        case OperatorAction.RESUME:
+            event = resume_event(operation)
+        case OperatorAction.CANCEL:
+            return operation.changed(cancel_wanted=True), ()
+        case OperatorAction.CLOSE_INCIDENT:
+            return operation.changed(incident=None), ()
+        case _:
+            return operation, ()
+    return advance(operation, event, because=event), (event,)
 
 
 def describe_conflict(error: VersionConflict) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import (
     Alias,
     AliasKind,
@@ -25,6 +24,7 @@ from paywitness.core.claim import (
     lookup_verdict,
     may_start_again,
 )
+from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
@@ -252,12 +252,11 @@ def _other_payments_note(holders: dict[str, Operation]) -> str:
 
 
 def _note_write(after: Operation, event: str, now: float, before: Operation, by: str = "") -> OperationWrite:
-    operation = after.changed(version=before.version + 1, updated_at=now)
+    implied = consequences(before, after, WriteContext(now))
+    operation = implied.operation.changed(version=before.version + 1, updated_at=now)
     note = f"by key {by}" if by else ""
-    entry = history_entry(operation, "caller", (event,), note)
-    return OperationWrite(
-        operation, replace(entry, announcement=announcement_of(before, operation)), erase_request=operation.state.ended
-    )
+    entry = replace(history_entry(operation, "caller", (event,), note), announcement=implied.announcement)
+    return OperationWrite(operation, entry, implied.erase_request)
 
 
 def _start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:

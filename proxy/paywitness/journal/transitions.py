@@ -68,30 +68,20 @@ def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[Op
     acted_upon = []
     for operation in operations:
         try:
-            acted_upon.append(lease_end_write(operation, drop_lease(operation), now))
+            acted_upon.append(lease_end_write(operation, drop_lease(operation, now), now))
         except IllegalTransition as error:
             _log.error("the lease of operation %s is over, and it cannot be acted upon: %s", operation.id, error)
     return acted_upon
 
 
 def lease_end_write(before: Operation, dropped: Operation, now: float) -> OperationWrite:
-    """The operation after its holder is gone: `dropped`, with what follows from it."""
+    """The operation after its holder is gone: `dropped`, as it is to be written."""
     advanced = dropped.state is not before.state or dropped.attempt_under_way is not before.attempt_under_way
     events = (Event.LEASE_EXPIRED.value,) if advanced else ()
-    due_at = dropped.due_at
-    if dropped.state.ended:
-        due_at = None
-    elif dropped.state is State.UNKNOWN or (dropped.state is State.PENDING and due_at is None):
-        due_at = now  # nobody holds it any more, so somebody has to look at it
     operation = dropped.changed(
         version=before.version + 1,
         updated_at=now,
         ended_at=before.ended_at or (now if dropped.state.ended else None),
-        due_at=due_at,
-        # Its holder checked, before a byte, that the lease would outlast the writing: none can leave from here on.
-        no_bytes_after_at=max(dropped.no_bytes_after_at or 0.0, now)
-        if before.attempt_under_way
-        else dropped.no_bytes_after_at,
     )
     entry = history_entry(operation, "recovery", events, "lease expired")
     return OperationWrite(

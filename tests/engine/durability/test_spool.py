@@ -351,17 +351,12 @@ async def test_a_success_that_was_spooled_ends_the_operation_as_if_it_had_been_r
     spool: Spool, replay: SpoolReplayer, journal: DownJournal
 ) -> None:
     operation = await sending(journal)
-    piece = evidence_of(operation.id, no_bytes_after_at=9.0)
+    piece = evidence_of(operation.id)
     await spool.store(piece)
     assert await replay.replay_all() == 1
     after = await read(journal, operation)
     assert (after.state, after.reference, after.lease, after.due_at) == (State.SUCCEEDED, "ch_1", None, None)
-    assert (after.effect, after.no_bytes_after_at, after.undelivered, after.key_released) == (
-        Effect.DONE,
-        9.0,
-        False,
-        False,
-    )
+    assert (after.effect, after.undelivered, after.key_released) == (Effect.DONE, False, False)
     request, response = await journal.sealed(operation.id)
     assert request is None
     assert response is not None
@@ -393,11 +388,12 @@ async def test_a_lost_answer_is_doubt_to_be_looked_at_now(
     spool: Spool, replay: SpoolReplayer, journal: DownJournal, clock: Time
 ) -> None:
     operation = await sending(journal)
-    await spool.store(evidence_of(operation.id, ResultClass.NETWORK_READ_TIMEOUT, sealed_response=None))
+    lost = evidence_of(operation.id, ResultClass.NETWORK_READ_TIMEOUT, sealed_response=None, no_bytes_after_at=9.0)
+    await spool.store(lost)
     assert await replay.replay_all() == 1
     after = await read(journal, operation)
     assert (after.state, after.doubt, after.due_at) == (State.UNKNOWN, frozenset({1}), clock.now())
-    assert after.lease is None
+    assert (after.lease, after.no_bytes_after_at) == (None, 9.0)
     assert (await journal.sealed(operation.id))[0] is not None  # still needed to re-send
 
 

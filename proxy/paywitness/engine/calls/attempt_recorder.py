@@ -8,32 +8,26 @@ the budget refuses is decided against as one that has no tries left.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from paywitness.clock import Clock
-from paywitness.core.announcements import announcement_of
+from paywitness.core.consequences import WriteContext
 from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
-from paywitness.core.operation import AttemptSummary, Lease, Operation, State
+from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.core.reply import response_matches_state
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
-from paywitness.engine.calls.context import (
-    CallContext,
-    attempt_summary,
-    decision_context_of,
-    releases_key,
-    result_releases_key,
-)
+from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
-from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
 from paywitness.journal.base import OperationChange
@@ -117,27 +111,23 @@ class AttemptRecorder:
             following, events, decided = judged or self._decide(current, finished, budget_allows=allowed)
             judged = None  # a second step is taken from where somebody else has left it
             if not following.state.ended:
-                following, more = self._apply_decision(following, decided, policy, call_context)
+                following, more = _after_decision(following, decided)
                 events += more
             executed = classification.executed
-            # A lease that somebody else has taken since is not ours to lengthen.
-            lease_s = self.leases.lease_s if _is_held_by(following, call_context) else None
-            return OperationChange(
+            return change_of(
+                current,
                 following,
                 events,
-                call_context.source,
-                attempt,
-                decided.action,
-                decided.because,
-                decided.delay_s,
-                "",  # no note
-                lease_s,
-                self._sealed_response(following, classification, evidence.response),
-                following.state.ended,  # the request is erased
-                executed,
-                self.journal_writer.credential_to_store(call_context) if executed else None,
-                None,  # nothing was found outside
-                announcement_of(current, following),
+                self._write_context(current, following, decided, finished),
+                lease_s=self.leases.lease_s,
+                source=call_context.source,
+                attempt=attempt,
+                action=decided.action,
+                because=decided.because,
+                delay_s=decided.delay_s,
+                sealed_response=self._sealed_response(following, classification, evidence.response),
+                accepted_credential=executed,
+                sealed_credential=self.journal_writer.credential_to_store(call_context) if executed else None,
             )
 
         try:
@@ -163,13 +153,8 @@ class AttemptRecorder:
         changed, event = conclusion_changes(current, attempt.number, attempt.classification, policy.contract)
         events = (event,)
         if (end := END_DECISIONS.get(changed["state"])) is not None:
-            return self._ended_operation(current, changed, end, finished.call_context), events, end
+            return current.changed(**changed, because=end.because), events, end
         after = current.changed(**changed)
-        if after.doubt:
-            no_bytes_after_at = (
-                self.journal_writer.journal_clock.now() + evidence.late_response_window_s
-            )  # an earlier attempt may be listened to for longer
-            after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, no_bytes_after_at))
         if after.attempt_under_way:
             # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
             return after, events, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
@@ -185,21 +170,22 @@ class AttemptRecorder:
         )
         return after, events, decide(context)
 
-    def _ended_operation(
-        self, current: Operation, changed: dict[str, Any], end: Decision, call_context: CallContext
-    ) -> Operation:
-        """The operation at its end, which nothing follows: as the attempt leaves it, with what the end itself is."""
-        reading, effect = changed.get("result_class", current.result_class), changed.get("effect", current.effect)
-        changed["because"], changed["due_at"], changed["key_released"] = (
-            end.because,
-            None,
-            result_releases_key(reading, effect),
+    def _write_context(
+        self, current: Operation, after: Operation, decision: Decision, finished: _FinishedAttempt
+    ) -> WriteContext:
+        call_context, now = finished.call_context, self.journal_writer.journal_clock.now()
+        check_at = None
+        if decision.action in _CHECKING_ACTIONS:
+            checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
+            check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
+        return WriteContext(
+            now,
+            sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,
+            gives_back=call_context.token,
+            check_at=check_at,
+            no_bytes_after_at=now + finished.evidence.late_response_window_s,
+            reached=not call_context.caller_gone or self.waiters.has_waiter(after.id),
         )
-        if current.lease is not None and current.lease.token == call_context.token:
-            changed["lease"] = None
-        if changed["state"] is State.SUCCEEDED and not current.state.ended:
-            changed["undelivered"] = call_context.caller_gone and not self.waiters.has_waiter(current.id)
-        return current.changed(**changed)
 
     async def _spool_evidence(
         self,
@@ -225,45 +211,17 @@ class AttemptRecorder:
         after = after.changed(because="journal_unavailable_spooled")
         return after, Decision(Action.STOP, after.because, 0.0, effect_may_exist=bool(after.doubt))
 
-    def _apply_decision(
-        self, after: Operation, decision: Decision, policy: Policy, call_context: CallContext
-    ) -> tuple[Operation, tuple[Event, ...]]:
-        """The operation as it stands after the decision, and the events that the decision itself is."""
-        events: tuple[Event, ...] = ()
-        match decision.action:
-            case Action.STOP:
-                pass
-            case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
-                after, events = advance(after, Event.GIVEN_UP), (Event.GIVEN_UP,)
-            case Action.SEND_TO_REVIEW if not after.state.ended:
-                after, events = advance(after, Event.PARKED), (Event.PARKED,)
-            case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
-                after, events = advance(after, Event.RESEND_RECORDED), (Event.RESEND_RECORDED,)
-                after = after.changed(misses=0, first_miss_at=None)
-            case Action.STATUS_INQUIRY | Action.WAIT_FOR_WEBHOOK | Action.SCHEDULE_RETRY | Action.ASK_CUSTOMER_ACTION:
-                after = after.changed(
-                    due_at=self.journal_writer.journal_clock.now()
-                    + self._first_check_delay_s(after, decision, policy, call_context)
-                )
-        changed: dict[str, Any] = {"because": decision.because}
-        if after.lease is None or after.lease.token == call_context.token:
-            changed["lease"] = Lease(call_context.token, 0.0) if decision.action in _SENDING_ACTIONS else None
-        if after.state.ended:  # given up
-            changed |= {"due_at": None, "key_released": releases_key(after)}
-        return after.changed(**changed), events
-
-    def _first_check_delay_s(
-        self, after: Operation, decision: Decision, policy: Policy, call_context: CallContext
-    ) -> float:
+    def _check_delay_s(self, state: State, checks_done: int, decision: Decision, finished: _FinishedAttempt) -> float:
         """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds. After a
         try that our limits refused there is no hurry: who does not answer calls does not answer questions."""
-        if after.state is State.REQUIRES_ACTION:
+        policy, call_context = finished.policy, finished.call_context
+        if state is State.REQUIRES_ACTION:
             return policy.resolve.action_expires_s
         asks = decision.action is Action.STATUS_INQUIRY and self.waiters.resolver_running
         if asks and not call_context.caller_gone and call_context.limit_info is None:
             return 0.0
         schedule_s = policy.resolve.schedule_s
-        return max(decision.delay_s, schedule_s[min(after.checks_done, len(schedule_s) - 1)])
+        return max(decision.delay_s, schedule_s[min(checks_done, len(schedule_s) - 1)])
 
     def _backoff_s(
         self, call_context: CallContext, policy: Policy, classification: Classification, response: Response | None
@@ -291,12 +249,25 @@ class AttemptRecorder:
 
 
 _SENDING_ACTIONS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
+_CHECKING_ACTIONS = frozenset(
+    {Action.STATUS_INQUIRY, Action.WAIT_FOR_WEBHOOK, Action.SCHEDULE_RETRY, Action.ASK_CUSTOMER_ACTION}
+)
+
+
+def _after_decision(after: Operation, decision: Decision) -> tuple[Operation, tuple[Event, ...]]:
+    """The operation as it stands after the decision, and the events that the decision itself is."""
+    match decision.action:
+        case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
+            event = Event.GIVEN_UP
+        case Action.SEND_TO_REVIEW:
+            event = Event.PARKED
+        case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
+            event = Event.RESEND_RECORDED
+        case _:
+            return after.changed(because=decision.because), ()
+    return advance(after, event, because=decision.because), (event,)
 
 
 def _resend_may_charge(contract: ProviderContract) -> bool:
     """Whether a re-send by somebody who does not know of the decline might be a new charge."""
     return contract.dedupes and contract.errors_under_key is ErrorsUnderKey.REEXECUTED
-
-
-def _is_held_by(operation: Operation, call_context: CallContext) -> bool:
-    return operation.lease is not None and operation.lease.token == call_context.token

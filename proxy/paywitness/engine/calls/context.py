@@ -21,7 +21,7 @@ from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
 from paywitness.core.reply import NO_SHAPE, ErrorShape, LimitInfo, Reply
-from paywitness.core.result import PROVIDER_SAID_NO, Classification, Effect, ResultClass
+from paywitness.core.result import Classification
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.limits.admission import Admitted
 from paywitness.limits.budgets import Grant
@@ -241,13 +241,3 @@ def attempt_summary(number: int, evidence: Evidence, classification: Classificat
         evidence.reset_by_us,
         classification,
     )
-
-
-def releases_key(operation: Operation) -> bool:
-    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    return result_releases_key(operation.result_class, operation.effect)
-
-
-def result_releases_key(reading: ResultClass | None, effect: Effect | None) -> bool:
-    """`releases_key`, of an end with this reading and effect."""
-    return effect is Effect.NONE and reading not in PROVIDER_SAID_NO

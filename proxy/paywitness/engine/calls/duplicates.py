@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
 from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
+from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
@@ -31,8 +32,9 @@ from paywitness.core.reply import (
 from paywitness.engine.calls.context import CallContext, Leader
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, open_response
 from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
-from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.base import Journal
 from paywitness.secrets import Vault
 
 _FIRST_POLL_S = 0.05
@@ -84,13 +86,16 @@ class DuplicateCalls:
         if not claim.took_undelivered or (claim.credential_accepted and not context.caller_gone):
             return operation
         taken = "" if claim.alias is AliasKind.TAKEN else operation.takeover
-        return await self._record_delivery(operation.changed(undelivered=True, takeover=taken), "answer_given_back")
+        after = operation.changed(undelivered=True, takeover=taken)
+        return await self._record_delivery(operation, after, "answer_given_back")
 
-    async def _record_delivery(self, operation: Operation, event: str) -> Operation:
-        """Who heard it, written down. Where somebody was faster, or the journal is silent, it stands as it was."""
+    async def _record_delivery(self, before: Operation, after: Operation, event: str) -> Operation:
+        """Record who got the reply. If somebody was faster, or the journal does not answer, the caller goes on with
+        what it knows."""
+        change = change_of(before, after, (event,), WriteContext(self.clock.now()))
         with suppress(JournalUnavailable, StaleWrite):
-            return await self.journal.record(OperationChange(operation, (event,)))
-        return operation
+            return await self.journal.record(change)
+        return after
 
     def replay(
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
@@ -193,7 +198,7 @@ class DuplicateCalls:
             return operation
         if not context.caller_gone or self.waiters.has_waiter(operation.id):
             return operation
-        return await self._record_delivery(operation.changed(undelivered=True), "answer_not_heard")
+        return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
 
     async def _poll_until_finished(self, context: CallContext, operation: Operation) -> Operation:
         """Another process carries it: look from time to time."""
@@ -213,7 +218,8 @@ class DuplicateCalls:
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = operation.credential == context.identity.credential
         if credential_matches and operation.undelivered and not context.caller_gone:
-            operation = await self._record_delivery(operation.changed(undelivered=False), "answer_heard")
+            heard = operation.changed(undelivered=False)
+            operation = await self._record_delivery(operation, heard, "answer_heard")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     async def stored_policy_and_request(

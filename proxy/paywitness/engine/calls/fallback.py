@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
+from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Decision
 from paywitness.core.errors import StaleWrite
 from paywitness.core.identity import request_hash_of
@@ -21,9 +22,10 @@ from paywitness.core.recognise import recognise_under
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_request, with_header
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.durability.rollback import RollbackMonitor
-from paywitness.journal.base import Journal, OperationChange, OperationQuery
+from paywitness.journal.base import Journal, OperationQuery
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
@@ -65,10 +67,11 @@ class Fallbacks:
             request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
             fallback_of=first.id,
         )
-        ended = advance(first, Event.GIVEN_UP).changed(lease=None, fallback_to=second.id, because=decision.because)
-        change = OperationChange(
-            ended,
+        change = change_of(
+            first,
+            advance(first, Event.GIVEN_UP, fallback_to=second.id, because=decision.because),
             (Event.GIVEN_UP,),
+            WriteContext(self.clock.now(), gives_back=context.token),
             action=decision.action,
             because=decision.because,
             note=f"falls back to {policy.provider} as {second.id}",

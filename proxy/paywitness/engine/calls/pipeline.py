@@ -13,31 +13,30 @@ import contextlib
 from dataclasses import dataclass
 
 from paywitness.clock import Clock
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import Lease, Operation, State
+from paywitness.core.operation import Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.reply import Reply, reply_for, unknown_reply
 from paywitness.core.result import Classification
 from paywitness.engine import failpoints
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder
 from paywitness.engine.calls.attempt_sender import AttemptSender
-from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of, releases_key
+from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
 from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
-from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
-from paywitness.journal.base import OperationChange
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 
@@ -100,16 +99,16 @@ class CallPipeline:
             return resend
         operation, (policy, context.request, decision) = self.duplicates.holder(claim), resend
         context.tries = 1
-        resent = advance(operation, Event.RESEND_RECORDED)
-        resent = resent.changed(lease=Lease(context.token, 0.0), misses=0, first_miss_at=None)
-        change = OperationChange(
-            resent,
+        change = change_of(
+            operation,
+            advance(operation, Event.RESEND_RECORDED),
             (Event.RESEND_RECORDED,),
+            WriteContext(self.journal_writer.journal_clock.now(), sends_under=context.token),
+            lease_s=self.leases.lease_s,
             action=decision.action,
             because=decision.because,
             delay_s=decision.delay_s,
             note="repeated by the caller",
-            lease_s=self.leases.lease_s,
         )
         recorded = await self.journal_writer.try_write(change)
         if recorded is None:
@@ -206,7 +205,7 @@ class CallPipeline:
             if second is not None:
                 return await self.run_attempts(context, second, context.policy)
             await self.gate.release(context)
-        ended = await self.give_up(first, decision.because)
+        ended = await self.give_up(context, first, decision.because)
         return reply_for(ended, evidence.response, classification, context.shape)
 
     def _on_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
@@ -223,19 +222,18 @@ class CallPipeline:
         with contextlib.suppress(JournalUnavailable):
             await self.late_evidence.apply(operation, policy, late_evidence)
 
-    async def give_up(self, operation: Operation, because: str) -> Operation:
+    async def give_up(self, context: CallContext, operation: Operation, because: str) -> Operation:
         """Nothing was done and nothing will be: ended before the answer leaves."""
-        ended = advance(operation, Event.GIVEN_UP).changed(lease=None, because=because)
-        ended = ended.changed(key_released=releases_key(ended))
-        change = OperationChange(
-            ended, (Event.GIVEN_UP,), because=because, announcement=announcement_of(operation, ended)
-        )
+        ended = advance(operation, Event.GIVEN_UP, because=because)
+        known = WriteContext(self.journal_writer.journal_clock.now(), gives_back=context.token)
+        change = change_of(operation, ended, (Event.GIVEN_UP,), known, because=because)
         return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
 
     async def resume_after_backoff(self, context: CallContext, operation: Operation) -> Operation:
         """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
         if context.still_there() and self.clock.mono() < context.deadline_mono:
             again = advance(operation, Event.SEND_RECORDED)
-            change = OperationChange(again, (Event.SEND_RECORDED,), lease_s=self.leases.lease_s)
+            known = WriteContext(self.journal_writer.journal_clock.now(), sends_under=context.token)
+            change = change_of(operation, again, (Event.SEND_RECORDED,), known, lease_s=self.leases.lease_s)
             return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
-        return await self.give_up(operation, "no_effect_caller_left")
+        return await self.give_up(context, operation, "no_effect_caller_left")

@@ -16,6 +16,7 @@ from paywitness.clock import Clock
 from paywitness.core.call import Call
 from paywitness.core.claim import AliasKind, ClaimJudgement, ClaimRequest, ClaimVerdict, judge, judge_guard
 from paywitness.core.classify import classify
+from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.guard import indexed_guard
@@ -28,7 +29,7 @@ from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.calls.attempt_sender import address_of
-from paywitness.engine.calls.context import CallContext, caller_context, decision_context_of, releases_key
+from paywitness.engine.calls.context import CallContext, caller_context, decision_context_of
 from paywitness.engine.calls.passthrough import StreamedReply, failure_reply
 from paywitness.engine.calls.stored_messages import with_readable_codings
 from paywitness.policy.book import PolicyBook
@@ -258,7 +259,8 @@ class ShadowMode:
             decision = decide(
                 decision_context_of(after, policy, context, self.clock, delay_s=wait_s, last=classification)
             )
-            self.memory.remember(_remembered_as(after, decision, undelivered=not context.still_there()))
+            known = WriteContext(self.clock.now(), gives_back=context.token, reached=context.still_there())
+            self.memory.remember(consequences(operation, _last_state(after, decision), known).operation)
         action, because = shadow_call.known_decision or (
             (decision.action, decision.because) if decision else (NOT_JUDGED, "")
         )
@@ -280,11 +282,10 @@ def _has_readable_coding(evidence: Evidence) -> bool:
     return with_readable_codings(accept_encoding) == accept_encoding
 
 
-def _remembered_as(after: Operation, decision: Decision, *, undelivered: bool) -> Operation:
-    """The operation as it is remembered: nobody tries it again by himself, so what had no effect is over."""
+def _last_state(after: Operation, decision: Decision) -> Operation:
+    """The operation as it is remembered. Nothing is retried in shadow mode, so what had no effect has ended."""
     if after.state is State.BACKOFF:
-        after = advance(after, Event.GIVEN_UP)
-    elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
-        after = advance(after, Event.PARKED)
-    released = after.state.ended and releases_key(after)
-    return after.changed(lease=None, key_released=released, undelivered=undelivered and after.state is State.SUCCEEDED)
+        return advance(after, Event.GIVEN_UP)
+    if decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
+        return advance(after, Event.PARKED)
+    return after

@@ -1,18 +1,22 @@
 """Writing to the journal: claims asked again with their token, records over the version that was read, and what to do
-when the journal is slow to say whether it took one."""
+when the journal is slow to say whether it took one.
+
+`change_of` makes every change that is written: a writer says what happened, `core.consequences` what that implies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypedDict, Unpack
 
 from paywitness.clock import Clock, JournalClock
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
 from paywitness.core.identity import fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import AttemptSummary, Finding, Operation, State
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import seal_credential, seal_request
@@ -27,6 +31,44 @@ _CREDENTIALS_REMEMBERED = 10_000
 _WRITE_TRIES = 5
 _PAUSE_S = 0.2
 _ABANDONED = Classification.of(ResultClass.UNKNOWN_OUTCOME, "abandoned", lost=True)
+
+
+class ChangeDetails(TypedDict, total=False):
+    """What is kept with a change beside the operation: see `OperationChange`."""
+
+    source: str
+    attempt: AttemptSummary | None
+    action: str
+    because: str
+    delay_s: float | None
+    note: str
+    sealed_response: bytes | None
+    accepted_credential: bool
+    sealed_credential: bytes | None
+    finding: Finding | None
+    actor: str
+
+
+def change_of(
+    before: Operation,
+    after: Operation,
+    events: tuple[str, ...],
+    context: WriteContext,
+    *,
+    lease_s: float | None = None,
+    **details: Unpack[ChangeDetails],
+) -> OperationChange:
+    """The change from `before` to `after`, with all that it implies. `lease_s`: how long the lease runs from now on, if
+    the writer sends next and holds it."""
+    implied = consequences(before, after, context)
+    return OperationChange(
+        implied.operation,
+        events,
+        lease_s=lease_s if implied.renews_lease else None,
+        erase_request=implied.erase_request,
+        announcement=implied.announcement,
+        **details,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +113,9 @@ class JournalWriter:
         def change_from(current: Operation) -> OperationChange:
             waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
             waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
-            ended = advance(waiting, Event.GIVEN_UP).changed(
-                lease=None, key_released=True, because="journal_rolled_back"
-            )
-            return OperationChange(
-                ended, (Event.NO_EFFECT_SEEN, Event.GIVEN_UP), announcement=announcement_of(current, ended)
-            )
+            ended = advance(waiting, Event.GIVEN_UP).changed(because="journal_rolled_back")
+            known = WriteContext(self.journal_clock.now(), gives_back=context.token)
+            return change_of(current, ended, (Event.NO_EFFECT_SEEN, Event.GIVEN_UP), known)
 
         await self.write_with_retry(operation, change_from)
         self.leases.release(operation.id)
@@ -147,7 +186,8 @@ class JournalWriter:
         not fit into what it has; a spool keeps it."""
         incident = stored.incident or IncidentKind.JOURNAL_ROLLBACK
         note = "an attempt that the journal had forgotten was answered"
-        await self.try_write(OperationChange(stored.changed(incident=incident), (), source="recovery", note=note))
+        disputed, known = stored.changed(incident=incident), WriteContext(self.journal_clock.now())
+        await self.try_write(change_of(stored, disputed, (), known, source="recovery", note=note))
         raise JournalUnavailable(f"the journal has forgotten an attempt of {stored.id}")
 
     async def try_write(self, change: OperationChange) -> Operation | None:
@@ -219,17 +259,15 @@ class JournalWriter:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
             elif context.byte_started or current.doubt:
                 after, event = conclude(current, current.attempts, _ABANDONED, context.policy.contract)
-                after = after.changed(due_at=self.journal_clock.now())
             else:
                 waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
                 waiting = waiting.changed(result_class=ResultClass.NETWORK_CONNECT_FAILURE, effect=Effect.NONE)
                 after, event = advance(waiting, Event.GIVEN_UP), Event.GIVEN_UP
-            released = after.state is State.FAILED
-            note = "the sidecar was shut down, or failed"
-            if after.doubt:
-                after = after.changed(no_bytes_after_at=max(current.no_bytes_after_at or 0.0, self.journal_clock.now()))
-            after = after.changed(lease=None, key_released=released)
-            return OperationChange(after, (event,), note=note, announcement=announcement_of(current, after))
+            now = self.journal_clock.now()
+            known = WriteContext(
+                now, gives_back=context.token, check_doubt_now=True, no_bytes_after_at=now, reached=False
+            )
+            return change_of(current, after, (event,), known, note="the sidecar was shut down, or failed")
 
         try:
             await self.write_with_retry(operation, change_from)

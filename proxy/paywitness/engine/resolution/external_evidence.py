@@ -7,26 +7,25 @@ the evidence needs no lease: a lease is the right to send, not the right to know
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
-from paywitness.core.announcements import announcement_of
 from paywitness.core.bodies.tree import Tree, encode_response
 from paywitness.core.classify import evaluate
+from paywitness.core.consequences import WriteContext
 from paywitness.core.contract import OperationKind
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
-from paywitness.core.guard import is_paid, is_undelivered
+from paywitness.core.guard import is_paid
 from paywitness.core.inquiry import is_settled
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import ResultClass
-from paywitness.engine.calls.context import releases_key
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
-from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
@@ -90,25 +89,25 @@ class ExternalEvidenceRecorder:
             after, event = self._conclude(current, policy, source, finding)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
-            after = self._with_consequences(current, after, policy, lease_token)
             if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
                 raise _NothingNewError(current)
             if _changes_nothing(current, after) and finding.kind is FindingKind.HIT:
                 raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
-            return OperationChange(
+            change = change_of(
+                current,
                 after,
                 (event,) if event is not None else (),
+                self._write_context(current, policy, lease_token),
                 source=source,
                 because=after.because,
                 note=note,
-                sealed_response=self._sealed_replay_response(current, after, policy, provider_object),
-                erase_request=after.state.ended,
                 finding=finding,
-                announcement=announcement_of(current, after),
                 actor=actor,
             )
+            sealed_response = self._sealed_replay_response(current, change.operation, policy, provider_object)
+            return replace(change, sealed_response=sealed_response)
 
         try:
             try:
@@ -156,12 +155,10 @@ class ExternalEvidenceRecorder:
         def change_from(current: Operation) -> OperationChange:
             if not is_paid(current):
                 raise _NothingNewError(current)
-            given_back = advance(current, Event.VOID_SUCCEEDED).changed(result_class=ResultClass.REVERSED)
+            given_back = advance(current, Event.VOID_SUCCEEDED, result_class=ResultClass.REVERSED)
+            known = WriteContext(self.journal_writer.journal_clock.now())
             note = f"voided by {after.id}"
-            announcement = announcement_of(current, given_back)
-            return OperationChange(
-                given_back, (Event.VOID_SUCCEEDED,), note=note, sealed_response=b"", announcement=announcement
-            )
+            return change_of(current, given_back, (Event.VOID_SUCCEEDED,), known, note=note, sealed_response=b"")
 
         with suppress(_NothingNewError):
             await self.journal_writer.write_with_retry(paid[0], change_from)
@@ -175,22 +172,14 @@ class ExternalEvidenceRecorder:
         settled = time.known and is_settled(current, self.settle_s(policy), time.now())
         return conclude_external(current, source, finding.classification, policy.contract, settled=settled)
 
-    def _with_consequences(
-        self, before: Operation, after: Operation, policy: Policy, lease_token: str | None
-    ) -> Operation:
-        """What the new state brings with it: when to look again, whether the key is free, whether anybody heard."""
+    def _write_context(self, current: Operation, policy: Policy, lease_token: str | None) -> WriteContext:
         now = self.journal_writer.journal_clock.now()
-        if after.state.ended:
-            if not before.state.ended:
-                after = after.changed(key_released=releases_key(after))
-            after = after.changed(due_at=None)
-        elif after.state is not before.state:
-            after = after.changed(
-                due_at=now + self.first_check_delay_s(after, policy), checks_done=0, misses=0, first_miss_at=None
-            )
-        if lease_token is not None and after.lease is not None and after.lease.token == lease_token:
-            after = after.changed(lease=None)
-        return after.changed(undelivered=is_undelivered(before, after, reached=self.waiters.has_waiter(after.id)))
+        return WriteContext(
+            now,
+            gives_back=lease_token,
+            first_check_at=lambda after: now + self.first_check_delay_s(after, policy),
+            reached=self.waiters.has_waiter(current.id),
+        )
 
     def first_check_delay_s(self, operation: Operation, policy: Policy) -> float:
         """How long after coming into its state an operation is looked at."""

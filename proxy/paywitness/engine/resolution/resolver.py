@@ -17,20 +17,21 @@ from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.admission import TrafficClass
-from paywitness.core.announcements import announcement_of
 from paywitness.core.circuit import CallGroup, CircuitDecision
+from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import Finding, FindingKind, Lease, Operation, State
+from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine import failpoints
 from paywitness.engine.calls.context import RESOLVER, CallContext, background_context, decision_context_of
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -237,16 +238,15 @@ class Resolver:
     async def _resend_with_permit(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
         if not await self.pipeline.retry_budget.acquire(context, operation, policy, _LOST_OUTCOME):
             return context.limit_info.retry_after_s if context.limit_info else 0.0
-        resent = advance(operation, Event.RESEND_RECORDED).changed(
-            lease=Lease(context.token, 0.0), misses=0, first_miss_at=None, checks_done=operation.checks_done + 1
-        )
-        change = OperationChange(
-            resent,
+        change = change_of(
+            operation,
+            advance(operation, Event.RESEND_RECORDED, checks_done=operation.checks_done + 1),
             (Event.RESEND_RECORDED,),
+            WriteContext(self._journal_now(operation), sends_under=context.token),
+            lease_s=self.pipeline.leases.lease_s,
             source=RESOLVER,
             action=Action.SCHEDULE_RETRY,
             because="in_doubt_same_key_later",
-            lease_s=self.pipeline.leases.lease_s,
         )
         taken = await self.pipeline.journal_writer.try_write(change)
         if taken is None:  # somebody knew more, or was faster
@@ -274,13 +274,15 @@ class Resolver:
             await self._postpone(operation, token, view.retry_after_s)
             return
         sent = await self.pipeline.journal_writer.try_write(
-            OperationChange(
+            change_of(
+                operation,
                 operation.changed(cancel_sent=True, cancel_wanted=False),
                 (),
+                WriteContext(self._journal_now(operation), sends_under=token),
+                lease_s=self.pipeline.leases.lease_s,
                 source=RESOLVER,
                 action=Action.CANCEL,
                 because="in_doubt_cancel_wanted",
-                lease_s=self.pipeline.leases.lease_s,
             )
         )
         if sent is None:
@@ -343,24 +345,18 @@ class Resolver:
             after, due_at = _next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
             if due_at is not None and inquiry_result is not None and inquiry_result.retry_after_s is not None:
                 due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
-            if current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}:
-                due_at = None  # a person asked, once; or the customer's time is over: kept, and off the lists
-            elif due_at is None and self._should_cancel(after, policy):
-                after, due_at = after.changed(cancel_wanted=True), now
-            elif due_at is None:
-                ran_out = True
-                after, events = advance(after, Event.SCHEDULE_RAN_OUT), (*events, Event.SCHEDULE_RAN_OUT)
-            after = _without_lease(after, token)
-            after = after.changed(due_at=due_at, because="schedule_ran_out" if ran_out else after.because)
+            # A person asked for one check, or the customer's time is over.
+            last_check = current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
+            if due_at is None and not last_check:
+                if self._should_cancel(after, policy):
+                    after, due_at = after.changed(cancel_wanted=True), now
+                else:
+                    ran_out = True
+                    after = advance(after, Event.SCHEDULE_RAN_OUT, because="schedule_ran_out")
+                    events = (*events, Event.SCHEDULE_RAN_OUT)
+            known = WriteContext(now, gives_back=token, check_at=due_at, last_check=last_check)
             finding = inquiry_result.seen.finding if inquiry_result is not None else None
-            return OperationChange(
-                after,
-                events,
-                source=RESOLVER,
-                because=after.because,
-                finding=finding,
-                announcement=announcement_of(current, after),
-            )
+            return change_of(current, after, events, known, source=RESOLVER, because=after.because, finding=finding)
 
         recorded = await self.pipeline.journal_writer.write_with_retry(operation, change_from)
         for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
@@ -376,12 +372,11 @@ class Resolver:
         wait_s = self._postpone_delay_s(wait_s)
 
         def change_from(current: Operation) -> OperationChange:
-            postponed = _without_lease(current, token)
-            if not current.state.ended and current.lease != postponed.lease:
-                postponed = postponed.changed(due_at=self._journal_now(current) + wait_s)
-            return OperationChange(
-                postponed, (), source=RESOLVER, because=current.because, note="held back by our limits"
-            )
+            now = self._journal_now(current)
+            is_ours = current.lease is not None and current.lease.token == token
+            known = WriteContext(now, gives_back=token, check_at=now + wait_s if is_ours else None)
+            note = "held back by our limits"
+            return change_of(current, current, (), known, source=RESOLVER, because=current.because, note=note)
 
         await self.pipeline.journal_writer.write_with_retry(operation, change_from)
 
@@ -405,15 +400,11 @@ class Resolver:
         def change_from(current: Operation) -> OperationChange:
             nonlocal before
             before = current
-            after = current
-            events: tuple[Event, ...] = ()
-            if Event.PARKED in _PARKING_EVENTS.get(current.state, ()):
-                after, events = advance(current, Event.PARKED), (Event.PARKED,)
-            after = _without_lease(after, token).changed(due_at=None, because=because)
-            announcement = announcement_of(current, after)
-            return OperationChange(
-                after, events, source=RESOLVER, because=because, finding=finding, announcement=announcement
-            )
+            events = (Event.PARKED,) if current.state in {State.UNKNOWN, State.PENDING} else ()
+            after = advance(current, Event.PARKED) if events else current
+            known = WriteContext(self._journal_now(current), gives_back=token, last_check=True)
+            after = after.changed(because=because)
+            return change_of(current, after, events, known, source=RESOLVER, because=because, finding=finding)
 
         recorded = await self.pipeline.journal_writer.write_with_retry(operation, change_from)
         for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
@@ -430,15 +421,6 @@ def _next_check(
     return before, resend_at
 
 
-def _without_lease(operation: Operation, token: str) -> Operation:
-    """Without the lease, where it is ours and nothing is being sent under it."""
-    is_ours = operation.lease is not None and operation.lease.token == token
-    return operation.changed(lease=None) if is_ours and not operation.attempt_under_way else operation
-
-
 def _miss_is_meaningful(operation: Operation) -> bool:
     """Whether "not found" says anything: not of what the provider is known to have accepted, in review or not."""
     return operation.state.in_doubt and bool(operation.doubt)
-
-
-_PARKING_EVENTS = {State.UNKNOWN: (Event.PARKED,), State.PENDING: (Event.PARKED,)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseRule
+from paywitness.core.consequences import WriteContext
 from paywitness.core.evidence import Response
 from paywitness.core.external_evidence import EvidenceSource, event_of
 from paywitness.core.inquiry import FoundObject, read_object
@@ -18,6 +19,7 @@ from paywitness.core.lifecycle import EXTERNAL_DENIALS
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.webhook_event import WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient
 from paywitness.engine.webhooks.matcher import WebhookMatcher
@@ -125,9 +127,8 @@ class WebhookApplier:
             if not waits or current.attempt_under_way or len(current.doubt) < 2 or current.state.ended:
                 raise _NoLongerDueError
             note = "a webhook denied one of several attempts: asked at once"
-            return OperationChange(
-                current.changed(due_at=now), (), source=EvidenceSource.WEBHOOK, because=current.because, note=note
-            )
+            known, source = WriteContext(now, check_at=now), EvidenceSource.WEBHOOK
+            return change_of(current, current, (), known, source=source, because=current.because, note=note)
 
         if policy.inquiries:
             try:

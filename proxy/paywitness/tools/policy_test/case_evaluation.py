@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import classify, tree_of
+from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.decide import Action, Decision, DecisionContext, decide, decision_context
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.external_evidence import EvidenceSource, conclude_external
@@ -19,7 +20,7 @@ from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import FindingKind, GuardKind, Operation, State
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.reply import ErrorShape, reply_for, unknown_reply
-from paywitness.core.result import PROVIDER_SAID_NO, Classification, Effect, ResultClass
+from paywitness.core.result import Classification, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.core.template import TemplateValues
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
@@ -70,7 +71,7 @@ def evaluate_case(case: Case, provider: Provider) -> CaseResult:
 def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult) -> None:
     """The end of an attempt, or without one the repeat of an operation in doubt: concluded, decided, answered."""
     policy = recognised.policy
-    operation = _operation_before(recognised, case)
+    before = operation = _operation_before(recognised, case)
     evidence = _evidence(case.attempt, recognised) if case.attempt is not None else None
     classification: Classification | None = None
     if evidence is not None:
@@ -81,7 +82,7 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
         raise CaseError(f"a repeat is decided only of what is in doubt, and 'after' leaves it {operation.state}")
     result.context = case_decision_context(policy, operation, case.precondition, evidence, classification)
     decision = decide(result.context)
-    followed = _after_decision(operation, decision)
+    followed = _after_decision(before, operation, decision)
     result.facts |= {"action": decision.action, "because": decision.because, **_state_facts(followed)}
     result.facts |= _reply_facts(followed, decision, policy, evidence, classification)
 
@@ -147,14 +148,13 @@ def _wait_s(
     return at_least_retry_after_s(wait, retry_after_of(evidence.response, 0.0), _LONGEST_DRAW)
 
 
-def _after_decision(after: Operation, decision: Decision) -> Operation:
-    """The operation as the decision leaves it."""
+def _after_decision(before: Operation, after: Operation, decision: Decision) -> Operation:
+    """The operation as the decision leaves it. Its times are not looked at."""
     if decision.action is Action.MARK_TERMINAL_FAILURE and after.state is State.BACKOFF:
         after = advance(after, Event.GIVEN_UP)
     elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
         after = advance(after, Event.PARKED)
-    released = after.state.ended and after.effect is Effect.NONE and after.result_class not in PROVIDER_SAID_NO
-    return after.changed(because=decision.because, key_released=released)
+    return consequences(before, after.changed(because=decision.because), WriteContext(now=0.0)).operation
 
 
 def _reply_facts(
