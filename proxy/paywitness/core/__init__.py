@@ -31,7 +31,7 @@ what to do
     operator_actions   what an operator may do, and what to do about an incident
 what goes out
     reply              the provider's response passed on, or a problem of ours
-    problems           the types and bodies of our problems
+    problems           the types, texts and bodies of our problems
     was_it_charged     "was it charged?", in one sentence
     announcements      what the outbox publishes, as CloudEvents
     template           paths and texts filled from an operation

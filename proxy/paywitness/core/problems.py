@@ -103,3 +103,34 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.NOT_FOUND: ProblemDefinition(404, "There is no such thing here", False),
     Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
 }
+
+# --- Texts of the 504
+# What a caller is told if the outcome is unknown. Each says what happened, and what to do next.
+
+DEADLINE_PASSED = (
+    "The provider has the request and has not answered in time. The attempt goes on, and its outcome will be known. "
+    "Repeat with the same key, or wait. Do not make another payment."
+)
+RESPONSE_LOST = (
+    "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
+    "Do not make another payment."
+)
+STILL_IN_FLIGHT = (
+    "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
+    "Do not make another payment."
+)
+ATTEMPT_NOT_RECORDED = (
+    "The journal did not take the record of this attempt. What became of this payment will be found out. "
+    "Repeat with the same key, or wait. Do not make another payment."
+)
+JOURNAL_DID_NOT_ANSWER = (
+    "The journal did not answer, so nothing was sent by this call; an earlier one under the same key may have been. "
+    "Repeat with the same key."
+)
+NEEDS_A_PERSON = (
+    "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+)
+
+
+def contradicted_text(incident: str) -> str:
+    return f"Evidence about this payment contradicts itself (incident: {incident}). A person must look."

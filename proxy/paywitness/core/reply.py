@@ -19,7 +19,15 @@ from paywitness.core.claim import Tombstone
 from paywitness.core.evidence import Response
 from paywitness.core.http_headers import end_to_end_pairs
 from paywitness.core.operation import Operation, Outcome, State
-from paywitness.core.problems import PROBLEM_TYPE_PREFIX, PROBLEMS, Problem, problem_body
+from paywitness.core.problems import (
+    NEEDS_A_PERSON,
+    PROBLEM_TYPE_PREFIX,
+    PROBLEMS,
+    RESPONSE_LOST,
+    Problem,
+    contradicted_text,
+    problem_body,
+)
 from paywitness.core.record import record
 from paywitness.core.result import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
 
@@ -106,15 +114,10 @@ def _may_pass_on(operation: Operation, response: Response, classification: Class
 def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
     """504: what became of the money is not known."""
     if not detail and operation.incident is not None:
-        detail = f"Evidence about this payment contradicts itself (incident: {operation.incident}). A person must look."
+        detail = contradicted_text(operation.incident)
     if not detail and operation.state is State.REQUIRES_REVIEW:
-        detail = (
-            "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
-        )
-    detail = detail or (
-        "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
-        "Do not make another payment."
-    )
+        detail = NEEDS_A_PERSON
+    detail = detail or RESPONSE_LOST
     return problem_reply(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent)
 
 

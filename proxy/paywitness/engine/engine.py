@@ -18,7 +18,7 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.core.http_headers import trace_id_of
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Policy, UnmatchedCalls
-from paywitness.core.problems import Problem
+from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Problem
 from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply, with_limit_info
 from paywitness.engine.calls.context import CallContext, caller_context
@@ -37,15 +37,6 @@ from paywitness.secrets import Vault
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallAnswered, CallRefused
-
-_DEADLINE_PASSED = (
-    "The provider has the request and has not answered in time. The attempt goes on, and its outcome will be known. "
-    "Repeat with the same key, or wait. Do not make another payment."
-)
-_JOURNAL_UNAVAILABLE = (
-    "The journal did not answer, so nothing was sent by this call; an earlier one under the same key may have been. "
-    "Repeat with the same key."
-)
 
 
 @dataclass(slots=True)
@@ -176,13 +167,13 @@ class Engine:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
         if (context.may_have_sent or context.has_sent) and context.operation is not None:
             return unknown_reply(context.operation, context.shape, sent=context.has_sent)
-        return self._refuse(Problem.JOURNAL_UNAVAILABLE, _JOURNAL_UNAVAILABLE, context.call, context.policy)
+        return self._refuse(Problem.JOURNAL_UNAVAILABLE, JOURNAL_DID_NOT_ANSWER, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
         """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
         if context.may_have_sent and context.operation is not None:
             context.send_reply(
-                unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=_DEADLINE_PASSED)
+                unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=DEADLINE_PASSED)
             )
 
     async def _forward_unmatched(self, call: Call) -> Reply:

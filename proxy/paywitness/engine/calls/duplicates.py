@@ -19,7 +19,7 @@ from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSec
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.policy import Policy
-from paywitness.core.problems import Problem
+from paywitness.core.problems import STILL_IN_FLIGHT, Problem
 from paywitness.core.reply import (
     Reply,
     closed_reply,
@@ -142,7 +142,7 @@ class DuplicateCalls:
                 return await self.wait_for_resolution(await self._reply_as_recorded(context, operation), context)
             may_have_sent = operation.state is not State.BACKOFF
         if may_have_sent:
-            return unknown_reply(operation, context.shape, sent=False, detail=_STILL_IN_FLIGHT)
+            return unknown_reply(operation, context.shape, sent=False, detail=STILL_IN_FLIGHT)
         return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=operation, shape=context.shape)
 
     def _joined_reply(self, context: CallContext, owner: CallContext) -> Reply:
@@ -241,10 +241,6 @@ class DuplicateCalls:
         return (policy, request) if repeated == operation.request_hash else None
 
 
-_STILL_IN_FLIGHT = (
-    "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
-    "Do not make another payment."
-)
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
 
 

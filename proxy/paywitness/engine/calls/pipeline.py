@@ -22,6 +22,7 @@ from paywitness.core.evidence import Evidence
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.problems import ATTEMPT_NOT_RECORDED
 from paywitness.core.reply import Reply, reply_for, unknown_reply
 from paywitness.core.result import Classification
 from paywitness.engine import failpoints
@@ -39,11 +40,6 @@ from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
-
-_ATTEMPT_NOT_RECORDED = (
-    "The journal did not take the record of this attempt. What became of this payment will be found out. "
-    "Repeat with the same key, or wait. Do not make another payment."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ class CallPipeline:
         except JournalUnavailable:
             if not operation.attempt_under_way:
                 raise  # between two tries, with nothing in doubt: this call will send nothing more
-            return unknown_reply(operation, context.shape, sent=context.has_sent, detail=_ATTEMPT_NOT_RECORDED)
+            return unknown_reply(operation, context.shape, sent=context.has_sent, detail=ATTEMPT_NOT_RECORDED)
         except BaseException:  # cancelled, or a fault of ours: the key must not stay held until the lease runs out
             await self.journal_writer.record_abandoned(context, operation)
             raise
