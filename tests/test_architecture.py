@@ -350,8 +350,8 @@ BAD = [
         imports_only_from_rooms_to_the_left, "proxy/paywitness_sandbox/x.py", "from paywitness.core.money import Money"
     ),
     case(imports_only_from_rooms_to_the_left, "proxy/paywitness/wiring.py", "from paywitness_sandbox import server"),
-    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/demo/x.py", "from paywitness.cli import main"),
-    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/__init__.py", "from paywitness.cli import main"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/demo/x.py", "from paywitness.cli.main import main"),
+    case(imports_only_from_rooms_to_the_left, "proxy/paywitness/__init__.py", "from paywitness.cli.main import main"),
     case(stands_in_a_room_of_the_plan, "proxy/paywitness/attic/x.py", "", "attic"),
     case(stands_in_a_room_of_the_plan, "proxy/paywitness/attic.py", "", "attic.py"),
     case(computes_and_does_nothing_else, "proxy/paywitness/core/x.py", "import asyncio"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import sys
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 from paywitness.upstream import dial
 
 if __name__ == "__main__":

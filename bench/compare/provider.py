@@ -21,7 +21,7 @@ from typing import cast
 import uvloop
 
 from paywitness_sandbox.connection import RESET_ON_CLOSE, SandboxConnection
-from paywitness_sandbox.faults.catalogue import parse_fault
+from paywitness_sandbox.faults.registry import parse_fault
 from paywitness_sandbox.faults.selection import FaultChoice
 from paywitness_sandbox.messages import Request, SandboxResponse
 from paywitness_sandbox.server import Sandbox

@@ -1,5 +1,5 @@
 """`python -m paywitness` is the `paywitness` command."""
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 
 main(prog_name="paywitness")

@@ -20,7 +20,7 @@ from paywitness_sandbox.bank.objects import (
 )
 from paywitness_sandbox.contract import CONTRACTS_HELP, Contract
 from paywitness_sandbox.dialects.acme import charge_json, payout_json
-from paywitness_sandbox.faults.catalogue import FAULTS, UnknownFault, describe_faults
+from paywitness_sandbox.faults.registry import FAULTS, UnknownFault, describe_faults
 from paywitness_sandbox.faults.selection import InvalidSchedule, Schedule
 from paywitness_sandbox.messages import (
     ArrivalLog,

@@ -19,7 +19,7 @@ from paywitness_sandbox.connection import CallerGone, SandboxConnection
 from paywitness_sandbox.contract import Contract, parse_contract
 from paywitness_sandbox.control import PREFIX, control
 from paywitness_sandbox.exchange import NoFault, SandboxExchange
-from paywitness_sandbox.faults.catalogue import FAULTS, UnknownFault
+from paywitness_sandbox.faults.registry import FAULTS, UnknownFault
 from paywitness_sandbox.faults.selection import (
     FAULT_HEADER,
     ActiveSchedule,

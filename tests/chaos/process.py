@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paywitness import process
-from paywitness.cli import main
+from paywitness.cli.main import main
 
 
 class Fate:

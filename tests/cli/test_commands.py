@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 
 TOP = Path(__file__).resolve().parents[2]
 POLICIES = str(TOP / "policies")

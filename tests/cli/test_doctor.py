@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paywitness.cli import main
 from paywitness.cli.doctor import doctor
+from paywitness.cli.main import main
 from paywitness.cli.run import run
 
 TOP = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 from paywitness.cli.run import run
 from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET
 

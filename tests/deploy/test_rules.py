@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 from tests.deploy.rules import ALERTS, RULES, TOP, promtool, rules_in
 
 RUNBOOKS = TOP / "docs" / "runbooks"

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 
 
 class EndAt:

@@ -39,7 +39,7 @@ from paywitness.settings import Settings
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.wiring import Platform, SidecarParts, assemble, build_webhooks
 from paywitness_sandbox.bank.objects import ChargeTerms
-from paywitness_sandbox.faults.catalogue import FAULTS
+from paywitness_sandbox.faults.registry import FAULTS
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.world import SECRET, NoSpool, book_of, roomy, roomy_limits, sooner, telemetry_for
 from tests.journal.memory import MemoryJournal

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from paywitness_sandbox.faults.catalogue import FAULTS
+from paywitness_sandbox.faults.registry import FAULTS
 from tests.sandbox.raw_client import SILENCE, call, charge, until
 
 

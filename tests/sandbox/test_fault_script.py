@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness_sandbox.faults.catalogue import FAULTS, UnknownFault, parse_script
+from paywitness_sandbox.faults.registry import FAULTS, UnknownFault, parse_script
 from tests.sandbox.raw_client import call, charge, charge_body
 
 

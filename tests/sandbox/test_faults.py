@@ -7,7 +7,7 @@ import asyncio
 import httptools
 import pytest
 
-from paywitness_sandbox.faults.catalogue import FAULTS, describe_faults, parse_fault
+from paywitness_sandbox.faults.registry import FAULTS, describe_faults, parse_fault
 from tests.sandbox.raw_client import (
     FIN,
     RESET,

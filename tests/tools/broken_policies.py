@@ -11,7 +11,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 
 FOLDER = Path(__file__).with_name("broken")
 FILES = sorted(FOLDER.glob("*.yaml"))

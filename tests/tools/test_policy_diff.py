@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 from paywitness.core.classify import ResponseRule
 from paywitness.core.contract import FieldKind, FieldRef
 from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route

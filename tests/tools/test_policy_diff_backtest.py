@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paywitness.cli import main
+from paywitness.cli.main import main
 from paywitness.clock import SystemClock
 from paywitness.core.operation import Operation
 from paywitness.journal.base import Journal, OperationQuery

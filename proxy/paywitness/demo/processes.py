@@ -51,7 +51,7 @@ SIDECAR_PROGRAM = """\
 import ctypes, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-from paywitness.cli import main
+from paywitness.cli.main import main
 main(prog_name="paywitness")
 """
 

@@ -24,13 +24,12 @@ from redis.exceptions import NoScriptError, RedisError
 from paywitness.clock import Clock
 from paywitness.core.errors import StoreUnavailable
 from paywitness.randomness import Randomness
-from paywitness.redis.connection import RedisUnavailable
+from paywitness.redis.connection import LIMITS_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions, RedisPipeline
 from paywitness.redis.url import RedisTarget
 
 _log = logging.getLogger("paywitness.limits")
 
-TIMEOUT_S = 0.05  # a script takes a tenth of a millisecond; 25 to 100 ms is a Redis in trouble
 _BATCH_MAX = 64  # scripts in one pipeline: the largest takes about 2 ms of Redis' time
 _CLUSTER_CONNECT_S = 0.1
 _FAILURES_MAX = 3
@@ -111,7 +110,7 @@ class RedisScriptRunner:
 
     @classmethod
     def open(
-        cls, target: RedisTarget, clock: Clock, chance: Randomness, timeout_s: float = TIMEOUT_S
+        cls, target: RedisTarget, clock: Clock, chance: Randomness, timeout_s: float = LIMITS_CALL_TIMEOUT_S
     ) -> RedisScriptRunner:
         """It connects when it is first used."""
         if target.cluster:
@@ -141,7 +140,7 @@ class RedisScriptRunner:
         return reply
 
 
-def pipeline_options(timeout_s: float = TIMEOUT_S) -> PipelineOptions:
+def pipeline_options(timeout_s: float = LIMITS_CALL_TIMEOUT_S) -> PipelineOptions:
     """A replica is noticed by its first READONLY: to ask for its role would cost a round trip in so short a time."""
     return PipelineOptions(timeout_s, _BATCH_MAX, checks_role=False, close_timeout_s=0.0)
 

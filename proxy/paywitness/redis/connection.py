@@ -95,6 +95,8 @@ class RedisResponseReader:
 # --- Connections
 
 CONNECT_TIMEOUT_S = 1.0
+JOURNAL_CALL_TIMEOUT_S = 1.0  # a caller is told within a second
+LIMITS_CALL_TIMEOUT_S = 0.05  # a script takes a tenth of a millisecond; 25 to 100 ms is a Redis in trouble
 _SENTINEL_TIMEOUT_S = 0.3  # one that does not answer must leave time to ask the next within the same call
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}  # seconds, seconds, times
 _PROTOCOL = 2  # scripts answer alike under both; this one needs no greeting

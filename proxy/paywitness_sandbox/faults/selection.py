@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.exchange import Fault
-from paywitness_sandbox.faults.catalogue import NO_FAULT, NO_SHORT_NAMES, FaultScript, parse_fault, parse_script
+from paywitness_sandbox.faults.registry import NO_FAULT, NO_SHORT_NAMES, FaultScript, parse_fault, parse_script
 
 # --- Schedules
 # A schedule of bad weather: what may befall any arrival, how likely, and when. Plain values, read from JSON.

@@ -28,6 +28,7 @@ from paywitness.journal.redis.webhook_events import RedisWebhookEvents
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.journal.transitions import WallClock
 from paywitness.redis.connection import (
+    JOURNAL_CALL_TIMEOUT_S,
     REPLICATION_INFO_COMMAND,
     RedisUnavailable,
     connect_primary,
@@ -66,7 +67,7 @@ class RedisJournal:
 
     @classmethod
     async def open(
-        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = scripts.CALL_TIMEOUT_S
+        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S
     ) -> RedisJournal:
         """Open the journal (`paywitness.redis.url` says how URLs look). Time is Redis' own; a `clock` is for the
         simulator and tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be

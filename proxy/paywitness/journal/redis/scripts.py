@@ -8,10 +8,9 @@ from pathlib import Path
 
 from paywitness.core.errors import JournalUnavailable
 from paywitness.journal.transitions import GUARDED_MAX
-from paywitness.redis.connection import RedisUnavailable
+from paywitness.redis.connection import JOURNAL_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions
 
-CALL_TIMEOUT_S = 1.0  # a caller is told within a second
 _BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
 _LUA_DIRECTORY = Path(__file__).parent / "lua"
 _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
@@ -23,7 +22,7 @@ def journal_unavailable(error: RedisUnavailable) -> JournalUnavailable:
     return JournalUnavailable(str(error))
 
 
-def pipeline_options(call_timeout_s: float = CALL_TIMEOUT_S) -> PipelineOptions:
+def pipeline_options(call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S) -> PipelineOptions:
     return PipelineOptions(call_timeout_s, _BATCH_MAX, journal_unavailable)
 
 
