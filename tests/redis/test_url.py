@@ -71,6 +71,7 @@ class TestLimitsUrls:
                 RedisTarget((("127.0.0.1", 6379),), "", 2, "user", "word", prefix="paywitness"),
             ),
             ("redis://127.0.0.1?prefix=shop:", RedisTarget((("127.0.0.1", 6379),), prefix="shop")),
+            ("redis://h?prefix=", RedisTarget((("h", 6379),), prefix="paywitness")),
             ("redis://h?colour=red", RedisTarget((("h", 6379),), prefix="paywitness")),
             (
                 "redis+sentinel://one:26379,two/service/1?prefix=shop",

@@ -77,7 +77,7 @@ def parse_limits_url(url: str) -> RedisTarget:
         if parts.scheme not in _LIMITS_SCHEMES:
             allowed = "local, redis://, redis+sentinel://, redis+cluster://, or those with rediss"
             raise SettingsError(f"--limits {parts.scheme}://: give {allowed}")
-        prefix = _query(parts).get("prefix", PREFIX).rstrip(":")
+        prefix = (_query(parts).get("prefix") or PREFIX).rstrip(":")  # `?prefix=` comes from a template without a value
         if not prefix.isprintable() or {"{", "}", " "} & set(prefix):
             raise SettingsError(f"--limits: prefix {prefix!r}: give a name without braces and spaces")
         target = replace(_parse(parts), prefix=prefix, cluster=parts.scheme.endswith("+cluster"))
