@@ -30,7 +30,7 @@ from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
 from paywitness.engine.policy_revisions import PinnedPolicies
-from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder

@@ -16,12 +16,12 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.classify import ClassifyRules
-from paywitness.core.contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.decide import Action
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
 from paywitness.core.policy import Policy, Provider, Route
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import Classification, ResultClass
 from paywitness.core.template import Placeholder, Template
 from paywitness.engine.calls.waiters import OperationWaiters

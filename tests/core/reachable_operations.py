@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.lifecycle import ATTEMPT_EVENTS, TABLE, Event, advance, conclude
 from paywitness.core.operation import Operation
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
 from tests.core.samples import contract, operation, read
 

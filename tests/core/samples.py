@@ -8,10 +8,10 @@ from typing import Any
 
 from paywitness.core.call import Call, CallerOptions
 from paywitness.core.classify import ClassifyRules
-from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Route
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import Classification, Effect, ResultClass
 
 KEY_HEADER = FieldRef(FieldKind.HEADER, "Idempotency-Key")

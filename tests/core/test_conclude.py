@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude, event_of_response
 from paywitness.core.operation import Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, REFUSALS, Classification, Effect, ResultClass
 from tests.core.reachable_operations import ALL_ANSWERS, ANSWERS, CONTRACTS, steps_of_the_world, what_moves_it
 from tests.core.samples import operation, read

@@ -11,10 +11,10 @@ import pytest
 
 from paywitness.core.announcements import announcement_of
 from paywitness.core.consequences import Consequences, WriteContext, consequences
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.guard import is_reply_under_way
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import AnnouncementKind, Lease, Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, Effect, ResultClass
 from tests.core.reachable_operations import steps_of_the_world
 from tests.core.samples import operation

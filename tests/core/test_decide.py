@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from paywitness.core import decide as room
-from paywitness.core.contract import ErrorsUnderKey, OperationKind
 from paywitness.core.decide import (
     ATTEMPT_TIME_MIN_S,
     DEFAULT_RULE,
@@ -24,6 +23,7 @@ from paywitness.core.decide import (
     may_resend,
 )
 from paywitness.core.operation import State
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.result import DENIALS, Effect, ResultClass
 from tests.core.samples import contract
 

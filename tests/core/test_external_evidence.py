@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from paywitness.core.announcements import announcement_of
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, event_of, is_postponed
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import AnnouncementKind, Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, Effect, ResultClass
 from tests.core.samples import contract, operation, read
 

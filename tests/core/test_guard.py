@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from paywitness.core.claim import AliasKind, judge_guard
-from paywitness.core.contract import OperationKind
 from paywitness.core.guard import TAKEOVER_WITHIN_S, GuardHold, hold_of, indexed_guard, is_duplicate_success
 from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from tests.core.samples import operation
 

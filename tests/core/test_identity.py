@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from paywitness.core.bodies.tree import Encoding, decode
 from paywitness.core.call import Call, CallerOptions
 from paywitness.core.claim import generation_key
-from paywitness.core.contract import FieldKind, FieldRef, OperationKind
 from paywitness.core.identity import (
     Identity,
     canonical,
@@ -33,6 +32,7 @@ from paywitness.core.identity import (
 )
 from paywitness.core.operation import GuardKind
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
 from tests.core.samples import KEY_HEADER, SECRET, call, contract, policy
 
 FEW = settings(max_examples=25, derandomize=True, database=None)

@@ -8,7 +8,6 @@ from itertools import chain, combinations
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.lifecycle import (
     ACTIONS,
@@ -23,6 +22,7 @@ from paywitness.core.lifecycle import (
     advance,
 )
 from paywitness.core.operation import Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import Effect, ResultClass
 from tests.core.reachable_operations import ATTEMPTS_MAX, Step, steps_of_the_table, steps_of_the_world, what_moves_it
 from tests.core.samples import operation

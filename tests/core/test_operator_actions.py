@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.classify import ClassifyRules
-from paywitness.core.contract import OperationKind, ProviderContract
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.lifecycle import TABLE, Event, IncidentKind
 from paywitness.core.operation import Guard, GuardKind, Operation, State
 from paywitness.core.operator_actions import OperatorAction, actions_for, proposal_for, resume_event, unavailable_reason
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import OperationKind, ProviderContract
 from paywitness.core.template import Template
 from tests.telemetry.samples import operation as some_operation
 

@@ -11,12 +11,12 @@ import pytest
 
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, CallerOptions, Priority
-from paywitness.core.contract import FieldKind, FieldRef
 from paywitness.core.identity import identify, request_hash_of
 from paywitness.core.money import Money
 from paywitness.core.operation import State
 from paywitness.core.policy import AmountField, Policy, Provider
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import FieldKind, FieldRef
 from paywitness.core.recognise import (
     MatchPolicy,
     RecognisedCall,

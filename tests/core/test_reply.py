@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.evidence import Response
 from paywitness.core.http_headers import end_to_end
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.problems import PROBLEMS, Problem
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.reply import (
     ErrorShape,
     Reply,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.operation import Outcome, State
 from paywitness.core.policy import Route
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass, ShadowMatch
 from paywitness.core.retry import RetryRule
 from tests.core.samples import answered, call, contract, operation, policy, read, response, unanswered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.operation import State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import operation_summary
 from paywitness.core.result import ResultClass
 from paywitness.core.was_it_charged import money_summary

@@ -8,7 +8,7 @@ import re
 
 import h11
 
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.server import HttpServer
 from tests.fuzz.mutation import in_pieces, kept, mutated
 from tests.server.fake_engine import FakeCarrier

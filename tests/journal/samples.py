@@ -8,10 +8,10 @@ from typing import Any
 
 from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import ClaimRequest
-from paywitness.core.contract import OperationKind
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import AttemptSummary, Guard, GuardKind, Lease, Operation, RepeatPaymentRule, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.journal.base import Journal, OperationChange
 

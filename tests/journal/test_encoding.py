@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.identity import canonical
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -26,6 +25,7 @@ from paywitness.core.operation import (
     RepeatPaymentRule,
     State,
 )
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.journal import encoding
 from paywitness.journal.encoding import (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
-from paywitness.core.contract import OperationKind
 from paywitness.core.guard import TAKEOVER_WITHIN_S
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import (
@@ -21,6 +20,7 @@ from paywitness.core.operation import (
     RepeatPaymentRule,
     State,
 )
+from paywitness.core.provider_contract import OperationKind
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.transitions import GUARDED_MAX
 from tests.journal.conftest import Store

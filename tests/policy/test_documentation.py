@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey, OperationKind
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.policy.blocks.webhook import SCHEMES
 from paywitness.policy.reading.templates import PLACEHOLDERS

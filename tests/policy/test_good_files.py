@@ -9,7 +9,6 @@ import pytest
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules, ScopeRule
 from paywitness.core.circuit import CircuitRules
-from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.policy import (
@@ -21,6 +20,7 @@ from paywitness.core.policy import (
     Timeouts,
     UnmatchedCalls,
 )
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.retry import Jitter, RetryRule
 from paywitness.core.template import TemplateValues, in_path

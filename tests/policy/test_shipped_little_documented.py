@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness.core.contract import ErrorsUnderKey, FieldKind
 from paywitness.core.decide import Action
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind
 from paywitness.core.result import ResultClass
 from paywitness.policy.explain import FailureScenario, explain
 from tests.policy.shipped import BOOK, policy

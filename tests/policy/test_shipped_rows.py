@@ -10,9 +10,9 @@ import pytest
 
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, classify, evaluate
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.money import Money, read_money
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import Effect, ResultClass
 from paywitness.policy.book import load_content
 from paywitness.policy.explain import FailureScenario, explain

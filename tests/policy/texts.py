@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider
+from paywitness.core.provider_contract import OperationKind
 from paywitness.policy.book import load_content
 
 MINIMAL = """\

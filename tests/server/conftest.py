@@ -12,7 +12,7 @@ import uvloop
 from paywitness.clock import SystemClock
 from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.server import HttpServer
 from paywitness.settings import Unlisted
 from paywitness.tasks import Tasks

@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from tests.server.conftest import Edge, MakeEdge
 from tests.server.raw_client import Caller, get, request, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from tests.server.conftest import Edge, MakeEdge
 from tests.server.raw_client import get, request, until
 

@@ -13,7 +13,7 @@ import pytest
 
 from paywitness.core.call import Headers
 from paywitness.engine.webhooks.inbox import WebhookReply
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.webhooks import WEBHOOK_LIMITS, WebhookServer
 from tests.server.raw_client import Answer, Caller, get, request
 

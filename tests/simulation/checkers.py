@@ -7,10 +7,10 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from paywitness.core.contract import OperationKind as OperationKind
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, Outcome, State
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import OperationKind as OperationKind
 from paywitness.core.reply import Reply
 from paywitness.upstream.request import WireRequest
 from paywitness_sandbox.bank.ledger import PAYING, EntryKind, LedgerEntry

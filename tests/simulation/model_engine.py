@@ -18,7 +18,6 @@ from typing import Any, cast
 from paywitness.core.claim import ClaimRequest, drop_lease
 from paywitness.core.classify import ClassifyRules, ResponseRule, classify
 from paywitness.core.consequences import Consequences, WriteContext, consequences
-from paywitness.core.contract import ProviderContract
 from paywitness.core.decide import Action, Decision, DecisionContext, decide
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
@@ -28,6 +27,7 @@ from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, adv
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import ProviderContract
 from paywitness.core.reply import reply_for
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import RetryRule

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paywitness.core.claim import drop_lease
-from paywitness.core.contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.decide import Action, Decision, DecisionContext, decide
 from paywitness.core.external_evidence import EvidenceSource, conclude_external
 from paywitness.core.inquiry import AbsenceProof
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.result import DENIALS, REFUSALS, Classification
 from tests.simulation.model_engine import Bounds, Core
 from tests.simulation.model_provider import Scenario, scenario

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paywitness.core.contract import ErrorsUnderKey, ProviderContract
+from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from tests.core.samples import KEY_HEADER
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from paywitness.core.claim import Claim, ClaimJudgement, ClaimRequest, ClaimVerdict, lookup_verdict
 from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMatcher
-from paywitness.core.contract import WINDOW_SHARE_FOR_RESEND, ErrorsUnderKey, FieldKind, FieldRef, ProviderContract
 from paywitness.core.decide import Action, DecisionContext, DecisionRule
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, WireFault
@@ -24,6 +23,13 @@ from paywitness.core.inquiry import AbsenceProof, settled_at
 from paywitness.core.lifecycle import EXTERNAL_DENIALS, Event, Transition, advance
 from paywitness.core.operation import Lease, Operation, State
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import (
+    WINDOW_SHARE_FOR_RESEND,
+    ErrorsUnderKey,
+    FieldKind,
+    FieldRef,
+    ProviderContract,
+)
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
 from tests.simulation.planting import CannotPlantError, Change, Function, Patched, Replaced, Valued

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.decide import Action, Decision
 from paywitness.core.money import Money
 from paywitness.core.operation import AttemptSummary, Operation, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Classification, ResultClass
 
 CREATED_AT = 1_750_000_000.0

@@ -6,7 +6,7 @@ import pytest
 
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
-from paywitness.server.limits import CALLER_LEFT, TOO_MANY_CONNECTIONS
+from paywitness.server.limits_and_timeouts import CALLER_LEFT, TOO_MANY_CONNECTIONS
 from paywitness.telemetry.events import CallAnswered, PolicyReloaded
 from paywitness.telemetry.gauges import ServerCounters
 from tests.telemetry.conftest import Told

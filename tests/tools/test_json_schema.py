@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paywitness.core.contract import OperationKind
+from paywitness.core.provider_contract import OperationKind
 from paywitness.policy.schema import BLOCKS, FILE
 from paywitness.tools.policy_new.json_schema import DRAFT, policy_schema
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paywitness.core.contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.decide import DEFAULT_RULE, RULES, DecisionContext, decide
 from paywitness.core.operation import State
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import DEFAULT_EFFECTS, ResultClass
 from paywitness.policy.book import load_directory
 from paywitness.policy.explain import FailureScenario, explain

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paywitness.core.contract import ErrorsUnderKey, OperationKind
 from paywitness.core.policy import Provider
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.policy.book import compile_content
 from paywitness.tools.policy_new.draft import Draft, DraftOperation, policy_text

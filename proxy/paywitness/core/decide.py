@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
 from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 

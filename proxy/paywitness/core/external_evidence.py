@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from paywitness.core.contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.lifecycle import (
     ACTIONS,
     EXTERNAL_DENIALS,
@@ -21,6 +20,7 @@ from paywitness.core.lifecycle import (
     contradiction,
 )
 from paywitness.core.operation import Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 
 

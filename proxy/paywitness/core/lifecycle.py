@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from paywitness.core.contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.operation import Operation, State
+from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.result import DOES_NOT_FIT, PROVIDER_SAID_NO, REFUSALS, Classification, Effect, ResultClass
 
 

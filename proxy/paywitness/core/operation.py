@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from paywitness.core.classify import ExpectedPayment
-from paywitness.core.contract import OperationKind
 from paywitness.core.money import Money
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.core.result import DECLINES, Classification, Effect, ResultClass
 

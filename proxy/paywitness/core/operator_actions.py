@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.lifecycle import TABLE, Event, IncidentKind
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import OperationKind
 
 
 class OperatorAction(StrEnum):

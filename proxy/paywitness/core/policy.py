@@ -18,10 +18,10 @@ from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
-from paywitness.core.contract import FieldRef, OperationKind, ProviderContract
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.provider_contract import FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import RetryRule
 from paywitness.core.template import Template

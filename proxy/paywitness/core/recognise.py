@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed
 from paywitness.core.call import Call, Priority
-from paywitness.core.contract import FieldKind, FieldRef, OperationKind
 from paywitness.core.errors import BodyError, MoneyError
 from paywitness.core.identity import Identity, identify, is_usable_key, request_hash_of
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider, priority_of
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
 from paywitness.core.record import record
 
 PathParameters = dict[str, str]
@@ -96,10 +96,9 @@ def recognise(
         if matched is None:
             return None
         policy, parameters = matched
-        tree = body_tree()
+        recognised = recognise_under(policy, call, body_tree(), parameters, secret, generate_key)
     except BodyError as error:
         return RecognitionRefusal(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", policy)
-    recognised = recognise_under(policy, call, tree, parameters, secret, generate_key)
     return _refusal_of(recognised) or recognised
 
 

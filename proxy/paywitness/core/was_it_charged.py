@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 
 

@@ -15,7 +15,6 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.guard import indexed_guard
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -33,6 +32,7 @@ from paywitness.core.operation import (
     RepeatPaymentRule,
     State,
 )
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Classification, Effect, ResultClass
 
 # The order of a row's values. The first group says what the operation is and is written once; the second says how it

@@ -9,10 +9,10 @@ from pathlib import Path
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
-from paywitness.core.contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.errors import PolicyError
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import Policy, PriorityRule, Provider
+from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.retry import RetryRule
 from paywitness.core.webhook_event import WebhookRules
 from paywitness.policy.book import compile_content, cross_file_problems, policy_files, read_policy_file

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from paywitness.core.addresses import is_private
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import truthy
-from paywitness.core.contract import FieldKind, FieldRef
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import Policy, Provider, Route, Timeouts, UnmatchedCalls
+from paywitness.core.provider_contract import FieldKind, FieldRef
 from paywitness.policy.blocks.access import read_credentials, read_trust
 from paywitness.policy.blocks.fallback import FallbackEntry, check_fallbacks, covers, read_fallbacks
 from paywitness.policy.blocks.idempotency import key_field_or_none, read_key_rules

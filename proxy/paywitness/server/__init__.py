@@ -8,9 +8,9 @@ means.
     request              a request's head to a Call, or to an internal page
     body                 the caller's body: whole within bounds, or piece by piece
     reply_encoding       a reply to bytes; pure
-    limits               the limits on size and time of everything that a caller sends or takes
+    limits_and_timeouts  the limits on size and time of everything that a caller sends or takes
     registry             the open connections of one server, and what is counted
-    connection_timeouts  the base of a connection: which timeout runs, and the ways to end
+    connection_deadlines  the base of a connection: which timeout runs, and the ways to end
     request_boundary     where one request ends and the next begins, and whether that is ambiguous; pure
     connection           one caller's connection: half-close, disconnect, keep-alive
     dispatch             one request from its head to its reply, whole or streamed

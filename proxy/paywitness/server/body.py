@@ -12,7 +12,7 @@ from paywitness.core.problems import Problem
 from paywitness.server.connection import ServerConnection
 from paywitness.server.control_headers import RequestHead
 from paywitness.server.errors import BodyIncomplete, CallerDisconnected, RequestRejected
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 
 
 class RequestBody:

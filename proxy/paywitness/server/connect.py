@@ -21,7 +21,7 @@ from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawReq
 from paywitness.core.problems import Problem
 from paywitness.server.connection import ServerConnection
 from paywitness.server.errors import RequestRejected, malformed
-from paywitness.server.limits import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
+from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.request_boundary import has_plain_request_line

@@ -22,9 +22,9 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from paywitness.core.problems import Problem
-from paywitness.server.connection_timeouts import AWAITING_REQUEST, TimedConnection, TimeoutPhase
+from paywitness.server.connection_deadlines import AWAITING_REQUEST, TimedConnection, TimeoutPhase
 from paywitness.server.errors import BodyIncomplete, RequestRejected, malformed
-from paywitness.server.limits import TOO_MANY_CONNECTIONS
+from paywitness.server.limits_and_timeouts import TOO_MANY_CONNECTIONS
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, CONNECTION_IMPLICIT, CONNECTION_KEEP_ALIVE
 from paywitness.server.request_boundary import BoundaryTracker

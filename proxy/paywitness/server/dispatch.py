@@ -24,7 +24,7 @@ from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import CallerDisconnected, RequestRejected
-from paywitness.server.limits import CALLER_LEFT, UPSTREAM_BROKE
+from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CHUNKED, LAST_CHUNK, content_length, has_no_body, head_bytes, reply_bytes
 from paywitness.server.request import ROOT_REPLY, ParsedRequest, head_size, read_request

@@ -28,7 +28,7 @@ from paywitness.server.connect import (
 )
 from paywitness.server.connection import ServerConnection
 from paywitness.server.errors import RequestRejected
-from paywitness.server.limits import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
+from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.request_target import Ingress
 from paywitness.tasks import TaskRefused

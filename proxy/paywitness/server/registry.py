@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.reply_encoding import DateLine
 from paywitness.telemetry.gauges import ServerCounters
 

@@ -21,7 +21,7 @@ from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.listener import Listener, listening_sockets
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import DateLine

@@ -26,7 +26,7 @@ from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import RequestRejected
-from paywitness.server.limits import ServerLimits
+from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.request import head_size, read_request
 from paywitness.server.request_target import INTERNAL_NAME, REVERSE_PROXY
 from paywitness.server.server import HttpServer

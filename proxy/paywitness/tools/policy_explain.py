@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from paywitness.core.contract import ErrorsUnderKey
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S, RULES, DecisionContext
 from paywitness.core.operation import State
+from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO
 from paywitness.policy.explain import Explanation
 

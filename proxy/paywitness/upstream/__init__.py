@@ -1,7 +1,7 @@
 """The HTTP/1.1 client: one call, one attempt on the wire, and Evidence of what was seen.
 
     request          origin and request; the request's bytes; pure
-    limits           what is kept finite: connections, waiting calls, idle time, the size of a response
+    connection_limits  what is kept finite: connections, waiting calls, idle time, the size of a response
     response_parser  bytes to a response, or to the reason why they are none; pure
     dial             a host name to a connected socket; tunnels to hosts that no policy names
     exchange         one request and its response: the running record from which Evidence is made

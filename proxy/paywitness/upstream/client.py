@@ -23,10 +23,10 @@ from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.settings import DEFAULTS
 from paywitness.upstream.connection import UpstreamConnection
+from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse
-from paywitness.upstream.limits import UpstreamLimits
 from paywitness.upstream.pool import OriginPool, Pool, PoolGrant
 from paywitness.upstream.request import Origin, StreamRequest, WireRequest, request_bytes
 from paywitness.upstream.response_parser import ResponseParser

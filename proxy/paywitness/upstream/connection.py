@@ -24,9 +24,9 @@ from collections.abc import Callable
 from typing import cast
 
 from paywitness.core.evidence import NetworkPhase, WireFault
+from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.dial import NotConnected, set_user_timeout
 from paywitness.upstream.exchange import UpstreamExchange
-from paywitness.upstream.limits import UpstreamLimits
 
 _NO_BYTES = struct.pack("i", 0)
 _LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds

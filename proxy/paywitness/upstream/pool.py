@@ -16,7 +16,7 @@ from collections import deque
 from enum import Enum
 
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.limits import UpstreamLimits
+from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.request import Origin
 
 

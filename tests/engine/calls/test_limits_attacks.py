@@ -15,7 +15,7 @@ from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.health import HealthSample
 from paywitness.core.operation import State
 from paywitness.core.policy import ResolutionRules
-from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import LocalBudgets

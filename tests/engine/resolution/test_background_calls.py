@@ -11,7 +11,7 @@ from dataclasses import replace
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
 from paywitness.core.result import ResultClass
-from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import OperationChange
 from paywitness.policy.book import PolicyBook
 from paywitness_sandbox.server import Sandbox, SandboxOptions

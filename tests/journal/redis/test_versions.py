@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from paywitness.core.claim import ClaimVerdict
-from paywitness.core.contract import OperationKind
 from paywitness.core.operation import GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.journal.redis.journal import RedisJournal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from paywitness.core.contract import OperationKind
 from paywitness.core.errors import PolicyError
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.policy.book import compile_content
 from paywitness.tools.policy_new.draft import PAID_STATUSES, Draft, DraftOperation, policy_text

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.consequences import WriteContext
-from paywitness.core.contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
 from paywitness.core.reply import response_matches_state
 from paywitness.core.result import Classification, Effect, ResultClass

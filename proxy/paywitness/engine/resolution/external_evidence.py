@@ -13,7 +13,6 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree, encode_response
 from paywitness.core.classify import evaluate
 from paywitness.core.consequences import WriteContext
-from paywitness.core.contract import OperationKind
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
@@ -22,6 +21,7 @@ from paywitness.core.inquiry import is_settled
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters

@@ -14,12 +14,12 @@ from paywitness.core.bodies.tree import Encoding, decode, decompressed, encode
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.classify import tree_of
-from paywitness.core.contract import FieldKind
 from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import FieldKind
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import retry_after_of
 from paywitness.core.template import TemplateValues
@@ -27,7 +27,7 @@ from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, with_header
-from paywitness.engine.resolution.credentials import CredentialSource
+from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import Journal
 from paywitness.limits.budgets import BudgetRefusal, Grant
 from paywitness.secrets import Vault

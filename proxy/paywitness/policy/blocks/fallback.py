@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from paywitness.core.contract import FieldKind
 from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route
+from paywitness.core.provider_contract import FieldKind
 from paywitness.policy.reading.document import MapNode
 from paywitness.policy.reading.locations import SourceLocation
 from paywitness.policy.reading.section import Section

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from paywitness.core.contract import DEFAULT_KEY_LENGTH_MAX, ErrorsUnderKey, FieldKind, FieldRef
+from paywitness.core.provider_contract import DEFAULT_KEY_LENGTH_MAX, ErrorsUnderKey, FieldKind, FieldRef
 from paywitness.policy.reading.document import MapNode
 from paywitness.policy.reading.section import Layers, Section
 from paywitness.policy.reading.value_readers import (

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
-from paywitness.core.contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.template import Template
 from paywitness.policy.blocks.fallback import FallbackEntry, can_fall_back
 from paywitness.policy.blocks.idempotency import NO_FIELD, KeyRules, key_field_or_none, read_key_rules

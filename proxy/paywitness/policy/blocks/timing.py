@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from paywitness.core.contract import WINDOW_SHARE_FOR_RESEND, ProviderContract
 from paywitness.core.policy import ResolutionRules, Timeouts
+from paywitness.core.provider_contract import WINDOW_SHARE_FOR_RESEND, ProviderContract
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
 from paywitness.core.retry import Jitter, RetryRule
 from paywitness.policy.reading.locations import did_you_mean, listed

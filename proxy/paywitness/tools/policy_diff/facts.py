@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any
 
 from paywitness.core.classify import ResponseRule
-from paywitness.core.contract import FieldRef
 from paywitness.core.money import Money
 from paywitness.core.policy import Policy, Provider, Route
+from paywitness.core.provider_contract import FieldRef
 from paywitness.core.template import Template
 from paywitness.core.webhook_event import EventIdHeader
 from paywitness.policy.reading.expressions import JmesPath

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from paywitness.core.contract import OperationKind
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./:-]*\Z")

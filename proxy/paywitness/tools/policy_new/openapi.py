@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from paywitness.core.contract import OperationKind
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.tools.policy_new.draft import PAID_STATUSES, Draft, DraftOperation
 

@@ -18,7 +18,7 @@ from aiohttp import StreamReader, web
 
 from paywitness.core.problems import Problem
 from paywitness.server.errors import BodyIncomplete, RequestRejected
-from paywitness.server.limits import ANSWER_NOT_TAKEN, IDLE
+from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, CONTINUE, reply_bytes
 
