@@ -2,7 +2,7 @@
 
 aiohttp parses and queues; it has no bound on the time that heads and bodies take, drops the answer of a caller that
 half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the next,
-is lenient where a request begins, and logs malformed lines as they came. That is mended here, in `connection_timeouts`
+is lenient where a request begins, and logs malformed lines as they came. That is mended here, in `connection_deadlines`
 and in `request_boundary`. What it would make for every request (a task, a request, a writer, a response) nobody here
 needs: `start` takes the parsed heads itself. Some of the attributes with an underscore are aiohttp's own; the tests of
 this room hold them down.
