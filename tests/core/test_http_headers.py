@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness.core.http_headers import trace_id_of
+from paywitness.core.credential_and_hop_headers import trace_id_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.evidence import Response
-from paywitness.core.http_headers import end_to_end
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.problems import PROBLEMS, Problem

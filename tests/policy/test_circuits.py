@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
-from paywitness.policy.blocks.limits import read_circuit
+from paywitness.policy.block_parsers.limits import read_circuit
 from paywitness.policy.reading.document import read_document
 from paywitness.policy.reading.locations import FileProblems
 from paywitness.policy.reading.section import Section

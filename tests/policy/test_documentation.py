@@ -9,7 +9,7 @@ import pytest
 
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.result import ResultClass
-from paywitness.policy.blocks.webhook import SCHEMES
+from paywitness.policy.block_parsers.webhook import SCHEMES
 from paywitness.policy.reading.templates import PLACEHOLDERS
 from paywitness.policy.schema import BLOCKS, FILE, OPERATION
 from tests.policy.texts import changed, load

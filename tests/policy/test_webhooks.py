@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.webhook_event import MatchKey, WebhookRules, object_and_rules, webhook_events_in
-from paywitness.policy.blocks.webhook import HINT_ONLY, REQUIRED_OPTIONS
-from paywitness.policy.blocks.webhook import SCHEMES as ALLOWED
+from paywitness.policy.block_parsers.webhook import HINT_ONLY, REQUIRED_OPTIONS
+from paywitness.policy.block_parsers.webhook import SCHEMES as ALLOWED
 from paywitness.policy.book import load_directory
 from paywitness.policy.check import describe_contract
 from paywitness.policy.shipped_policies import shipped_directory

@@ -40,7 +40,7 @@ small values
     bodies/            JSON, form and XML bodies: read into a tree, one value spliced in
     money              an amount in minor units, with its currency
     addresses          which network addresses are private
-    http_headers       credential and hop-by-hop headers, the token alphabet, the trace context
+    credential_and_hop_headers  credential and hop-by-hop headers, the token alphabet, the trace context
     errors             the exceptions of our own house
     record             the decorator of our values: frozen for the type checker, not at run time
 """

@@ -17,7 +17,7 @@ from paywitness.core.bodies.tree import Tree, value_at, without_paths
 from paywitness.core.call import Call
 from paywitness.core.claim import generation_key
 from paywitness.core.classify import evaluate
-from paywitness.core.http_headers import CREDENTIAL_HEADERS
+from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.operation import Guard, GuardKind
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind, FieldRef, ProviderContract

@@ -16,8 +16,8 @@ from typing import Any
 
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
+from paywitness.core.credential_and_hop_headers import end_to_end_pairs
 from paywitness.core.evidence import Response
-from paywitness.core.http_headers import end_to_end_pairs
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.problems import (
     NEEDS_A_PERSON,

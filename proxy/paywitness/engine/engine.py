@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Encoding, encoding_of
 from paywitness.core.call import Call
+from paywitness.core.credential_and_hop_headers import trace_id_of
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.http_headers import trace_id_of
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Policy, UnmatchedCalls
 from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Problem

@@ -9,7 +9,7 @@
     check             `paywitness policy check`, and a policy in words
     explain           what would be decided for a failure, and by which rule
     reading/          from bytes to typed values with their file, line and column
-    blocks/           one module for each block of a file
+    block_parsers/    one parser for each block of a file
 
 Every problem of a file is reported at once, as `file:line:column: key: what was found, what is allowed`. A policy
 that contradicts its contract does not load. The rule that must hold: nothing in a file is ignored. A key is in

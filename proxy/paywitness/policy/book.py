@@ -15,7 +15,7 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import truthy
 from paywitness.core.errors import PolicyError
 from paywitness.core.policy import Policy, Provider, Route
-from paywitness.policy.blocks.fallback import fallback_problems
+from paywitness.policy.block_parsers.fallback import fallback_problems
 from paywitness.policy.compile import CompiledFile, compile_file
 from paywitness.policy.reading.document import FILE_BYTES_MAX, read_document
 from paywitness.policy.reading.locations import FileProblems

@@ -13,14 +13,14 @@ from paywitness.core.classify import truthy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import Policy, Provider, Route, Timeouts, UnmatchedCalls
 from paywitness.core.provider_contract import FieldKind, FieldRef
-from paywitness.policy.blocks.access import read_credentials, read_trust
-from paywitness.policy.blocks.fallback import FallbackEntry, check_fallbacks, covers, read_fallbacks
-from paywitness.policy.blocks.idempotency import key_field_or_none, read_key_rules
-from paywitness.policy.blocks.limits import read_budget, read_circuit, read_priorities
-from paywitness.policy.blocks.operations import SharedRules, read_operation
-from paywitness.policy.blocks.response_rules import read_answers, read_rows, read_tables
-from paywitness.policy.blocks.timing import read_retry, read_timeouts
-from paywitness.policy.blocks.webhook import evidence_scheme, read_webhook, webhook_is_hint
+from paywitness.policy.block_parsers.access import read_credentials, read_trust
+from paywitness.policy.block_parsers.fallback import FallbackEntry, check_fallbacks, covers, read_fallbacks
+from paywitness.policy.block_parsers.idempotency import key_field_or_none, read_key_rules
+from paywitness.policy.block_parsers.limits import read_budget, read_circuit, read_priorities
+from paywitness.policy.block_parsers.operations import SharedRules, read_operation
+from paywitness.policy.block_parsers.response_rules import read_answers, read_rows, read_tables
+from paywitness.policy.block_parsers.timing import read_retry, read_timeouts
+from paywitness.policy.block_parsers.webhook import evidence_scheme, read_webhook, webhook_is_hint
 from paywitness.policy.identity_rules import identity_of
 from paywitness.policy.reading.document import MapNode, canonical_text, json_value
 from paywitness.policy.reading.expressions import expression_over

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from paywitness.core.call import CallerOptions, Headers, Priority
-from paywitness.core.http_headers import FRAMING, HOP_BY_HOP, end_to_end
+from paywitness.core.credential_and_hop_headers import FRAMING, HOP_BY_HOP, end_to_end
 from paywitness.core.identity import CLIENT_KEY_LENGTH_MAX
 from paywitness.core.problems import Problem
 from paywitness.server.errors import RequestRejected, malformed

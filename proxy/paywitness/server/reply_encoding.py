@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from paywitness.clock import Clock
 from paywitness.core.call import Headers
-from paywitness.core.http_headers import FRAMING, HOP_BY_HOP, TOKEN_BYTES
+from paywitness.core.credential_and_hop_headers import FRAMING, HOP_BY_HOP, TOKEN_BYTES
 from paywitness.core.reply import Reply
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

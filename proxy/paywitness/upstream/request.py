@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from paywitness.core.http_headers import TOKEN_BYTES
+from paywitness.core.credential_and_hop_headers import TOKEN_BYTES
 from paywitness.core.policy import UpstreamTrust
 from paywitness.core.record import record
 

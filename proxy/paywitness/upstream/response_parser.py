@@ -12,8 +12,8 @@ import re
 
 import httptools
 
+from paywitness.core.credential_and_hop_headers import TOKEN_BYTE_CLASS
 from paywitness.core.evidence import Response, WireFault
-from paywitness.core.http_headers import TOKEN_BYTE_CLASS
 
 HEAD_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 128

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paywitness.core.call import Headers
-from paywitness.core.http_headers import TOKEN_CLASS
+from paywitness.core.credential_and_hop_headers import TOKEN_CLASS
 from paywitness.webhook_signatures.scheme import (
     DIGEST_BYTES,
     Algorithm,

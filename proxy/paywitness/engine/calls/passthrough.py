@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from paywitness.core.call import Call, Headers
+from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.evidence import Evidence
-from paywitness.core.http_headers import end_to_end
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Provider
 from paywitness.core.problems import Problem

@@ -17,10 +17,10 @@ from paywitness.core.call import Call
 from paywitness.core.claim import AliasKind, ClaimJudgement, ClaimRequest, ClaimVerdict, judge, judge_guard
 from paywitness.core.classify import classify
 from paywitness.core.consequences import WriteContext, consequences
+from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.guard import indexed_guard
-from paywitness.core.http_headers import end_to_end
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Guard, Lease, Operation, Outcome, State
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls, UpstreamTimeouts

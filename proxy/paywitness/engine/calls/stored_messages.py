@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from paywitness.core.bodies.tree import with_value
 from paywitness.core.call import Call, Headers
+from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.evidence import Response
-from paywitness.core.http_headers import CREDENTIAL_HEADERS
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind

@@ -24,8 +24,8 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
 from paywitness.core.classify import evaluate
+from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.errors import BodyError, JournalUnavailable, UnreadableSecret
-from paywitness.core.http_headers import end_to_end
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Provider
 from paywitness.core.webhook_event import WebhookEvent, WebhookRules, webhook_events_in

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from paywitness.core.call import Headers
-from paywitness.core.http_headers import end_to_end
+from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.operation import Operation
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.engine.webhooks.verification import StoredWebhook

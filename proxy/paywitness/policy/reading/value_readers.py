@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from paywitness.core.credential_and_hop_headers import TOKEN_CLASS
 from paywitness.core.errors import MoneyError
-from paywitness.core.http_headers import TOKEN_CLASS
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.policy import Route
 from paywitness.core.provider_contract import FieldKind, FieldRef

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from paywitness.core.classify import ResponseRule
-from paywitness.core.http_headers import CREDENTIAL_HEADERS
+from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.inquiry import DEFAULT_LAG_S, DEFAULT_MISSES, Cancel, Inquiry
 from paywitness.core.provider_contract import FieldRef
 from paywitness.core.template import Template
-from paywitness.policy.blocks.response_rules import Tables, read_rows
+from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import MapNode, Node, TextNode
 from paywitness.policy.reading.expressions import expression
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from paywitness.core.classify import Expression, ResponseRule
 from paywitness.core.webhook_event import DEFAULT_TOLERANCE_S, EventIdHeader, MatchKey, WebhookRules
-from paywitness.policy.blocks.inquiries import check_answer_name
-from paywitness.policy.blocks.response_rules import Tables, read_rows
+from paywitness.policy.block_parsers.inquiries import check_answer_name
+from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import ListNode, MapNode, TextNode
 from paywitness.policy.reading.expressions import expression
 from paywitness.policy.reading.locations import did_you_mean, listed

@@ -12,18 +12,18 @@ from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.template import Template
-from paywitness.policy.blocks.fallback import FallbackEntry, can_fall_back
-from paywitness.policy.blocks.idempotency import NO_FIELD, KeyRules, key_field_or_none, read_key_rules
-from paywitness.policy.blocks.inquiries import (
+from paywitness.policy.block_parsers.fallback import FallbackEntry, can_fall_back
+from paywitness.policy.block_parsers.idempotency import NO_FIELD, KeyRules, key_field_or_none, read_key_rules
+from paywitness.policy.block_parsers.inquiries import (
     PlaceholderSources,
     check_answer_name,
     check_settable_header,
     read_cancel,
     read_inquiries,
 )
-from paywitness.policy.blocks.limits import read_priorities
-from paywitness.policy.blocks.response_rules import Tables, can_read_a_success
-from paywitness.policy.blocks.timing import read_resolve, read_retry, read_timeouts
+from paywitness.policy.block_parsers.limits import read_priorities
+from paywitness.policy.block_parsers.response_rules import Tables, can_read_a_success
+from paywitness.policy.block_parsers.timing import read_resolve, read_retry, read_timeouts
 from paywitness.policy.reading.document import MapNode, TextNode, json_value
 from paywitness.policy.reading.expressions import expression, expression_over
 from paywitness.policy.reading.locations import listed
