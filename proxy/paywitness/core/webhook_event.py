@@ -19,6 +19,10 @@ EVENTS_MAX = 500  # of one delivery
 
 
 DEFAULT_TOLERANCE_S = 300.0  # how far a signed timestamp may be from our clock
+# How long an event waits before it is matched again. A response that crossed its own webhook is recorded within one
+# or two seconds. After that it is somebody else's payment, or one whose reference we learn when its doubt is resolved:
+# then the steps are those of the resolver's schedule.
+_REMATCH_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 
 
 class MatchKey(StrEnum):
@@ -111,3 +115,8 @@ def text_of(value: Tree) -> str | None:
         return None
     text = str(value)
     return text if 0 < len(text) <= EVENT_ID_LENGTH_MAX and text.isprintable() else None
+
+
+def rematch_delay_s(attempts: int) -> float:
+    """How long an event that matches no operation waits after so many attempts to match it."""
+    return _REMATCH_DELAYS_S[min(attempts, len(_REMATCH_DELAYS_S) - 1)]

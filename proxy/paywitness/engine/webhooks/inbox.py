@@ -28,7 +28,7 @@ from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.errors import BodyError, JournalUnavailable, UnreadableSecret
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Provider
-from paywitness.core.webhook_event import WebhookEvent, WebhookRules, webhook_events_in
+from paywitness.core.webhook_event import WebhookEvent, WebhookRules, rematch_delay_s, webhook_events_in
 from paywitness.engine.webhooks.applier import Hints, WebhookApplier
 from paywitness.engine.webhooks.relay import RELAY_LEASE_S, RELAYS_MAX, Relay, next_relay_at
 from paywitness.engine.webhooks.verification import (
@@ -56,9 +56,6 @@ APPLYING_MAX = 8  # applied at the same time
 _POLL_INTERVAL_S = 1.0
 _POLL_INTERVAL_MIN_S = 0.05
 _UNMATCHED_AFTER_S = 7 * 86400.0
-# An answer that crossed its own webhook is recorded within a second or two. After that it is somebody else's payment,
-# or one whose reference we learn when its doubt is resolved: the steps of the resolver's schedule.
-_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 
 
 class InboxResult(StrEnum):
@@ -347,7 +344,7 @@ class WebhookInbox:
         if result is not WebhookEventResult.WAITING:
             return replace(updated, result=result, due_at=None), operation
         now = self.clock.now()
-        due_at = now + _RETRY_DELAYS_S[min(webhook_event.attempts, len(_RETRY_DELAYS_S) - 1)]
+        due_at = now + rematch_delay_s(webhook_event.attempts)
         if due_at - webhook_event.received_at > _UNMATCHED_AFTER_S:
             return replace(updated, result=WebhookEventResult.UNMATCHED, due_at=None), operation
         return replace(updated, due_at=due_at), operation
