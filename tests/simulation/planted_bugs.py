@@ -619,7 +619,7 @@ BUGS = (
     bug(
         "resend_past_the_window",
         "a re-send is thought safe for ten times as long as the provider keeps the key",
-        Replaced(_CORE + "contract.ProviderContract.resend_until_s", _ten_windows),
+        Replaced(_CORE + "provider_contract.ProviderContract.resend_until_s", _ten_windows),
     ),
     bug(
         "resend_though_errors_are_not_stored",
@@ -631,7 +631,7 @@ BUGS = (
         "a provider that does not dedupe is sent the same payment again",
         Replaced(_CORE + "decide.may_resend", _resends_without_a_key),
         # The right to send is held against this once more.
-        Replaced(_CORE + "contract.ProviderContract.resend_until_s", _a_minute_without_a_key),
+        Replaced(_CORE + "provider_contract.ProviderContract.resend_until_s", _a_minute_without_a_key),
     ),
     bug(
         "foreign_answer_believed",
