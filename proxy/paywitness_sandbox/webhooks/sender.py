@@ -37,7 +37,7 @@ class EventRecord:
     event: SandboxEvent
     mode: str
     waiting: int = 0
-    """Errands that have not ended."""
+    """Deliveries that have not ended."""
     tries: int = 0
     received: int = 0
     """Tries that were answered 2xx."""

@@ -277,7 +277,7 @@ class JournalWriter:
     def _claim_request(self, context: CallContext, *, permitted: bool) -> ClaimRequest:
         fresh = context.operation
         if fresh is None:
-            raise ValueError("an errand claims the operation that it would start")
+            raise ValueError("a call context claims the operation that it would start")
         # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
         storable = context.request.without_body() if context.holds_unstorable_data else context.request
         sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None
