@@ -86,7 +86,14 @@ def test_effects_are_those_of_the_design() -> None:
         ResultClass.ABSENT,
         *DENIALS,
     }
-    done = {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED}
+    done = {
+        ResultClass.SUCCEEDED,
+        ResultClass.PENDING,
+        ResultClass.REVERSED,
+        ResultClass.RETURNED,
+        ResultClass.DISPUTED,
+        ResultClass.DISPUTE_WON,
+    }
     for reading, effect in DEFAULT_EFFECTS.items():
         expected = Effect.NONE if reading in none else Effect.DONE if reading in done else Effect.POSSIBLE
         assert effect is expected, reading

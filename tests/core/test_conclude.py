@@ -11,7 +11,15 @@ import pytest
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude, event_of_response
 from paywitness.core.operation import Operation, State
 from paywitness.core.provider_contract import ErrorsUnderKey
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, REFUSALS, Classification, Effect, ResultClass
+from paywitness.core.result import (
+    DENIALS,
+    DOES_NOT_FIT,
+    REFUSALS,
+    SHOWN_AFTER_SUCCESS,
+    Classification,
+    Effect,
+    ResultClass,
+)
 from tests.core.reachable_operations import ALL_ANSWERS, ANSWERS, CONTRACTS, steps_of_the_world, what_moves_it
 from tests.core.samples import operation, read
 
@@ -102,7 +110,7 @@ def test_contracts_that_do_not_store_every_answer_settle_alike() -> None:
         (read(ResultClass.IDEMPOTENCY_IN_FLIGHT), State.UNKNOWN),
         (read(ResultClass.IDEMPOTENCY_CONFLICT), State.UNKNOWN),
         (read(ResultClass.ALREADY_DONE), State.UNKNOWN),
-        (read(ResultClass.REVERSED), State.UNKNOWN),
+        *((read(reading), State.UNKNOWN) for reading in sorted(SHOWN_AFTER_SUCCESS)),
     ],
     ids=lambda value: value.result_class if isinstance(value, Classification) else value,
 )
@@ -119,7 +127,7 @@ def test_a_possible_effect_is_doubt_whatever_the_class_is() -> None:
         assert told(SENDING, 1, read(reading, Effect.POSSIBLE)).doubt == {1}
 
 
-@pytest.mark.parametrize("reading", [ResultClass.SUCCEEDED, ResultClass.REVERSED])
+@pytest.mark.parametrize("reading", [ResultClass.SUCCEEDED, *sorted(SHOWN_AFTER_SUCCESS)])
 def test_a_policy_that_calls_a_payment_without_effect_makes_doubt_not_a_second_try(reading: ResultClass) -> None:
     assert told(SENDING, 1, read(reading, Effect.NONE)).state is State.UNKNOWN
 

@@ -143,6 +143,17 @@ def test_a_reversal_is_its_own_reading_and_no_incident() -> None:
     assert told.kinds == (AnnouncementKind.REVERSED,)
 
 
+@pytest.mark.parametrize("reading", [ResultClass.RETURNED, ResultClass.DISPUTED, ResultClass.DISPUTE_WON])
+@pytest.mark.parametrize("source", EvidenceSource)
+@pytest.mark.parametrize("state", State)
+def test_what_became_of_a_payment_later_moves_no_operation(
+    reading: ResultClass, source: EvidenceSource, state: State
+) -> None:
+    before = standing(state)
+    assert event_of(source, reading) is None
+    assert conclude_external(before, source, read(reading), REPLAYED, settled=True) == (before, None)
+
+
 def test_what_was_paid_and_then_voided_was_given_back_and_is_no_incident() -> None:
     before = standing(State.SUCCEEDED).changed(result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
     after, _ = conclude_external(before, EvidenceSource.WEBHOOK, read(ResultClass.CANCELLED), REPLAYED, settled=True)

@@ -10,7 +10,7 @@ from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.operation import Outcome, State
 from paywitness.core.policy import Route
 from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
-from paywitness.core.result import DENIALS, Classification, Effect, ResultClass, ShadowMatch
+from paywitness.core.result import DENIALS, SHOWN_AFTER_SUCCESS, Classification, Effect, ResultClass, ShadowMatch
 from paywitness.core.retry import RetryRule
 from tests.core.samples import answered, call, contract, operation, policy, read, response, unanswered
 
@@ -86,7 +86,7 @@ def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
     assert acted == {
         ResultClass.SUCCEEDED,
         ResultClass.PENDING,
-        ResultClass.REVERSED,
+        *SHOWN_AFTER_SUCCESS,
         ResultClass.REQUIRES_ACTION,
         *DENIALS,
     }

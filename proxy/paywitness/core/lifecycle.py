@@ -21,7 +21,15 @@ from typing import Any
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.operation import Operation, State
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
-from paywitness.core.result import DOES_NOT_FIT, PROVIDER_SAID_NO, REFUSALS, Classification, Effect, ResultClass
+from paywitness.core.result import (
+    DOES_NOT_FIT,
+    PROVIDER_SAID_NO,
+    REFUSALS,
+    SHOWN_AFTER_SUCCESS,
+    Classification,
+    Effect,
+    ResultClass,
+)
 
 
 class Event(StrEnum):
@@ -364,7 +372,7 @@ def event_of_response(
         return Event.SUCCESS_SEEN
     if result_class is ResultClass.PENDING and effect is not Effect.POSSIBLE:
         return Event.PENDING_SEEN
-    if effect is not Effect.NONE or result_class in {ResultClass.SUCCEEDED, ResultClass.REVERSED}:
+    if effect is not Effect.NONE or result_class in {ResultClass.SUCCEEDED, *SHOWN_AFTER_SUCCESS}:
         # A refused re-send says nothing of the attempts before it, and had no effect of its own.
         resent = bool(others) or (operation.state.ended and attempt > 1)
         refused = resent and result_class in REFUSALS and effect is Effect.POSSIBLE

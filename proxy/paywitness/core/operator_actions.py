@@ -118,8 +118,10 @@ _UNDO = {
     OperationKind.AUTHORIZATION: "void {it}, or refund it if it was captured",
     OperationKind.SALE: "refund {it}",
     OperationKind.CAPTURE: "refund {it}",
+    OperationKind.INCREMENT: "capture no more of {it} than was agreed, and void the rest",
     OperationKind.REFUND: "take the refund {it} back if it is still pending, else collect the amount anew",
     OperationKind.VOID: "pay anew if the payment behind {it} is still wanted: a void cannot be undone",
+    OperationKind.REVERSAL: "pay anew if the payment behind {it} is still wanted: a reversal cannot be undone",
     OperationKind.PAYOUT: "recall the payout {it}",
     OperationKind.NONE: "remove {it}",
 }

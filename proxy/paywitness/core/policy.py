@@ -21,6 +21,7 @@ from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.payment_rules import PaymentRules
 from paywitness.core.provider_contract import FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import RetryRule
@@ -225,6 +226,7 @@ class Policy:
     currency: Expression | None = None
     intent: Expression | None = None
     target: FieldRef | None = None
+    payment: PaymentRules = PaymentRules()
     merchant: str = ""
     after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG
     during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG

@@ -11,13 +11,16 @@ DEFAULT_KEY_LENGTH_MAX = 255
 
 
 class OperationKind(StrEnum):
-    """What an operation does to money. `none` creates an object and moves nothing."""
+    """What an operation does to money. `none` creates an object and moves nothing. `increment` raises what is
+    authorised; `reversal` voids or refunds, as the payment stands."""
 
     AUTHORIZATION = "authorization"
     SALE = "sale"
     CAPTURE = "capture"
+    INCREMENT = "increment"
     REFUND = "refund"
     VOID = "void"
+    REVERSAL = "reversal"
     PAYOUT = "payout"
     NONE = "none"
 

@@ -1,9 +1,9 @@
 """Readings: what an answer, an inquiry or an event says became of the money, and whether money may have moved.
 
-The sixteen failure classes say why an attempt did not succeed. Five further readings exist beside them: `succeeded`,
-and what only a provider's object can show: `failed`, `cancelled`, `reversed`, `absent`. Every reading has a default
-effect; a policy row may set another. Whether a key is released, whether 503 may be said, whether FAILED may be
-reached: all of them ask the effect, never the class.
+The sixteen failure classes say why an attempt did not succeed. Eight further readings exist beside them: `succeeded`,
+and what only a provider's object can show: `failed`, `cancelled`, `reversed`, `returned`, `disputed`, `dispute_won`,
+`absent`. Every reading has a default effect; a policy row may set another. Whether a key is released, whether 503 may
+be said, whether FAILED may be reached: all of them ask the effect, never the class.
 """
 
 from __future__ import annotations
@@ -43,12 +43,23 @@ class ResultClass(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REVERSED = "reversed"
+    RETURNED = "returned"
+    DISPUTED = "disputed"
+    DISPUTE_WON = "dispute_won"
     ABSENT = "absent"
 
 
-NOT_FAILURE_CLASSES = frozenset(
-    {ResultClass.SUCCEEDED, ResultClass.FAILED, ResultClass.CANCELLED, ResultClass.REVERSED, ResultClass.ABSENT},
+# What can only follow a success: an object shows it later. As the response to an attempt of ours it proves nothing.
+SHOWN_AFTER_SUCCESS = frozenset(
+    {ResultClass.REVERSED, ResultClass.RETURNED, ResultClass.DISPUTED, ResultClass.DISPUTE_WON},
 )
+
+NOT_FAILURE_CLASSES = SHOWN_AFTER_SUCCESS | {
+    ResultClass.SUCCEEDED,
+    ResultClass.FAILED,
+    ResultClass.CANCELLED,
+    ResultClass.ABSENT,
+}
 FAILURE_CLASSES = frozenset(ResultClass) - NOT_FAILURE_CLASSES
 
 DECLINES = frozenset({ResultClass.ISSUER_SOFT_DECLINE, ResultClass.ISSUER_HARD_DECLINE, ResultClass.RISK_DECLINE})
@@ -86,7 +97,7 @@ _NO_EFFECT = (
     | {ResultClass.VALIDATION_ERROR, ResultClass.AUTHENTICATION_ERROR, ResultClass.RATE_LIMITED}
     | {ResultClass.NETWORK_CONNECT_FAILURE, ResultClass.ABSENT}
 )
-_DONE = frozenset({ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED})
+_DONE = SHOWN_AFTER_SUCCESS | {ResultClass.SUCCEEDED, ResultClass.PENDING}
 
 DEFAULT_EFFECTS: dict[ResultClass, Effect] = {
     result_class: Effect.NONE
@@ -129,6 +140,9 @@ ADVICE: dict[ResultClass, Advice] = {
     ResultClass.FAILED: Advice.USE_ANOTHER_METHOD,
     ResultClass.CANCELLED: Advice.TRY_AGAIN_LATER,
     ResultClass.REVERSED: Advice.CONTACT_SUPPORT,
+    ResultClass.RETURNED: Advice.CONTACT_SUPPORT,
+    ResultClass.DISPUTED: Advice.CONTACT_SUPPORT,
+    ResultClass.DISPUTE_WON: Advice.DO_NOT_PAY_AGAIN,
     ResultClass.ABSENT: Advice.TRY_AGAIN_LATER,
 }
 

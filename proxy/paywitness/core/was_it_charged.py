@@ -31,11 +31,23 @@ _PHRASES: dict[OperationKind, _Phrases] = {
     OperationKind.CAPTURE: _Phrases(
         "{money} was captured", "{money} may have been captured", "nothing was captured", "do not capture again"
     ),
+    OperationKind.INCREMENT: _Phrases(
+        "the authorised amount was raised",
+        "the authorised amount may have been raised",
+        "nothing was added to what is authorised",
+        "do not raise it again",
+    ),
     OperationKind.REFUND: _Phrases(
         "{money} was refunded", "{money} may have been refunded", "nothing was refunded", "do not refund again"
     ),
     OperationKind.VOID: _Phrases(
         "the payment was voided", "the payment may have been voided", "nothing was voided", "do not void again"
+    ),
+    OperationKind.REVERSAL: _Phrases(
+        "the payment was voided or refunded",
+        "the payment may have been voided or refunded",
+        "nothing was voided or refunded",
+        "do not reverse it again",
     ),
     OperationKind.PAYOUT: _Phrases(
         "{money} was paid out", "{money} may have been paid out", "nothing was paid out", "do not pay out again"

@@ -22,8 +22,10 @@ PAID_STATUSES = {
     OperationKind.SALE: "succeeded",
     OperationKind.AUTHORIZATION: "authorized",
     OperationKind.CAPTURE: "captured",
+    OperationKind.INCREMENT: "authorized",
     OperationKind.REFUND: "refunded",
     OperationKind.VOID: "voided",
+    OperationKind.REVERSAL: "reversed",
     OperationKind.PAYOUT: "paid",
 }
 

@@ -1,0 +1,69 @@
+"""What a policy says of the payment behind an operation: which one it is, its numbers, and what holds between them.
+
+Values only. Nothing here is part of an operation's identity, and every default is the careful one: what a policy does
+not say is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paywitness.core.classify import Expression
+from paywitness.core.money import Unit
+from paywitness.core.provider_contract import FieldRef
+
+
+class LimitMode(StrEnum):
+    """What is done about a call that would exceed what is left of its payment."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+    OFF = "off"
+
+
+class PartialCaptures(StrEnum):
+    """How often an authorization can be captured."""
+
+    SINGLE = "single"
+    SEQUENCE = "sequence"
+
+
+class IncrementMeaning(StrEnum):
+    """What the amount of an increment is."""
+
+    TOTAL = "total"
+    DIFFERENCE = "difference"
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceFields:
+    """Where a response or an object of the provider shows the totals of its payment."""
+
+    authorised: Expression | None = None
+    captured: Expression | None = None
+    capturable: Expression | None = None  # what the provider itself would still let us capture
+    refunded: Expression | None = None
+    disputed: Expression | None = None
+    currency: Expression | None = None
+    unit: Unit = Unit.MINOR
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentRules:
+    """The payment of one operation."""
+
+    acts_on: tuple[FieldRef, ...] = ()  # `payment`: where the request names its payment; the first that is there
+    also_known_as: tuple[Expression, ...] = ()  # further names of the payment, in what the provider shows
+    captures: bool | Expression | None = None  # what a success captures; an expression is over the response
+    balance: BalanceFields = BalanceFields()
+    limits: LimitMode = LimitMode.WARN
+    increment_means: IncrementMeaning | None = None
+    final: bool | Expression | None = None  # whether a capture releases the rest; an expression is over the request
+    partial: PartialCaptures | None = None
+    once_per_target: bool = False  # the object that it acts on pays at most once
+    failed_is_return: bool = False  # a failed reading after success takes the movement back, and is no incident
+    intent_total: Expression | None = None  # over the request: several payments of an intent, up to this sum
+    intent_at: Expression | None = None  # over the provider's object: the intent of a payment that we did not create
+    authorization_expires_s: float | None = None
+    capture_before: Expression | None = None  # over the provider's object: its own date, Unix seconds or RFC 3339
