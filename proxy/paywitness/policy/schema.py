@@ -68,7 +68,7 @@ FILE = Block(
 OPERATION = Block(
     "operation",
     {
-        "kind": "authorization, sale, capture, refund, void, payout or none",
+        "kind": "authorization, sale, capture, increment, refund, void, reversal, payout or none",
         "formerly": "the operation's earlier name, which stays in its keys",
         "match": "a method and a path such as POST /v1/charges/{charge}/refunds, or a list of them",
         "where": f"{_EXPRESSION} over the request's body",
