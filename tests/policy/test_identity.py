@@ -72,6 +72,16 @@ def test_what_keys_do_not_rest_on_may_change(old, new):
     assert changes(changed(old, new)) == []
 
 
+def test_a_create_may_name_its_intent_and_its_reference_without_a_change_of_identity():
+    create = "operations:\n  create: {{kind: none, match: POST /v1/orders{more}}}\n"
+    before = load(changed("operations:\n", create.format(more="")))
+    after = load(changed("operations:\n", create.format(more=", intent: order_id, reference: id")))
+    assert str(after.policies[0].intent) == "order_id"
+    assert str(after.policies[0].classify.reference) == "id"
+    assert identity_changes(before, after) == []
+    assert identity_changes(after, before) == []
+
+
 def test_an_operation_that_is_gone_or_renamed_is_told():
     assert changes(changed("  pay:\n", "  charge:\n")) == [
         "operations.pay: is gone; where it has a new name, 'formerly: pay' keeps its keys",

@@ -31,7 +31,7 @@ def _operation_identity(policy: Policy) -> dict[str, Any]:
         "take_from": [str(place) for place in policy.take_from],
         "send_as": _text(policy.contract.send_as),
         "ignore": sorted(policy.ignore),
-        "intent": _text(policy.intent),
+        "intent": _text(policy.intent) if policy.kind.moves_money else None,  # a create only carries it to later steps
         "target": _text(policy.target),
     }
 
