@@ -107,6 +107,12 @@ def test_a_file_that_extends_need_not_repeat_what_it_builds_on() -> None:
     assert errors_of("provider: bank\nupstream: https://bank.example\n") == ["$: operations is missing"]
 
 
+def test_words_that_an_editor_takes_for_booleans_are_valid() -> None:
+    sale = "operations: {sale: {once_per_target: yes, limits: off, captures: manual}, capture: {final: no}}"
+    assert errors_of(f"extends: paywitness:stripe\nlimits: off\n{sale}\n") == []
+    assert errors_of("extends: paywitness:stripe\nlimits: on\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -149,3 +155,5 @@ def test_words_that_a_key_takes_are_offered() -> None:
     assert SCHEMA["$defs"]["operation"]["properties"]["kind"]["enum"] == list(OperationKind)
     assert SCHEMA["properties"]["mode"]["enum"] == ["enforce", "observe"]
     assert SCHEMA["$defs"]["operation"]["properties"]["webhook"]["enum"] == ["none"]
+    assert SCHEMA["$defs"]["operation"]["properties"]["partial"]["enum"] == ["single", "sequence"]
+    assert SCHEMA["$defs"]["operation"]["properties"]["balance"]["$ref"] == "#/$defs/balance"

@@ -9,8 +9,10 @@ from pathlib import Path
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
+from paywitness.core.classify import Expression
 from paywitness.core.errors import PolicyError
 from paywitness.core.inquiry import Inquiry
+from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy, PriorityRule, Provider
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.retry import RetryRule
@@ -123,6 +125,8 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     lines = [f"{policy.operation} ({policy.kind}): {routes}{condition}"]
     if policy.kind.moves_money:
         lines.append(f"  contract: {describe_contract(policy.contract)}")
+    if policy.payment != PaymentRules():
+        lines.append(f"  payment: {describe_payment(policy.payment)}")
     lines.append(f"  {_describe_attempts(policy)}")
     if policy.kind.moves_money:
         lines.append(f"  in doubt: {describe_doubt(policy)}")
@@ -131,6 +135,53 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     if policy.fallbacks:
         lines.append(f"  {_describe_fallbacks(policy)}")
     return tuple(lines)
+
+
+_PARTIAL_TEXTS = {PartialCaptures.SINGLE: "captured once", PartialCaptures.SEQUENCE: "captured in parts"}
+_MEANS_TEXTS = {
+    IncrementMeaning.TOTAL: "its amount is the new total",
+    IncrementMeaning.DIFFERENCE: "its amount is added",
+}
+
+
+def describe_payment(rules: PaymentRules) -> str:
+    """Which payment the operation acts on, and what holds of it."""
+    expires_s, before = rules.authorization_expires_s, rules.capture_before
+    texts = (
+        f"acts on {', else '.join(map(str, rules.acts_on))}" if rules.acts_on else "",
+        f"also known as {', '.join(map(str, rules.also_known_as))}" if rules.also_known_as else "",
+        _describe_choice(rules.captures, "a success captures", "a success only authorises"),
+        _PARTIAL_TEXTS[rules.partial] if rules.partial is not None else "",
+        _describe_choice(rules.final, "what is left is released", "what is left stays authorised"),
+        _MEANS_TEXTS[rules.increment_means] if rules.increment_means is not None else "",
+        "its object pays at most once" if rules.once_per_target else "",
+        "a failure after success is a return" if rules.failed_is_return else "",
+        f"payments of its intent up to {rules.intent_total}" if rules.intent_total is not None else "",
+        f"its object shows the intent at {rules.intent_at}" if rules.intent_at is not None else "",
+        f"expires after {duration_text(expires_s)}" if expires_s is not None else "",
+        f"to be captured before {before}" if before is not None else "",
+        _describe_balance(rules.balance),
+        f"limits {rules.limits}",
+    )
+    return "; ".join(text for text in texts if text)
+
+
+def _describe_choice(choice: bool | Expression | None, yes: str, no: str) -> str:
+    if choice is None or isinstance(choice, bool):
+        return "" if choice is None else yes if choice else no
+    return f"{yes} if {choice}"
+
+
+def _describe_balance(balance: BalanceFields) -> str:
+    fields = {
+        "authorised": balance.authorised,
+        "captured": balance.captured,
+        "capturable": balance.capturable,
+        "refunded": balance.refunded,
+        "disputed": balance.disputed,
+    }
+    shown = [f"{name} at {place}" for name, place in fields.items() if place is not None]
+    return f"shows {', '.join(shown)} ({balance.unit})" if shown else ""
 
 
 def describe_doubt(policy: Policy) -> str:

@@ -18,6 +18,7 @@ from paywitness.policy.block_parsers.fallback import FallbackEntry, check_fallba
 from paywitness.policy.block_parsers.idempotency import key_field_or_none, read_key_rules
 from paywitness.policy.block_parsers.limits import read_budget, read_circuit, read_priorities
 from paywitness.policy.block_parsers.operations import SharedRules, read_operation
+from paywitness.policy.block_parsers.payments import read_limit_mode
 from paywitness.policy.block_parsers.response_rules import read_answers, read_rows, read_tables
 from paywitness.policy.block_parsers.timing import read_retry, read_timeouts
 from paywitness.policy.block_parsers.webhook import evidence_scheme, read_webhook, webhook_is_hint
@@ -205,6 +206,7 @@ def _check_provider_level(file: Section) -> None:
     read_retry(None, file)
     _check_problem(file)
     file.read("stamp", key_field_or_none)
+    file.read("limits", read_limit_mode)
     for key in ("ignore", "never_store"):
         file.read_list(key, body_path)
 

@@ -8,6 +8,7 @@ from paywitness.core.budget import cost_of
 from paywitness.core.decide import Action, Decision, DecisionContext, decide, decision_context
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import Operation, State
+from paywitness.core.payment_rules import PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.result import DEFAULT_EFFECTS, Classification, Effect, ResultClass
 from paywitness.policy.check import (
@@ -15,6 +16,7 @@ from paywitness.policy.check import (
     describe_budget,
     describe_contract,
     describe_doubt,
+    describe_payment,
     describe_priorities,
 )
 
@@ -116,6 +118,7 @@ def _explanation_lines(
         f"  decision: {decision.action}: {_ACTION_TEXTS[decision.action]}",
         f"  because:  {decision.because}",
         f"  contract: {describe_contract(policy.contract)}",
+        *((f"  payment:  {describe_payment(policy.payment)}",) if policy.payment != PaymentRules() else ()),
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
         *_shadow_lines(policy, scenario.failure),
         *(_limit_lines(policy, cost) if decision.action in _RETRIES else ()),

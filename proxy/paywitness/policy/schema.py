@@ -12,6 +12,7 @@ from dataclasses import dataclass
 _EXPRESSION = "a JMESPath expression"
 _DURATION = "a duration such as 300ms, 2s, 5m, 24h or 30d"
 _NAME = "a name of lower-case letters, digits and _"
+_LIMITS = "enforce, warn or off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ FILE = Block(
         "resolve": "a mapping: how doubt is resolved",
         "webhook": "a mapping: how the provider's events are read",
         "fallback": "a list of other providers",
+        "limits": _LIMITS,
         "dashboard": "a link such as https://dashboard.example.com/payments/{reference}",
     },
     required=("provider", "upstream", "operations"),
@@ -78,6 +80,20 @@ OPERATION = Block(
         "target": "path:PARAMETER, body:PATH or header:NAME",
         "reference": f"{_EXPRESSION} over the answer",
         "fits": "a mapping: where the answer shows amount, currency and our stamp",
+        "payment": "path:PARAMETER, body:PATH or header:NAME, or a list of them",
+        "also_known_as": f"{_EXPRESSION} over the provider's object, or a list of them",
+        "captures": f"automatic, manual or {_EXPRESSION} over the answer",
+        "balance": "a mapping: authorised, captured, capturable, refunded, disputed, currency, unit",
+        "limits": _LIMITS,
+        "means": "total or difference",
+        "final": f"yes, no or {_EXPRESSION} over the request's body",
+        "partial": "single or sequence",
+        "once_per_target": "yes or no",
+        "failed_after_success": "incident or returned",
+        "intent_total": f"{_EXPRESSION} over the request's body",
+        "intent_at": f"{_EXPRESSION} over the provider's object",
+        "authorization_expires": _DURATION,
+        "capture_before": f"{_EXPRESSION} over the provider's object",
         "after_success": "block, flag or allow",
         "during_action": "block, flag or allow",
         "answer": "the name of an object under 'answers'",
@@ -122,6 +138,14 @@ FITS = Block(
         "currency": _EXPRESSION,
         "unit": "minor or major",
         "stamp": _EXPRESSION,
+    },
+)
+BALANCE = Block(
+    "balance",
+    {
+        **dict.fromkeys(("authorised", "captured", "capturable", "refunded", "disputed"), f"{_EXPRESSION}: an amount"),
+        "currency": _EXPRESSION,
+        "unit": "minor or major",
     },
 )
 TLS = Block("tls", dict.fromkeys(("roots", "certificate", "key"), "the full path of a PEM file"))
@@ -273,6 +297,7 @@ BLOCKS = (
     ASSUMED,
     AMOUNT,
     FITS,
+    BALANCE,
     TLS,
     TIMEOUTS,
     RETRY_RULE,

@@ -4,6 +4,7 @@ operations      one operation, with its provider's rules merged in
 idempotency     what the provider promises about its keys
 response_rules  `classify`, `answers`, `tables`: how a response is read
 inquiries       `ask` and `cancel`
+payments        `payment`, `captures`, `balance`, `limits`: the payment behind an operation
 webhook         how webhook events are checked, read and matched
 timing          `timeouts`, `retry`, `resolve`
 limits          `budget`, `circuit`, `priority`

@@ -22,6 +22,7 @@ from paywitness.policy.block_parsers.inquiries import (
     read_inquiries,
 )
 from paywitness.policy.block_parsers.limits import read_priorities
+from paywitness.policy.block_parsers.payments import read_payment, read_target
 from paywitness.policy.block_parsers.response_rules import Tables, can_read_a_success
 from paywitness.policy.block_parsers.timing import read_resolve, read_retry, read_timeouts
 from paywitness.policy.reading.document import MapNode, TextNode, json_value
@@ -33,7 +34,6 @@ from paywitness.policy.reading.value_readers import (
     InvalidValue,
     body_path,
     choice_of,
-    field_ref,
     name,
     one_of,
     parameters_of,
@@ -80,13 +80,13 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
     routes = section.read_list("match", route, single=True)
     keys = read_key_rules(_layers(section, shared, "idempotency"), moves_money=kind.moves_money)
     stamp = _read_stamp(section, shared)
+    target = section.read("target", read_target)
+    payment = read_payment(section, shared.file, shared.encoding, target)
     known = _placeholder_sources(section, shared, routes, keys, stamp)
     timeouts = read_timeouts(_layers(section, shared, "timeouts"))
     inquiries = read_inquiries(section, known)
     contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
     retry_default, retry = read_retry(section, shared.file)
-    over_body = expression_over(shared.encoding)
-    has_money = section.has("amount") and section.has("currency")
     problem = shared.file.node("problem")
     policy = Policy(
         provider=shared.name,
@@ -99,7 +99,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         upstream=shared.upstream,
         trust=shared.trust,
         encoding=shared.encoding,
-        where=section.read("where", over_body),
+        where=section.read("where", expression_over(shared.encoding)),
         account=shared.account,
         take_from=keys.take_from,
         key_required=keys.required,
@@ -110,7 +110,8 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         amount=_read_amount(section),
         currency=section.read("currency", expression),
         intent=section.read("intent", expression),
-        target=section.read("target", field_ref(FieldKind.PATH, FieldKind.BODY, FieldKind.HEADER)),
+        target=target,
+        payment=payment,
         merchant=shared.merchant,
         after_success=section.read_or("after_success", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
         during_action=section.read_or("during_action", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
@@ -128,7 +129,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         credentials=shared.credentials,
         observe=shared.observe,
         budget=shared.budget,
-        priorities=(*read_priorities(section, over_body, has_money=has_money), *shared.priorities),
+        priorities=_read_priorities(section, shared),
     )
     if can_fall_back(policy):
         policy = replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
@@ -155,6 +156,12 @@ def _check_name(entry: SectionEntry, shared: SharedRules) -> None:
 def _read_stamp(section: Section, shared: SharedRules) -> FieldRef | None:
     found = Layers(section, shared.file).read("stamp", key_field_or_none)
     return None if found is NO_FIELD else found
+
+
+def _read_priorities(section: Section, shared: SharedRules) -> tuple[PriorityRule, ...]:
+    has_money = section.has("amount") and section.has("currency")
+    own = read_priorities(section, expression_over(shared.encoding), has_money=has_money)
+    return (*own, *shared.priorities)
 
 
 def _read_dashboard(section: Section, shared: SharedRules, known: PlaceholderSources) -> Template | None:
@@ -270,7 +277,10 @@ def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, pa
         return
     allowed = f"allowed: {listed(sorted(parameters))}" if parameters else "and no parameter is"
     if policy.target is not None and policy.target.kind is FieldKind.PATH and policy.target.name not in parameters:
-        section.add_problem("target", f"found 'path:{policy.target.name}', which is not in every 'match', {allowed}")
+        section.add_problem("target", f"found '{policy.target}', which is not in every 'match', {allowed}")
+    for found in policy.payment.acts_on if section.has("payment") else ():
+        if found.kind is FieldKind.PATH and found.name not in parameters:
+            section.add_problem("payment", f"found '{found}', which is not in every 'match', {allowed}")
     sources = Layers(section.child("idempotency", IDEMPOTENCY), shared.file.child("idempotency", IDEMPOTENCY))
     for found in policy.take_from:
         if found.kind is FieldKind.PATH and found.name not in parameters:

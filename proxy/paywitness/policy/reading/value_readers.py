@@ -118,6 +118,13 @@ def boolean(value: str) -> bool:
     return value == "true"
 
 
+def yes_or_no(value: str) -> bool:
+    """`yes` or `no`, and what YAML's readers make of them."""
+    if value not in {"yes", "no", "true", "false"}:
+        raise InvalidValue("yes or no")
+    return value in {"yes", "true"}
+
+
 def one_of(kinds: type[E]) -> Reader[E]:
     names = [str(kind) for kind in kinds]
 

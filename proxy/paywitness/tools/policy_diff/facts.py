@@ -49,6 +49,12 @@ _POLICY_KEYS = {
     "classify.answers": "answer",
     "classify.reference": "reference",
     "classify.fit": "fits",
+    "payment.acts_on": "payment",
+    "payment.increment_means": "means",
+    "payment.failed_is_return": "failed_after_success",
+    **{f"payment.{key}": key for key in ("also_known_as", "captures", "balance", "limits", "final", "partial")},
+    **{f"payment.{key}": key for key in ("once_per_target", "intent_total", "intent_at", "capture_before")},
+    "payment.authorization_expires_s": "authorization_expires",
     "names": "name in keys",
     "encoding": "body",
     "inquiries": "ask",
@@ -57,6 +63,7 @@ _POLICY_KEYS = {
     "webhook_rules": "webhook",
     "observe": "only observed",
 }
+_BOOLEANS = {"payment.captures": ("manual", "automatic"), "payment.failed_is_return": ("incident", "returned")}
 _SHARES = frozenset({"bad", "unknown", "slow", "throttled", "ratio", "ceiling"})
 
 
@@ -124,7 +131,7 @@ def _policy_key(path: str) -> str:
 
 def _text(value: Any, path: str) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return _BOOLEANS.get(path, ("no", "yes"))[value]
     if isinstance(value, (int, float)):
         return _number(value, path.rpartition(".")[2])
     if isinstance(value, (tuple, list)):
