@@ -16,7 +16,15 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
 from paywitness.journal import claim_plan, transitions
-from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
+from paywitness.journal.base import (
+    PAYMENTS_KEPT_S,
+    AnnouncementRow,
+    LedgerRow,
+    OperationChange,
+    OperationQuery,
+    PolicyRevision,
+    StoredWebhookEvent,
+)
 from paywitness.journal.transitions import JournalTime, WallClock
 from tests.journal.memory_tables import MemoryTables
 
@@ -50,6 +58,7 @@ class MemoryJournal:
             tables.aliases[taken.alias.key] = taken.alias
         if taken.insert is not None:
             tables.start(taken.insert, request.sealed_request)
+        tables.store_rows(taken.rows, now)
         return self._claim_result(taken, request, now)
 
     def _claim_result(self, taken: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
@@ -75,7 +84,10 @@ class MemoryJournal:
             raise transitions.stale_write(operation.id, operation.version)
         guard = operation.guard
         guarded = tables.guarded(guard.value) if guard is not None and transitions.needs_duplicate_check(change) else ()
-        return self._write_change(change, transitions.record_write(change, stored.lease, now, guarded), now)
+        plan = transitions.plan_record(change, stored.lease, now, tables, guarded)
+        recorded = self._write_change(change, plan.write, now)
+        tables.store_rows(plan.rows, now)
+        return recorded
 
     def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
         tables, operation = self._tables, change.operation
@@ -101,6 +113,7 @@ class MemoryJournal:
             self._write_change(change, taken.end, now)
         if taken.second.insert is not None:
             tables.start(taken.second.insert, request.sealed_request)
+        tables.store_rows(taken.second.rows, now)
         return taken.first, self._claim_result(taken.second, request, now)
 
     async def restore(
@@ -273,6 +286,27 @@ class MemoryJournal:
         )
         return tuple(islice(announced, limit))
 
+    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        return tuple(self._opened().row_or_linked(key) for key in keys)
+
+    async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
+        tables = self._opened()
+        for row in rows:
+            stored = tables.row(row.key)
+            if row.version != (1 if stored is None else stored.version + 1):
+                return False
+        tables.store_rows(rows, self._time.now())
+        return True
+
+    async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
+        now = self._time.now()
+        due = sorted(
+            (row.due_at, row.key)
+            for row, _ in self._opened().ledger.values()
+            if row.due_at is not None and row.due_at <= now
+        )
+        return tuple(self._tables.ledger[key][0] for _, key in due[:limit])
+
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         tables = self._opened()
         lease = transitions.cursor_lease(self._cursor_leases.get(name), token, lease_s, self._time.now())
@@ -288,12 +322,14 @@ class MemoryJournal:
         cursors[name] = max(seq, cursors.get(name, 0))
         return True
 
-    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+    async def retire(
+        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+    ) -> int:
         tables = self._opened()
         now = self._time.now()
         gone = tables.retire(now - retention_s, limit, now)
         forgotten = tables.forget_old(buried_before=now - tombstone_s, received_before=now - retention_s, limit=limit)
-        return gone + forgotten
+        return gone + forgotten + tables.forget_ledger_rows(now - payments_s, limit, now)
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         revisions = self._opened().revisions

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paywitness.core.claim import Alias, Tombstone
 from paywitness.core.guard import indexed_guard
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import retention, transitions
-from paywitness.journal.base import PolicyRevision, StoredWebhookEvent, WebhookEventResult
+from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
+from paywitness.journal.ledger import may_forget
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class MemoryTables:
     revisions: dict[tuple[str, str], PolicyRevision] = field(default_factory=dict)  # in the order they were kept
     credentials: dict[tuple[str, str], transitions.AcceptedCredential] = field(default_factory=dict)
     sealed_credentials: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    ledger: dict[str, tuple[LedgerRow, float]] = field(default_factory=dict)  # and when it was written
     identity: str | None = None
     latest_at: float = 0.0
 
@@ -62,6 +65,20 @@ class MemoryTables:
             return ()
         ids = sorted(kept, key=self.numbers.__getitem__) if len(kept) > 1 else list(kept)
         return tuple(self.operations[operation_id] for operation_id in ids[-transitions.GUARDED_MAX :])
+
+    def row(self, key: str) -> LedgerRow | None:
+        found = self.ledger.get(key)
+        return None if found is None else found[0]
+
+    def row_or_linked(self, key: str) -> LedgerRow | None:
+        found = self.row(key)
+        return self.row(found.text[1:]) if found is not None and found.text.startswith("@") else found
+
+    def store_rows(self, rows: Iterable[LedgerRow], now: float) -> None:
+        for row in rows:
+            stored = self.row(row.key)
+            assert row.version == (1 if stored is None else stored.version + 1)
+            self.ledger[row.key] = (row, now)
 
     def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
         return self.requests.get(operation_id), self.responses.get(operation_id)
@@ -164,3 +181,15 @@ class MemoryTables:
         for _, number in done:
             del self.notices[number]
         return len(old) + len(done)
+
+    def forget_ledger_rows(self, touched_before: float, limit: int, now: float) -> int:
+        old = sorted((at, key) for key, (_, at) in self.ledger.items() if at <= touched_before)[:limit]
+        forgotten = 0
+        for _, key in old:
+            row = self.ledger[key][0]
+            if may_forget(row, self.row(row.text[1:]) if row.text.startswith("@") else None):
+                del self.ledger[key]
+                forgotten += 1
+            else:
+                self.ledger[key] = (row, now)
+        return forgotten

@@ -36,7 +36,7 @@ from paywitness.journal.redis.rows import (
 )
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.journal.sqlite.rows import SqliteRows
-from paywitness.journal.sqlite.schema import MIGRATIONS
+from paywitness.journal.sqlite.schema import MIGRATIONS, migrate
 from paywitness.journal.transitions import OperationWrite
 from paywitness.redis.url import parse_redis_url
 from tests.journal.earlier.fixture import Fixture, fixtures
@@ -63,9 +63,18 @@ def connection(tmp_path: Path, fixture: Fixture) -> Iterator[sqlite3.Connection]
 
 
 @sqlite_fixtures
-def test_the_tables_need_no_migration(connection: sqlite3.Connection, tmp_path: Path) -> None:
-    """A release that changes the tables replaces this by a test of its migration."""
+def test_the_migration_gives_the_tables_of_today_and_keeps_every_row(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    connection.isolation_level = None
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    before = connection.execute("SELECT * FROM operations ORDER BY number").fetchall()
+    migrate(connection)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    assert connection.execute("SELECT * FROM operations ORDER BY number").fetchall() == before
+    assert connection.execute("SELECT count(*) FROM ledger").fetchone() == (
+        0,
+    )  # the numbers of its payments are unknown
     today = sqlite3.connect(":memory:")
     for statements in MIGRATIONS:
         for statement in statements:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from paywitness.core.operation import Announcement, AnnouncementKind, HistoryEntry, Operation, State
+from paywitness.core.money import Money
+from paywitness.core.operation import Announcement, AnnouncementKind, HistoryEntry, Operation, Posting, State
 from paywitness.core.operator_actions import proposal_for
 from paywitness.core.result import ResultClass
 
@@ -24,11 +25,16 @@ TYPE_PREFIX = "paywitness.operation."
 _BY_IMPORTANCE = (
     AnnouncementKind.INCIDENT_OPENED,
     AnnouncementKind.REVERSED,
+    AnnouncementKind.RETURNED,
+    AnnouncementKind.DISPUTED,
+    AnnouncementKind.DISPUTE_WON,
     AnnouncementKind.ENDED,
     AnnouncementKind.REVIEW_OPENED,
     AnnouncementKind.DOUBT_OPENED,
     AnnouncementKind.RESOLVED,
     AnnouncementKind.INCIDENT_CLOSED,
+    AnnouncementKind.AUTHORIZATION_EXPIRED,
+    AnnouncementKind.AUTHORIZATION_EXPIRES,
 )
 
 
@@ -83,6 +89,9 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
         "amount": str(money.major) if money is not None else None,
         "currency": money.currency if money is not None else None,
         "minor_units": money.minor_units if money is not None else None,
+        "account": operation.account,
+        "payment": operation.payment or None,
+        "posting": _posting(announcement.posting),
         "in_doubt": sorted(entry.doubt),
         "incident": announcement.incident,
         "proposal": proposal_for(then),
@@ -90,6 +99,22 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
         "because": entry.because or None,
         "version": entry.version,
         "created_at": _rfc3339(operation.created_at),
+    }
+
+
+def _posting(posting: Posting | None) -> dict[str, Any] | None:
+    if posting is None:
+        return None
+    known = posting.minor_units is not None and posting.currency is not None
+    money = Money(posting.minor_units or 0, posting.currency or "") if known else None
+    return {
+        "key": posting.key,
+        "kind": posting.kind,
+        "amount": str(money.major) if money is not None else None,
+        "minor_units": posting.minor_units,
+        "currency": posting.currency,
+        "of": posting.of,
+        "reverses": posting.reverses,
     }
 
 
@@ -118,6 +143,9 @@ def announcement_of(before: Operation | None, after: Operation) -> Announcement 
     was_reversed = before is not None and before.result_class is ResultClass.REVERSED
     if after.state is State.SUCCEEDED and after.result_class is ResultClass.REVERSED and not was_reversed:
         kinds.append(AnnouncementKind.REVERSED)
+    was_returned = before is not None and before.result_class is ResultClass.RETURNED
+    if after.state is State.SUCCEEDED and after.result_class is ResultClass.RETURNED and not was_returned:
+        kinds.append(AnnouncementKind.RETURNED)
     incident = before.incident if before is not None else None
     if after.incident is not None and incident is None:
         kinds.append(AnnouncementKind.INCIDENT_OPENED)

@@ -6,13 +6,16 @@ from the same records. The journal runs them and writes the result in one step; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.guard import GuardHold, hold_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
+from paywitness.core.payment import FOLLOW_UPS, Payment
+from paywitness.core.payment_claims import IntentHold, LimitCheck, PaymentClaim
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 
 REPLAY_BEFORE_NEXT_GENERATION_S = 60.0  # a purchase key that just ended without effect: a double click, not a new try
@@ -25,6 +28,9 @@ class ClaimVerdict(StrEnum):
     IN_DOUBT = "in_doubt"  # unknown or in review, nobody holds it
     MISMATCH = "mismatch"  # the key belongs to another payload
     GUARDED = "guarded"  # another open operation guards the same money
+    REFUNDED = "refunded"  # an equal payment of the intent was paid and given back
+    RESERVED = "reserved"  # the balance of the payment allows it only once open movements have ended without effect
+    EXCEEDS = "exceeds"  # the balance of the payment does not allow it
     EXPIRED = "expired"  # only a tombstone is left
     ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
 
@@ -73,6 +79,7 @@ class ClaimRequest:
     sealed_request: bytes | None  # kept for a background re-send; None under never_store
     key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
     compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
+    payment: PaymentClaim = PaymentClaim()  # what the call means for a payment
 
 
 @record
@@ -90,6 +97,9 @@ class Claim:
         False  # what had reached nobody was given to this claim: given back, if it tells nobody either
     )
     tombstone: Tombstone | None = None  # EXPIRED
+    payment: Payment | None = None  # as it stood before the claim, if the call acts on one
+    limit: LimitCheck | None = None  # what the balance says, if it was asked
+    waits: bool = False  # GUARDED: only while the holder is in flight
 
 
 @record
@@ -127,33 +137,67 @@ def drop_lease(held: Operation, now: float) -> Operation:
 
 @record
 class GuardJudgement:
-    """What a guard says to an operation that would start. `holder` is None where it may."""
+    """What a guard says to an operation that would start. `holder` is None if it may."""
 
     holder: Operation | None = None
     alias: AliasKind | None = None  # what the key becomes to the holder
+    refunded: bool = False  # the holder's payment was given back, and the call is equal to it
 
 
-def judge_guard(holders: Iterable[Operation], fresh: Operation, now: float) -> GuardJudgement:
+def judge_guard(
+    holders: Iterable[Operation],
+    fresh: Operation,
+    now: float,
+    *,
+    payment_holds: Mapping[str, IntentHold] = {},
+    once_per_target: bool = False,
+) -> GuardJudgement:
     """Whether another operation under the same guard keeps this one from starting, and what becomes of its key.
-    `holders` are as they now stand, oldest first: expired leases have been acted upon."""
+    `holders` are as they now stand, oldest first: expired leases have been acted upon. `payment_holds`: what the
+    payments of holders say, by the holder's id. `once_per_target`: the object that a step acts on pays once at most."""
     refused: Operation | None = None
     for holder in holders:
         hold = hold_of(holder, now)
         guard = holder.guard
         if hold is None or guard is None or holder.key == fresh.key:
             continue
-        intent = guard.kind is GuardKind.INTENT
-        if fresh.distinct and not (intent and hold is GuardHold.OPEN):
+        joins = guard.kind is GuardKind.INTENT or _is_settled_transfer(holder)
+        if fresh.distinct and not (guard.kind is GuardKind.INTENT and hold is GuardHold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
         equal = _same_call(holder, fresh)
+        given_back = hold is not GuardHold.OPEN and payment_holds.get(holder.id, IntentHold.PAID) is not IntentHold.PAID
+        if given_back:
+            if equal and payment_holds[holder.id] is IntentHold.REFUNDED:
+                return GuardJudgement(holder, AliasKind.REFUSED, refunded=True)
+            continue
         if hold is GuardHold.UNDELIVERED:
             if equal:
                 return GuardJudgement(holder, AliasKind.TAKEN)
             continue
-        if equal and intent:
+        if equal and joins:
             return GuardJudgement(holder, AliasKind.JOINED)
+        if _continues(holder, fresh, hold, once_per_target=once_per_target):
+            continue
         refused = refused or holder
     return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def _is_settled_transfer(holder: Operation) -> bool:
+    """Whether it is a payout that was made: an equal call under its reference gets its reply."""
+    return holder.kind is OperationKind.PAYOUT and holder.state is State.SUCCEEDED
+
+
+_IN_FLIGHT_OR_UNKNOWN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
+
+
+def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, once_per_target: bool) -> bool:
+    """Whether the holder is an operation of the same payment that does not keep this one off. The balance of a payment
+    judges its movements. A step is kept off by an earlier one that is in flight or unknown, and by success."""
+    if not fresh.payment or holder.payment != fresh.payment:
+        return False
+    if fresh.kind in FOLLOW_UPS:
+        return hold is GuardHold.OPEN
+    return hold is GuardHold.OPEN and (once_per_target or holder.state not in _IN_FLIGHT_OR_UNKNOWN)
 
 
 def _same_call(first: Operation, second: Operation) -> bool:

@@ -88,12 +88,24 @@ class ExpectedPayment:
 
 def classify(evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()) -> Classification:
     """What this evidence means. Anything unforeseen is an unknown outcome whose effect is possible."""
+    return read_response(evidence, rules, expected)[0]
+
+
+def read_response(
+    evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()
+) -> tuple[Classification, Tree]:
+    """What this evidence means, and the body of the response as it was decoded."""
     if not evidence.sent:
-        return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent")
+        return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent"), None
     if evidence.response is None:
-        return _lost(evidence)
-    response = evidence.response
-    tree, readable = tree_of(response, rules.encoding)
+        return _lost(evidence), None
+    tree, readable = tree_of(evidence.response, rules.encoding)
+    return _by_response(evidence.response, tree, rules, expected, readable=readable), tree
+
+
+def _by_response(
+    response: Response, tree: Tree, rules: ClassifyRules, expected: ExpectedPayment, *, readable: bool
+) -> Classification:
     if response.close_delimited and not readable:
         # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
@@ -115,7 +127,7 @@ def classify(evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment
 
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
     """The provider's own name for the thing that an answer or an object shows."""
-    return _text(evaluate(rules.reference, tree)) if rules.reference is not None else None
+    return reference_text(evaluate(rules.reference, tree)) if rules.reference is not None else None
 
 
 @record
@@ -242,7 +254,7 @@ def truthy(expression: Expression, tree: Tree) -> bool:
     return value is True or not (value is None or value is False or value in ("", [], {}))
 
 
-def _text(value: Tree) -> str | None:
+def reference_text(value: Tree) -> str | None:
     """A name that can be kept, shown and asked for. JSON may carry halves of characters, which no journal takes."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None

@@ -33,7 +33,7 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.guard import is_undelivered
 from paywitness.core.operation import Announcement, Lease, Operation, State
 from paywitness.core.record import record
-from paywitness.core.result import PROVIDER_SAID_NO, Effect
+from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
 
 @record
@@ -94,12 +94,16 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     )
 
 
+# What the provider keeps under the key, or says of an object that somebody else has acted upon.
+_KEEPS_KEY = PROVIDER_SAID_NO | {ResultClass.ALREADY_DONE}
+
+
 def _releases_key(before: Operation, after: Operation) -> bool:
     """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
     if after.state is not State.FAILED or after.doubt or after.fallback_to is not None:
         return False
     without_effect = after.effect is Effect.NONE or before.state in _WITHOUT_EFFECT_STATES
-    return without_effect and after.result_class not in PROVIDER_SAID_NO
+    return without_effect and after.result_class not in _KEEPS_KEY
 
 
 def _lease_after(before: Operation, after: Operation, context: WriteContext) -> Lease | None:

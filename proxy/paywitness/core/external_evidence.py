@@ -63,6 +63,7 @@ def event_of(source: EvidenceSource, result_class: ResultClass) -> Event | None:
         ResultClass.PENDING: "pending",
         ResultClass.REQUIRES_ACTION: "action",
         ResultClass.REVERSED: "reversal",
+        ResultClass.RETURNED: "reversal",
         ResultClass.ABSENT: "absent",
     }
     kind = kinds.get(result_class, "denial" if result_class in DENIALS else "")

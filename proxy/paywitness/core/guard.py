@@ -12,11 +12,16 @@ from enum import StrEnum
 
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 
 TAKEOVER_WITHIN_S = 86_400.0  # a job that tries again after more than a day is a new order
 
 _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
+
+
+# What was paid and then given back: voided, reversed, or taken back by the provider.
+GIVEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
 class GuardHold(StrEnum):
@@ -32,13 +37,13 @@ def indexed_guard(operation: Operation) -> str | None:
     guard = operation.guard
     if guard is None:
         return None
-    if _is_open(operation) or _awaits_takeover(operation):
+    if _is_open(operation) or _awaits_takeover(operation) or operation.paid_elsewhere:
         return guard.value
     if guard.kind is not GuardKind.INTENT:
-        return None
+        return guard.value if _is_kept_transfer(operation) else None
     if operation.state in {State.PENDING, State.REQUIRES_ACTION}:
         return guard.value
-    paid = operation.state is State.SUCCEEDED and operation.result_class is not ResultClass.REVERSED
+    paid = operation.state is State.SUCCEEDED and operation.result_class not in GIVEN_BACK
     return guard.value if paid and guard.after_success is not RepeatPaymentRule.ALLOW else None
 
 
@@ -49,6 +54,8 @@ def hold_of(operation: Operation, now: float) -> GuardHold | None:
         return None
     if _is_open(operation):
         return GuardHold.OPEN
+    if operation.paid_elsewhere:
+        return GuardHold.PAID
     if guard.kind is GuardKind.INTENT:
         if operation.state is State.PENDING:
             return GuardHold.OPEN
@@ -56,10 +63,25 @@ def hold_of(operation: Operation, now: float) -> GuardHold | None:
             return GuardHold.OPEN
         if is_paid(operation) and guard.after_success is RepeatPaymentRule.BLOCK:
             return GuardHold.PAID
+    if _is_kept_transfer(operation):
+        return GuardHold.OPEN if operation.state is State.PENDING else GuardHold.PAID
     ended_at = operation.ended_at if operation.ended_at is not None else operation.updated_at
     if _awaits_takeover(operation) and now - ended_at < TAKEOVER_WITHIN_S:
         return GuardHold.UNDELIVERED
     return None
+
+
+def _is_kept_transfer(operation: Operation) -> bool:
+    """Whether it is a payout that was accepted or made, and not returned, whose reference is not paid again."""
+    guard = operation.guard
+    return (
+        operation.kind is OperationKind.PAYOUT
+        and guard is not None
+        and guard.kind is GuardKind.TARGET
+        and guard.after_success is RepeatPaymentRule.BLOCK
+        and operation.state in _WITH_EFFECT
+        and operation.result_class not in GIVEN_BACK
+    )
 
 
 def _is_open(operation: Operation) -> bool:
@@ -70,7 +92,7 @@ def _is_open(operation: Operation) -> bool:
 
 def _awaits_takeover(operation: Operation) -> bool:
     """Whether its answer reached nobody, and still says the truth: what was given back since is no payment to take."""
-    return operation.undelivered and operation.result_class is not ResultClass.REVERSED
+    return operation.undelivered and operation.result_class not in GIVEN_BACK
 
 
 def is_reply_under_way(operation: Operation) -> bool:
@@ -96,14 +118,16 @@ _WITH_EFFECT = frozenset({State.SUCCEEDED, State.PENDING})
 
 def is_paid(operation: Operation) -> bool:
     """Whether it stands as a payment that was made and not given back."""
-    return operation.state is State.SUCCEEDED and operation.result_class is not ResultClass.REVERSED
+    return operation.state is State.SUCCEEDED and operation.result_class not in GIVEN_BACK
 
 
 def is_duplicate_success(first: Operation, second: Operation) -> bool:
-    """Whether a success of the second is a duplicate of the first's, of one intent."""
+    """Whether a success of the second is a duplicate of the first's, of one intent. Two steps of one payment are one
+    success."""
     guard = second.guard
     return (
-        guard is not None
+        not (second.payment and first.payment == second.payment)
+        and guard is not None
         and guard.kind is GuardKind.INTENT
         and guard.after_success is not RepeatPaymentRule.ALLOW
         and not second.distinct

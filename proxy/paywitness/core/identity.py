@@ -18,9 +18,9 @@ from paywitness.core.call import Call
 from paywitness.core.claim import generation_key
 from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
-from paywitness.core.operation import Guard, GuardKind
+from paywitness.core.operation import Guard, GuardKind, RepeatPaymentRule
 from paywitness.core.policy import Policy
-from paywitness.core.provider_contract import FieldKind, FieldRef, ProviderContract
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.record import record
 
 CLIENT_KEY_LENGTH_MAX = 255
@@ -230,11 +230,27 @@ def _guard_of(
             value = intent_guard(policy, scope[1], intent, secret)
             return Guard(GuardKind.INTENT, value, _label_of(intent), policy.after_success, policy.during_action)
     target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
+    is_payout = policy.kind is OperationKind.PAYOUT
+    if is_payout:
+        target = call.options.intent or target or _intent_in(policy, tree)  # a payout's reference
     if target:
-        return Guard(GuardKind.TARGET, keyed_hash(secret, "target", *scope, target)[:32], _label_of(target))
+        value = keyed_hash(secret, "target", *scope, target)[:32]
+        after_success = policy.after_success if is_payout else RepeatPaymentRule.FLAG
+        return Guard(GuardKind.TARGET, value, _label_of(target), after_success)
     if call.options.key is not None:
         return None  # whoever names each payment for us tells by it which of them are the same
     return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])
+
+
+def created_intent(call: Call, policy: Policy, tree: Tree, account: str, secret: bytes) -> Guard | None:
+    """The intent of a call that creates or updates an object and moves nothing yet: its later steps carry it."""
+    if policy.kind.moves_money:
+        return None
+    intent = call.options.intent or _intent_in(policy, tree)
+    if not intent:
+        return None
+    value = intent_guard(policy, account, intent, secret)
+    return Guard(GuardKind.INTENT, value, _label_of(intent), policy.after_success, policy.during_action)
 
 
 def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> str:

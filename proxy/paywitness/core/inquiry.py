@@ -217,6 +217,9 @@ def read_object(
         found = Classification.of(result_class, row.name, effect=row.effect)
         if result_class is ResultClass.ABSENT:
             return FoundObject(Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent"))
+        if result_class in PAYMENT_FACTS:
+            found = replace(found, reference=None)
+            return FoundObject(Finding(source, FindingKind.HIT, status, found), provider_object)
         if result_class not in _CONCLUSIVE or found.effect is Effect.POSSIBLE:
             return FoundObject(
                 Finding(source, FindingKind.FAILED, status, found, f"{row.name} reads it as {result_class}")
@@ -233,6 +236,8 @@ def read_object(
 
 # What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
 _CONCLUSIVE = PROVIDER_SAID_NO | {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED}
+# What an object says of a payment that was made. It shows its own amount, not that of the payment.
+PAYMENT_FACTS = frozenset({ResultClass.RETURNED, ResultClass.DISPUTED, ResultClass.DISPUTE_WON})
 
 
 def _without_object(inquiry: Inquiry, found: FindingKind, status_code: int | None, detail: str) -> FoundObject:

@@ -89,6 +89,8 @@ class IncidentKind(StrEnum):
     DUPLICATE_SUCCESS = "duplicate_success"  # a second paying success of one intent
     JOURNAL_ROLLBACK = "journal_rollback"  # the journal had forgotten it, and its key or guard was given to another
     BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
+    REFERENCE_TAKEN = "reference_taken"  # two operations that are not steps of one payment show one reference
+    NEGATIVE_REMAINDER = "negative_remainder"  # more was captured or refunded than the payment had
 
 
 @dataclass(frozen=True, slots=True)

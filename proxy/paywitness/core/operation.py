@@ -137,6 +137,9 @@ class Operation:
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
     fallback_to: str | None = None
+    takes_remainder: bool = False  # the request names no amount: `money` is what was left of its payment
+    paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
+    payment: str = ""  # the id of the payment that it makes, continues or acts on; empty: none
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
@@ -158,7 +161,7 @@ class Operation:
     @property
     def expected_payment(self) -> ExpectedPayment:
         """What a response or an object of the provider must show to be about this operation."""
-        return ExpectedPayment(self.money, self.sent_stamp)
+        return ExpectedPayment(None if self.takes_remainder else self.money, self.sent_stamp)
 
     @property
     def outcome(self) -> Outcome:
@@ -233,6 +236,23 @@ class AnnouncementKind(StrEnum):
     INCIDENT_OPENED = "incident_opened"
     INCIDENT_CLOSED = "incident_closed"
     REVERSED = "reversed"
+    RETURNED = "returned"  # the provider took the movement back after it had succeeded
+    DISPUTED = "disputed"
+    DISPUTE_WON = "dispute_won"
+    AUTHORIZATION_EXPIRES = "authorization_expires"
+    AUTHORIZATION_EXPIRED = "authorization_expired"
+
+
+@record
+class Posting:
+    """One movement of money, as a ledger posts it. `key` is one for each movement, for ever."""
+
+    key: str
+    kind: str
+    minor_units: int | None
+    currency: str | None
+    of: str  # the payment
+    reverses: str | None = None  # the key of the posting that it takes back
 
 
 @record
@@ -244,6 +264,7 @@ class Announcement:
     result_class: ResultClass | None
     reference: str | None
     incident: str | None
+    posting: Posting | None = None  # the movement that the change shows, the first time it does
 
 
 @record

@@ -61,6 +61,7 @@ class PaymentRules:
     increment_means: IncrementMeaning | None = None
     final: bool | Expression | None = None  # whether a capture releases the rest; an expression is over the request
     partial: PartialCaptures | None = None
+    continues: bool = False  # it completes a payment that an earlier call began and that its request does not name
     once_per_target: bool = False  # the object that it acts on pays at most once
     failed_is_return: bool = False  # a failed reading after success takes the movement back, and is no incident
     intent_total: Expression | None = None  # over the request: several payments of an intent, up to this sum

@@ -247,6 +247,11 @@ class Policy:
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
+    @property
+    def makes_payment(self) -> bool:
+        """Whether a call makes a payment, or the object of one, if it acts on none."""
+        return self.kind.pays or (self.kind is OperationKind.NONE and self.classify.reference is not None)
+
     def retry_rule(self, result_class: ResultClass) -> RetryRule:
         return self.retry.get(result_class, self.retry_default)
 

@@ -57,6 +57,8 @@ class Problem(StrEnum):
     JOURNAL_UNAVAILABLE = "journal-unavailable"
     IN_FLIGHT = "in-flight"
     GUARDED = "guarded"
+    REFUNDED = "refunded"
+    EXCEEDS_REMAINING = "exceeds-remaining"
     CLOSED_WITHOUT_RESPONSE = "closed-without-response"
     KEY_EXPIRED = "key-expired"
     KEY_REUSED = "key-reused"
@@ -87,6 +89,8 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.JOURNAL_UNAVAILABLE: ProblemDefinition(504, "The journal did not answer", True),
     Problem.IN_FLIGHT: ProblemDefinition(409, "The same call is still under way", True),
     Problem.GUARDED: ProblemDefinition(409, "Another operation on the same money is open", True),
+    Problem.REFUNDED: ProblemDefinition(409, "The payment was made and given back", False),
+    Problem.EXCEEDS_REMAINING: ProblemDefinition(422, "The payment has less left than this", False),
     Problem.CLOSED_WITHOUT_RESPONSE: ProblemDefinition(409, "The operation ended without a response to replay", False),
     Problem.KEY_EXPIRED: ProblemDefinition(410, "The key belongs to an operation that has expired", False),
     Problem.KEY_REUSED: ProblemDefinition(422, "The key was used with another payload", False),

@@ -11,10 +11,14 @@ from collections.abc import Callable
 
 from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed
 from paywitness.core.call import Call, Priority
+from paywitness.core.classify import evaluate
 from paywitness.core.errors import BodyError, MoneyError
-from paywitness.core.identity import Identity, identify, is_usable_key, request_hash_of
-from paywitness.core.money import Money
+from paywitness.core.identity import Identity, created_intent, identify, is_usable_key, request_hash_of, value_in
+from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import Operation
+from paywitness.core.payment import PaymentName, name_key
+from paywitness.core.payment_claims import PaymentClaim
+from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.policy import Policy, Provider, priority_of
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
@@ -41,6 +45,7 @@ class RecognisedCall:
     holds_unstorable_data: bool
     request_hash: str  # of a request that must not be stored, to recognise it when it is repeated; else empty
     priority: Priority
+    payment: PaymentClaim
 
     def fresh_operation(self, operation_id: str, now: float) -> Operation:
         """The operation that this call would start, in its first generation."""
@@ -69,6 +74,7 @@ class RecognisedCall:
             money=self.money,
             guard=identity.guard,
             distinct=self.call.options.distinct or "",
+            payment=operation_id if self.payment.acts_on is None and policy.makes_payment else "",
         )
 
 
@@ -128,7 +134,54 @@ def recognise_under(
         holds_unstorable_data=unstorable,
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
+        payment=payment_claim(call, policy, tree, parameters, identity, money, secret),
     )
+
+
+def payment_claim(
+    call: Call,
+    policy: Policy,
+    tree: Tree,
+    parameters: PathParameters,
+    identity: Identity,
+    money: Money | None,
+    secret: bytes,
+) -> PaymentClaim:
+    """What the call means for a payment: the one that it acts on, and what it moves of it."""
+    rules = policy.payment
+    if not rules.acts_on and rules.intent_total is None and policy.kind is not OperationKind.NONE:
+        return _MAKES_A_PAYMENT
+    acts_on = None
+    for place in rules.acts_on:
+        name = value_in(place, call, tree, parameters)
+        if name:
+            scope = policy.names[0] or policy.provider
+            acts_on = PaymentName(name, name_key(scope, identity.account, name))
+            break
+    amount = evaluate(policy.amount.at, tree) if policy.amount is not None and money is None else None
+    return PaymentClaim(
+        acts_on=acts_on,
+        amount=amount,
+        unit=policy.amount.unit if policy.amount is not None else Unit.MINOR,
+        takes_remainder=amount is None and policy.amount is not None and policy.amount.absent_is_full,
+        intent=created_intent(call, policy, tree, identity.account, secret),
+        limits=rules.limits,
+        once_per_target=rules.once_per_target,
+        increment_means=rules.increment_means or IncrementMeaning.TOTAL,
+        intent_total=_intent_total(policy, tree, money),
+    )
+
+
+_MAKES_A_PAYMENT = PaymentClaim()
+
+
+def _intent_total(policy: Policy, tree: Tree, money: Money | None) -> Money | None:
+    if policy.payment.intent_total is None or money is None or policy.amount is None:
+        return None
+    try:
+        return read_money(evaluate(policy.payment.intent_total, tree), money.currency, policy.amount.unit)
+    except MoneyError:
+        return None
 
 
 def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:

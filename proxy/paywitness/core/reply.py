@@ -18,7 +18,12 @@ from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
 from paywitness.core.credential_and_hop_headers import end_to_end_pairs
 from paywitness.core.evidence import Response
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.payment import Payment
+from paywitness.core.payment_claims import LimitCheck, LimitVerdict
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.problems import (
     NEEDS_A_PERSON,
     PROBLEM_TYPE_PREFIX,
@@ -67,7 +72,7 @@ def reply_for(
     operation: Operation, response: Response | None, classification: Classification, shape: ErrorShape = NO_SHAPE
 ) -> Reply:
     """The answer to the call whose last attempt brought this response, or none, and was read so."""
-    if operation.incident is not None:
+    if blocks_replay(operation):
         return unknown_reply(
             operation, shape, sent=operation.attempts > 0
         )  # whatever came last, something contradicts it
@@ -82,6 +87,19 @@ def reply_for(
     if operation.state.ended or operation.state in {State.PENDING, State.REQUIRES_ACTION}:
         return closed_reply(operation, shape, sent=True)
     return unknown_reply(operation, shape, sent=True)
+
+
+# What contradicts a payment that was made, but not that it was made: its reply is still true, and carries the incident.
+_SOFT_INCIDENTS = frozenset(
+    {IncidentKind.ANOTHER_AMOUNT, IncidentKind.TWO_REFERENCES, IncidentKind.NEGATIVE_REMAINDER}
+)
+
+
+def blocks_replay(operation: Operation) -> bool:
+    """Whether an open incident says that the recorded reply may be untrue."""
+    if operation.incident is None:
+        return False
+    return operation.state is not State.SUCCEEDED or operation.incident not in _SOFT_INCIDENTS
 
 
 def response_matches_state(operation: Operation, classification: Classification) -> bool:
@@ -127,6 +145,8 @@ def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bo
     detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
     if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED:
         detail = f"The payment was made and given back since: it was voided or reversed.{reference}"
+    if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.RETURNED:
+        detail = f"The {operation.kind} was made, and the provider has taken it back since.{reference}"
     return problem_reply(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
 
 
@@ -144,6 +164,43 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
             "this call. Wait for that one; it is not safe to pay again."
         )
     return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False)
+
+
+def refunded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
+    """409: an equal payment of the same intent was made and given back. A late duplicate must not charge again."""
+    what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
+    detail = (
+        f"The {what} was paid by operation {holder.id} and given back since. Nothing was sent by this call. If it is meant "
+        "to be paid again, say why in Paywitness-Distinct."
+    )
+    return problem_reply(Problem.REFUNDED, detail, operation=holder, shape=shape, sent=False)
+
+
+def limit_reply(
+    kind: OperationKind,
+    payment: Payment | None,
+    limit: LimitCheck | None,
+    holder: Operation | None,
+    shape: ErrorShape = NO_SHAPE,
+) -> Reply:
+    """422 if the balance of the payment does not allow the movement; 409 if it may once open movements have ended."""
+    left = "an unknown amount"
+    if limit is not None and limit.remaining is not None and payment is not None and payment.currency is not None:
+        left = str(Money(max(0, limit.remaining), payment.currency))
+    if holder is not None and limit is not None and limit.verdict is LimitVerdict.RESERVED:
+        detail = (
+            f"{left} is left for this {kind}: another {limit.reserved_by} of the payment is {holder.outcome} and reserves "
+            "the rest. Nothing was sent by this call. Try again when that one has ended."
+        )
+        return problem_reply(
+            Problem.GUARDED, detail, operation=holder, shape=shape, sent=False, retry_after_s=_RESERVED_RETRY_S
+        )
+    name = f" {payment.names[0]}" if payment is not None and payment.names else ""
+    detail = f"This {kind} exceeds what is left of payment{name}: {left}. Nothing was sent."
+    return problem_reply(Problem.EXCEEDS_REMAINING, detail, shape=shape, sent=False)
+
+
+_RESERVED_RETRY_S = 30  # an unknown outcome takes minutes, not a second
 
 
 def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
@@ -289,6 +346,8 @@ def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool
     if operation.because:
         pairs.append((b"Paywitness-Because", operation.because.encode("latin-1")))
     pairs.append((b"Paywitness-Advice", advice_for(operation).encode()))
+    if operation.incident is not None:
+        pairs.append((b"Paywitness-Incident", operation.incident.encode("latin-1")))
     key = operation.client_key
     if key and key.isascii() and key.isprintable():
         pairs.append((b"Paywitness-Key", key.encode("ascii")))

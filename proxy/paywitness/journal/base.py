@@ -16,7 +16,10 @@ from typing import Protocol
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
+from paywitness.core.payment import ShownBalance
 from paywitness.core.record import record
+
+PAYMENTS_KEPT_S = 400 * 86_400.0  # payments, their names, payout references: longer than any refund or chargeback takes
 
 
 @record
@@ -44,6 +47,19 @@ class OperationChange:
     finding: Finding | None = None
     announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
     actor: str = ""
+    shown: ShownBalance | None = None  # set: the change also changes the operation's payment, by what it shows
+
+
+@record
+class LedgerRow:
+    """One row of what is kept beside operations, and longer: payments, their names, payout references, caps, approvals.
+
+    A row that begins with `@` is a link: the key of another row follows. Written over exactly the version before."""
+
+    key: str
+    version: int
+    text: str
+    due_at: float | None = None  # when somebody should look at it
 
 
 @record
@@ -208,6 +224,18 @@ class Journal(Protocol):
         one that is not yet durable."""
         ...
 
+    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        """The rows under these keys. A link is followed: the row that it leads to stands in its place."""
+        ...
+
+    async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
+        """Write rows, each over the version before its own, all of them or none; False: somebody was faster."""
+        ...
+
+    async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
+        """Rows whose `due_at` has passed, longest due first. Whoever acts on one writes it over its version."""
+        ...
+
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         """Hold a cursor, or hold it longer: how far it has come; None where another holds it. A token holds it once
         (`transitions.holds_cursor`): run out, or given back by a lease of zero seconds, it is over, and a new one is
@@ -218,10 +246,13 @@ class Journal(Protocol):
         """Move a cursor on, never back. With a token only while that one holds it: else False, and it is not moved."""
         ...
 
-    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+    async def retire(
+        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+    ) -> int:
         """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
         `tombstone_s`, and webhook events that are done and as old as the retention. Never of what is open, disputed, or
-        has changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all."""
+        has changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all.
+        Ledger rows go when nobody has written them for `payments_s`, unless they reserve something."""
         ...
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...

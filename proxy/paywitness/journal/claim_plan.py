@@ -7,6 +7,7 @@ say.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from paywitness.core.claim import (
     ClaimJudgement,
     ClaimRequest,
     ClaimVerdict,
+    GuardJudgement,
     Tombstone,
     after_expired_lease,
     judge,
@@ -28,9 +30,12 @@ from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
-from paywitness.core.operation import Lease, Operation, State
+from paywitness.core.operation import GuardKind, Lease, Operation, State
+from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
+from paywitness.core.payment_claims import LimitCheck, PaymentVerdict, judge_movement, with_money, with_reservation
 from paywitness.core.record import record
-from paywitness.journal.base import OperationChange
+from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.ledger import link_row, payment_by_name, payment_holds, payment_row
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
@@ -54,6 +59,10 @@ class ClaimLookups(Protocol):
 
     def tombstone(self, key: str) -> Tombstone | None: ...
 
+    def row(self, key: str) -> LedgerRow | None:
+        """A row of the ledger, a link as it is."""
+        ...
+
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX. What is
         open is among the newest, for nothing starts after it; an intent that is paid every month has many."""
@@ -73,6 +82,10 @@ class ClaimPlan:
     tombstone: Tombstone | None = None
     original: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
     first_delivery: bool = False  # the answer had reached nobody before
+    rows: tuple[LedgerRow, ...] = ()  # of the ledger, to be written
+    payment: Payment | None = None  # that the call acts on, as it stood before
+    limit: LimitCheck | None = None
+    waits: bool = False  # GUARDED: only while the holder is in flight
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
@@ -188,33 +201,30 @@ def _after_key_returned(holder: Operation, kind: AliasKind | None) -> Operation:
 def _plan_under_guard(
     request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
 ) -> ClaimPlan:
-    """Something new would start: unless another operation holds its guard."""
+    """Something new would start: unless another operation holds its guard, or its payment does not allow it."""
+    target = _target_of(request, lookups)
+    request = replace(request, fresh=target.fresh)
     fresh = request.fresh
     guarded = lookups.guarded(fresh.guard.value) if fresh.guard is not None else ()
-    if not guarded:
-        started = _start_write(request, judgement, now)
-        return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
-    holders: dict[str, Operation] = {}
-    for found in guarded:
-        if found.key == fresh.key:
-            continue  # its own earlier generation: the key was judged already
-        current = after_expired_lease(found, now)
-        if current is not found:
-            write = lease_end_write(found, current, now)
-            before.append(write)
-            current = write.operation
-        holders[found.id] = current
+    holders = {
+        found.id: _after_lease(found, before, now)
+        for found in guarded
+        if found.key != fresh.key  # its own earlier generation: the key was judged already
+    }
     firsts = {holder.id: _original_of(holder, lookups) for holder in holders.values()}
     guard = judge_guard(
-        [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()], fresh, now
+        [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()],
+        fresh,
+        now,
+        payment_holds=payment_holds(lookups, holders.values()),
+        once_per_target=request.payment.once_per_target,
     )
-    if guard.holder is None or guard.alias is None:
-        started = _start_write(request, judgement, now, _other_payments_note(holders))
-        return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
+    if guard.holder is None or guard.alias is None or _is_covered(request, holders.values(), guard):
+        return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
     holder, first = holders[guard.holder.id], firsts[guard.holder.id]
     alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
     if guard.alias is AliasKind.REFUSED:
-        verdict = ClaimVerdict.GUARDED
+        verdict = ClaimVerdict.REFUNDED if guard.refunded else ClaimVerdict.GUARDED
     elif guard.alias is AliasKind.TAKEN:
         write = _note_write(
             holder.changed(undelivered=False, takeover="taken"), "answer_taken", now, holder, fresh.client_key
@@ -234,6 +244,119 @@ def _plan_under_guard(
         original=original,
         first_delivery=first_delivery,
     )
+
+
+def _after_lease(found: Operation, before: list[OperationWrite], now: float) -> Operation:
+    """The operation as it now stands. What an expired lease makes of it is written before the claim is answered."""
+    current = after_expired_lease(found, now)
+    if current is found:
+        return found
+    write = lease_end_write(found, current, now)
+    if all(write.operation.id != other.operation.id for other in before):
+        before.append(write)
+    return write.operation
+
+
+def _is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
+    """Whether the intent is paid in several payments, and this one is within their sum. An equal call is joined."""
+    total, money = request.payment.intent_total, request.fresh.money
+    if total is None or money is None or guard.alias is not AliasKind.REFUSED or money.currency != total.currency:
+        return False
+    amounts = [money.minor_units]
+    for holder in holders:
+        if holder.money is None or holder.money.currency != total.currency:
+            return False
+        amounts.append(holder.money.minor_units)
+    return sum(amounts) <= total.minor_units
+
+
+@record
+class _PaymentTarget:
+    """The payment that a call acts on, and the operation that would start, as that payment makes it."""
+
+    fresh: Operation
+    payment: Payment | None = None
+    row: LedgerRow | None = None  # None: the payment is not known yet
+
+
+def _target_of(request: ClaimRequest, lookups: ClaimLookups) -> _PaymentTarget:
+    """The payment that the call acts on. One that nobody has seen is made under the name that the call gives it, with
+    unknown numbers. A step has the intent of its payment, if it names none itself."""
+    fresh, name = request.fresh, request.payment.acts_on
+    if name is None:
+        return _PaymentTarget(fresh)
+    found = payment_by_name(lookups, name)
+    if found is None:
+        payment = Payment(fresh.id, fresh.provider, fresh.account, (name.name,))
+    else:
+        payment = found.payment
+    fresh = with_money(payment, fresh.changed(payment=payment.id), request.payment)
+    if fresh.kind.pays:
+        names_intent = fresh.guard is not None and fresh.guard.kind is GuardKind.INTENT
+        if names_intent:
+            payment = replace(payment, intent=fresh.guard)
+        elif payment.intent is not None:
+            fresh = fresh.changed(guard=payment.intent)
+    return _PaymentTarget(fresh, payment, None if found is None else found.row)
+
+
+def _plan_on_payment(
+    request: ClaimRequest,
+    judgement: ClaimJudgement,
+    before: list[OperationWrite],
+    now: float,
+    lookups: ClaimLookups,
+    target: _PaymentTarget,
+    note: str,
+) -> ClaimPlan:
+    """Nothing guards against the start. A movement must also be allowed by its payment."""
+    fresh, payment = request.fresh, target.payment
+    if payment is None or request.payment.acts_on is None:
+        started = _start_write(request, judgement, now, note)
+        return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
+    open_operations = _open_movements(payment, before, now, lookups)
+    current = reconciled(payment, open_operations)
+    limit: LimitCheck | None = None
+    if fresh.kind in FOLLOW_UPS:
+        judged = judge_movement(current, fresh, request.payment, open_operations)
+        limit = judged.check
+        if judged.verdict is not PaymentVerdict.PASS:
+            return ClaimPlan(
+                _PAYMENT_VERDICTS[judged.verdict],
+                judged.holder,
+                tuple(before),
+                payment=current,
+                limit=limit,
+                waits=judged.verdict is PaymentVerdict.BUSY,
+            )
+    started = _start_write(request, judgement, now, note)
+    rows = [payment_row(with_reservation(current, started.operation, request.payment), target.row)]
+    if target.row is None:
+        rows.append(link_row(request.payment.acts_on.key, payment.id))
+    return ClaimPlan(
+        judgement.verdict,
+        started.operation,
+        tuple(before),
+        started,
+        rows=tuple(rows),
+        payment=current,
+        limit=limit,
+    )
+
+
+_PAYMENT_VERDICTS = {
+    PaymentVerdict.BUSY: ClaimVerdict.GUARDED,
+    PaymentVerdict.OPEN: ClaimVerdict.GUARDED,
+    PaymentVerdict.RESERVED: ClaimVerdict.RESERVED,
+    PaymentVerdict.EXCEEDS: ClaimVerdict.EXCEEDS,
+}
+
+
+def _open_movements(
+    payment: Payment, before: list[OperationWrite], now: float, lookups: ClaimLookups
+) -> dict[str, Operation]:
+    found = (lookups.by_id(movement.operation_id) for movement in payment.reserved())
+    return {operation.id: _after_lease(operation, before, now) for operation in found if operation is not None}
 
 
 def _with_identity_of_original(holder: Operation, first: Operation) -> Operation:
@@ -296,6 +419,9 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         plan.alias_kind,
         plan.first_delivery,
         plan.tombstone,
+        plan.payment,
+        plan.limit,
+        plan.waits,
     )
 
 

@@ -29,6 +29,7 @@ from paywitness.core.operation import (
     Lease,
     Operation,
     Outcome,
+    Posting,
     RepeatPaymentRule,
     State,
 )
@@ -145,6 +146,8 @@ def _identity_document(operation: Operation) -> str:
         value["distinct"] = operation.distinct
     if operation.fallback_of is not None:
         value["fallback_of"] = operation.fallback_of
+    if operation.takes_remainder:
+        value["takes_remainder"] = True
     return _encode(value)
 
 
@@ -178,12 +181,14 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("unheard", "undelivered", False),
     ("taken", "takeover", ""),
     ("fallback_to", "fallback_to", None),
+    ("paid_elsewhere", "paid_elsewhere", False),
+    ("payment", "payment", ""),
 )
 
 
 _COMMON_FIELDS, _RARE_FIELDS = (
-    _PLAIN_STATE_FIELDS[:4],
-    _PLAIN_STATE_FIELDS[4:],
+    (*_PLAIN_STATE_FIELDS[:4], _PLAIN_STATE_FIELDS[-1]),
+    _PLAIN_STATE_FIELDS[4:-1],
 )  # all of the second part is empty in a clean payment
 _RARE_EMPTY = tuple(empty for _, _, empty in _RARE_FIELDS)
 _rare_values = itemgetter(*(field for _, field, _ in _RARE_FIELDS))
@@ -233,6 +238,7 @@ def operation_from_row(row: RowValues) -> Operation:
         guard=_guard_from_value(identity.get("guard")),
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
+        takes_remainder=identity.get("takes_remainder", False),
         money=None if minor_units is None else Money(minor_units, currency),
         state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,
@@ -368,11 +374,16 @@ def _finding_from_value(value: dict[str, Any]) -> Finding:
 
 
 def _announcement_to_value(told: Announcement) -> list[Any]:
-    return [told.kinds, told.outcome, told.result_class, told.reference, told.incident]
+    value = [told.kinds, told.outcome, told.result_class, told.reference, told.incident]
+    posting = told.posting
+    if posting is None:
+        return value
+    movement = [posting.key, posting.kind, posting.minor_units, posting.currency, posting.of, posting.reverses]
+    return [*value, movement]
 
 
 def _announcement_from_value(value: list[Any]) -> Announcement:
-    words, outcome, reading, reference, incident, *_ = value
+    words, outcome, reading, reference, incident, *later = value
     known = {word.value for word in AnnouncementKind}
     return Announcement(
         tuple(AnnouncementKind(word) for word in words if word in known),
@@ -380,4 +391,5 @@ def _announcement_from_value(value: list[Any]) -> Announcement:
         None if reading is None else enum_or_safest(ResultClass, reading, ResultClass.UNKNOWN_OUTCOME),
         reference,
         incident,
+        Posting(*later[0][:6]) if later and later[0] is not None else None,
     )

@@ -14,11 +14,15 @@ from typing import Protocol
 from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import drop_lease
 from paywitness.core.errors import IllegalTransition, StaleWrite
-from paywitness.core.guard import indexed_guard, is_duplicate_success
+from paywitness.core.guard import indexed_guard, is_duplicate_success, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, GuardKind, HistoryEntry, Lease, Operation, State
+from paywitness.core.payment import FOLLOW_UPS, Payment
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.record import record
-from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.core.result import ResultClass
+from paywitness.journal.base import LedgerRow, OperationChange, OperationQuery
+from paywitness.journal.ledger import RowLookups, payment_holds, plan_payment
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -99,21 +103,93 @@ def needs_duplicate_check(change: OperationChange) -> bool:
     return paid and guard is not None and guard.kind is GuardKind.INTENT and operation.kind.pays
 
 
+@record
+class RecordPlan:
+    """A change of an operation and of its payment: written together or not at all."""
+
+    write: OperationWrite
+    rows: tuple[LedgerRow, ...] = ()
+
+
+class RecordLookups(RowLookups, Protocol):
+    """What a record may look up."""
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]: ...
+
+
+def plan_record(
+    change: OperationChange,
+    stored_lease: Lease | None,
+    now: float,
+    lookups: RecordLookups,
+    guarded: Iterable[Operation] = (),
+) -> RecordPlan:
+    """The change as it is to be written, with what it makes of the operation's payment. `stored_lease` is what the
+    journal holds, if `needs_stored_lease`; `guarded` what stands under the same guard, if `needs_duplicate_check`."""
+    paying = [first for first in guarded if first.id != change.operation.id]
+    if change.shown is None or not change.operation.payment:
+        return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)))
+    planned = plan_payment(change.operation, change.shown, lookups)
+    before, after = change.operation, planned.operation
+    if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
+        after = _after_return(after, planned.payment, lookups)
+    announcement = change.announcement
+    if planned.posting is not None and announcement is not None:
+        announcement = replace(announcement, posting=planned.posting)
+    if after.incident is not None and before.incident is None:
+        announcement = _with_incident(announcement, after)
+    if after.reference != before.reference and announcement is not None:
+        announcement = replace(announcement, reference=after.reference)
+    note = "; ".join(text for text in (change.note, planned.note) if text)
+    change = replace(change, operation=after, announcement=announcement, note=note)
+    return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), planned.rows)
+
+
+def needs_intent(change: OperationChange) -> bool:
+    """Whether the change must also be held against the other payments of the intent: what was given back, and freed the
+    intent, was taken back."""
+    operation = change.operation
+    return change.shown is not None and operation.kind in FOLLOW_UPS and operation.result_class is ResultClass.RETURNED
+
+
+def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups) -> Operation:
+    """The operation after the provider took its movement back. If the intent was freed by it and paid again, the intent
+    is paid twice."""
+    intent = payment.intent
+    if intent is None or hold_of_payment(payment) is not IntentHold.PAID:
+        return operation
+    others = [other for other in lookups.guarded(intent.value) if other.payment != payment.id and is_paid(other)]
+    paid_again = bool(_not_given_back(others, lookups))
+    return operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS) if paid_again else operation
+
+
+def _not_given_back(paying: list[Operation], lookups: RowLookups) -> list[Operation]:
+    """Those whose payments still stand: what was paid and given back is no second payment."""
+    if not paying:
+        return paying
+    holds = payment_holds(lookups, paying)
+    return [first for first in paying if holds.get(first.id, IntentHold.PAID) is IntentHold.PAID]
+
+
+def _with_incident(announcement: Announcement | None, operation: Operation) -> Announcement:
+    kinds = announcement.kinds if announcement is not None else ()
+    kinds = kinds if AnnouncementKind.INCIDENT_OPENED in kinds else (*kinds, AnnouncementKind.INCIDENT_OPENED)
+    posting = announcement.posting if announcement is not None else None
+    return Announcement(
+        kinds, operation.outcome, operation.result_class, operation.reference, operation.incident, posting
+    )
+
+
 def record_write(
     change: OperationChange, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()
 ) -> OperationWrite:
-    """The change as it is to be written. `stored_lease` is what the journal holds, where `needs_stored_lease`;
-    `guarded` what stands under the same guard, where `needs_duplicate_check`."""
+    """The change of the operation alone, as it is to be written."""
     operation = change.operation
     announcement, note = change.announcement, change.note
     twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None
     if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
         operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
-        words = announcement.kinds if announcement is not None else ()
-        words = words if AnnouncementKind.INCIDENT_OPENED in words else (*words, AnnouncementKind.INCIDENT_OPENED)
-        announcement = Announcement(
-            words, operation.outcome, operation.result_class, operation.reference, operation.incident
-        )
+        announcement = _with_incident(announcement, operation)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     lease = _lease_after(change, stored_lease, now)
     if lease is None and _is_being_sent(operation):
@@ -148,7 +224,7 @@ def record_write(
 IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
-    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of"),
+    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder"),
 )
 
 

@@ -71,6 +71,15 @@ class CallRefused:
 
 
 @record
+class LimitChecked:
+    """A movement was held against the balance of its payment and does not fit, or cannot be said to fit."""
+
+    provider: str
+    operation: str
+    result: str  # unknown, reserved, exceeds
+
+
+@record
 class CallForwarded:
     """A call that matches no operation was passed on as it came."""
 
@@ -237,6 +246,7 @@ TelemetryEvent = (
     AttemptFinished
     | CallAnswered
     | CallRefused
+    | LimitChecked
     | CallForwarded
     | CallShadowed
     | OperationEnded

@@ -26,6 +26,7 @@ from paywitness.telemetry.events import (
     CallAnswered,
     CallForwarded,
     CallRefused,
+    LimitChecked,
     CallShadowed,
     CircuitChanged,
     CircuitForced,
@@ -222,6 +223,11 @@ class LogWriter:
         # The name may be anything that a caller wrote into a path.
         provider = event.provider[:_FOREIGN_NAME_MAX] if event.provider is not None else None
         self._write(logging.INFO, "call_refused", {"provider": provider, "reason": event.reason})
+
+    def limit_checked(self, event: LimitChecked) -> None:
+        level = logging.DEBUG if event.result == "unknown" else logging.WARNING
+        what = {"provider": event.provider, "operation_name": event.operation, "result": event.result}
+        self._write(level, "limit_checked", what)
 
     def call_forwarded(self, event: CallForwarded) -> None:
         self._write(logging.DEBUG, "call_forwarded", {"provider": event.provider})

@@ -23,6 +23,7 @@ from paywitness.telemetry.events import (
     CallAnswered,
     CallForwarded,
     CallRefused,
+    LimitChecked,
     CallShadowed,
     DoubtClosed,
     DoubtOpened,
@@ -200,6 +201,11 @@ class _MetricFamilies:
         self.refusals = counter(
             "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
         )
+        self.limits = counter(
+            "payment_limit_checks_total",
+            "Captures and refunds that do not fit the balance of their payment, or cannot be held against it.",
+            ("provider", "operation", "kind", "result"),
+        )
         self.unmatched = counter(
             "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
         )
@@ -350,6 +356,10 @@ class Metrics:
     def call_refused(self, event: CallRefused) -> None:
         provider = self._names.provider(event.provider)
         self._families.refusals.labels(provider, self._reasons.label(event.reason)).inc()
+
+    def limit_checked(self, event: LimitChecked) -> None:
+        names = self._names.operation(event.provider, event.operation)
+        self._families.limits.labels(*names, event.result).inc()
 
     def call_forwarded(self, event: CallForwarded) -> None:
         self._families.unmatched.labels(self._names.provider(event.provider)).inc()

@@ -163,7 +163,7 @@ class TestUnfit:
         await (await SqliteJournal.open(path, clock=clock)).close()
         _alter(path, "PRAGMA user_version = 7")
         with pytest.raises(
-            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 2"
+            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 3"
         ):
             await SqliteJournal.open(path, clock=clock)
 

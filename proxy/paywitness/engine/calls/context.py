@@ -17,6 +17,8 @@ from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
 from paywitness.core.operation import AttemptSummary, Operation
+from paywitness.core.payment import Payment
+from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
@@ -95,6 +97,10 @@ class CallContext:
     limit_info: LimitInfo | None = None  # what held it back, as its answer tells
     circuit_refused: bool = False  # what ended the last attempt before it began
     operation: Operation | None = None  # first the one it would start, then as it last stood
+    payment_claim: PaymentClaim = PaymentClaim()  # what the call means for a payment
+    payment: Payment | None = None  # that it acts on, as it stood before the call was claimed
+    response_tree: Tree = None  # of the attempt that ended last, decoded
+    waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
     def send_reply(self, reply: Reply) -> None:
         """Answer the caller, unless it has been answered."""
@@ -143,6 +149,7 @@ def caller_context(
         loop.create_future(),
         holds_unstorable_data=recognised.holds_unstorable_data,
         priority=recognised.priority,
+        payment_claim=recognised.payment,
         operation=recognised.fresh_operation(randomness.operation_id(now), now),
     )
 

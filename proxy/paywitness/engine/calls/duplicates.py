@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from paywitness.clock import Clock
 from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
+from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
@@ -22,11 +23,14 @@ from paywitness.core.policy import Policy
 from paywitness.core.problems import STILL_IN_FLIGHT, Problem
 from paywitness.core.reply import (
     Reply,
+    blocks_replay,
     closed_reply,
     expired_reply,
     guarded_reply,
+    limit_reply,
     pass_through,
     problem_reply,
+    refunded_reply,
     unknown_reply,
 )
 from paywitness.engine.calls.context import CallContext, Leader
@@ -74,6 +78,10 @@ class DuplicateCalls:
                 return problem_reply(
                     Problem.NOT_SENT, context.refusal, shape=context.shape, provider=context.policy.provider, sent=False
                 )
+            case ClaimVerdict.REFUNDED:
+                return refunded_reply(self.holder(claim), context.shape)
+            case ClaimVerdict.EXCEEDS | ClaimVerdict.RESERVED:
+                return limit_reply(context.policy.kind, claim.payment, claim.limit, claim.operation, context.shape)
             case ClaimVerdict.EXPIRED:
                 return expired_reply(claim.tombstone, context.shape, context.policy.provider)
             case _:
@@ -101,7 +109,7 @@ class DuplicateCalls:
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
     ) -> Reply:
         """What is kept of an operation that has ended or stands."""
-        if operation.incident is not None:
+        if blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if not credential_matches:
             detail = "The provider has not yet accepted this credential for the account that made the payment."
@@ -179,7 +187,7 @@ class DuplicateCalls:
             if operation.state is State.REQUIRES_REVIEW:
                 break
         context.operation = operation
-        if operation.state.in_doubt or operation.incident is not None:
+        if operation.state.in_doubt or blocks_replay(operation):
             return reply
         return await self._reply_as_recorded(context, operation)
 
@@ -200,6 +208,18 @@ class DuplicateCalls:
             return operation
         return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
 
+    async def wait_while_in_flight(self, context: CallContext, operation: Operation) -> bool:
+        """Wait for another movement of the same payment, as long as the caller waits. Whether it may be tried again."""
+        owner = self.in_flight.get(operation.id)
+        time_left_s = context.deadline_mono - self.clock.mono() - ATTEMPT_TIME_MIN_S
+        if time_left_s <= 0 or context.caller_gone:
+            return False
+        if owner is not None and owner is not context:
+            done, _ = await asyncio.wait({owner.finished}, timeout=time_left_s)
+            return bool(done) and context.still_there()
+        operation = await self._poll_until_finished(context, operation)
+        return operation.lease is None and context.still_there()
+
     async def _poll_until_finished(self, context: CallContext, operation: Operation) -> Operation:
         """Another process carries it: look from time to time."""
         pause_s = _FIRST_POLL_S
@@ -210,7 +230,7 @@ class DuplicateCalls:
         return operation
 
     async def _reply_as_recorded(self, context: CallContext, operation: Operation) -> Reply:
-        if operation.state.in_doubt or operation.incident is not None:
+        if operation.state.in_doubt or blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if operation.outcome is Outcome.NOT_SENT:
             detail = "The same call was under way, and the provider never executed it. It is safe to try again."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.claim import Claim, ClaimVerdict
-from paywitness.core.classify import ExpectedPayment, classify
+from paywitness.core.classify import ExpectedPayment, classify, read_response
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
@@ -72,6 +72,7 @@ class CallPipeline:
         if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
+        context.waits_for = claim.operation if claim.waits else None
         return await self.duplicates.reply_to(context, claim)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
@@ -176,7 +177,7 @@ class CallPipeline:
         if evidence is None:
             self.retry_budget.count_attempt(context, operation, policy)
             evidence = await self.sender.send(context, operation, policy, self._on_late_response)
-        classification = classify(
+        classification, context.response_tree = read_response(
             evidence, policy.classify, ExpectedPayment(context.expected.money, operation.sent_stamp)
         )
         await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)

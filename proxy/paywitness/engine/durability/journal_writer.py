@@ -17,6 +17,8 @@ from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleW
 from paywitness.core.identity import fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import AttemptSummary, Finding, Operation, State
+from paywitness.core.payment import ShownBalance, touches_payment
+from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import seal_credential, seal_request
@@ -25,7 +27,7 @@ from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import JournalCalled
+from paywitness.telemetry.events import JournalCalled, LimitChecked
 
 _CREDENTIALS_REMEMBERED = 10_000
 _WRITE_TRIES = 5
@@ -49,6 +51,9 @@ class ChangeDetails(TypedDict, total=False):
     actor: str
 
 
+_SHOWS_NOTHING = ShownBalance()
+
+
 def change_of(
     before: Operation,
     after: Operation,
@@ -56,17 +61,20 @@ def change_of(
     context: WriteContext,
     *,
     lease_s: float | None = None,
+    shown: ShownBalance | None = None,
     **details: Unpack[ChangeDetails],
 ) -> OperationChange:
     """The change from `before` to `after`, with all that it implies. `lease_s`: how long the lease runs from now on, if
-    the writer sends next and holds it."""
+    the writer sends next and holds it. `shown`: what the evidence shows of the operation's payment."""
     implied = consequences(before, after, context)
+    touched = touches_payment(before, implied.operation, shown)
     return OperationChange(
         implied.operation,
         events,
         lease_s=lease_s if implied.renews_lease else None,
         erase_request=implied.erase_request,
         announcement=implied.announcement,
+        shown=(shown or _SHOWS_NOTHING) if touched else None,
         **details,
     )
 
@@ -93,6 +101,9 @@ class JournalWriter:
             earlier_fingerprint = fingerprint_of(context.call, context.tree, holder.ignore, self.vault.identity_secret)
             claim = await self._claim_with_retry(replace(request, compare_fingerprint=earlier_fingerprint))
         context.journal_at, context.journal_boot = claim.now, self.clock.boot()
+        context.payment = claim.payment
+        if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
+            self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
         if (
             claim.verdict is ClaimVerdict.OWNED
             and claim.operation is not None
@@ -282,7 +293,9 @@ class JournalWriter:
         storable = context.request.without_body() if context.holds_unstorable_data else context.request
         sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None
         lease_s, key_stem = self.leases.lease_s, context.identity.key_stem
-        return ClaimRequest(fresh, context.token, permitted, lease_s, sealed_request, key_stem)
+        return ClaimRequest(
+            fresh, context.token, permitted, lease_s, sealed_request, key_stem, payment=context.payment_claim
+        )
 
 
 def _was_written(stored: Operation, change: OperationChange) -> bool:

@@ -16,17 +16,29 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
-from paywitness.core.guard import is_paid
+from paywitness.core.guard import GIVEN_BACK, is_paid
 from paywitness.core.inquiry import is_settled
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
-from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation, State
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    Finding,
+    FindingKind,
+    GuardKind,
+    Operation,
+    State,
+)
+from paywitness.core.payment import ShownBalance, payment_key
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import ResultClass
+from paywitness.core.result import DENIALS, Effect, ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.journal.ledger import payment_from_row
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
@@ -87,6 +99,9 @@ class ExternalEvidenceRecorder:
             nonlocal event, before
             before = current
             after, event = self._conclude(current, policy, source, finding)
+            shown = self._shown_balance(after, policy, finding, provider_object)
+            if shown is not None and shown.dispute:
+                return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
             if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
@@ -105,6 +120,7 @@ class ExternalEvidenceRecorder:
                 note=note,
                 finding=finding,
                 actor=actor,
+                shown=shown,
             )
             sealed_response = self._sealed_replay_response(current, change.operation, policy, provider_object)
             return replace(change, sealed_response=sealed_response)
@@ -149,7 +165,7 @@ class ExternalEvidenceRecorder:
         listing = OperationQuery(provider=after.provider, reference=guard.label, limit=10)
         found = await self.journal_writer.journal.find_operations(listing)
         paid = [one for one in found if one.account == after.account and one.kind.pays and is_paid(one)]
-        if len(paid) != 1:
+        if len(paid) != 1 or not await self._is_given_back(paid[0]):
             return
 
         def change_from(current: Operation) -> OperationChange:
@@ -163,11 +179,52 @@ class ExternalEvidenceRecorder:
         with suppress(_NothingNewError):
             await self.journal_writer.write_with_retry(paid[0], change_from)
 
+    async def _is_given_back(self, operation: Operation) -> bool:
+        """Whether the payment was given back as a whole: a void of what is left after a capture gives back less. One of
+        which nothing is known counts as given back, unless a capture of ours exists."""
+        if not operation.payment:
+            return True
+        [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
+        return row is None or hold_of_payment(payment_from_row(row)) is not IntentHold.PAID
+
+    def _shown_balance(
+        self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
+    ) -> ShownBalance | None:
+        if finding.classification is None or provider_object is None:
+            return None
+        now = self.journal_writer.journal_clock.now()
+        return shown_balance(operation, policy, finding.classification, provider_object, now=now)
+
+    def _dispute_change(
+        self,
+        current: Operation,
+        policy: Policy,
+        source: EvidenceSource,
+        finding: Finding,
+        shown: ShownBalance,
+        lease_token: str | None,
+    ) -> OperationChange:
+        """A dispute is a fact of the payment: the operation stays as it is."""
+        kind = AnnouncementKind.DISPUTE_WON if shown.dispute == "won" else AnnouncementKind.DISPUTED
+        announcement = Announcement(
+            (kind,), current.outcome, current.result_class, current.reference, current.incident
+        )
+        context = self._write_context(current, policy, lease_token)
+        change = change_of(current, current, (kind.value,), context, source=source, finding=finding, shown=shown)
+        return replace(change, announcement=announcement)
+
     def _conclude(
         self, current: Operation, policy: Policy, source: EvidenceSource, finding: Finding
     ) -> tuple[Operation, Event | None]:
         if finding.classification is None:
             return current, None
+        if (
+            policy.payment.failed_is_return
+            and current.state is State.SUCCEEDED
+            and finding.classification.result_class in DENIALS
+        ):
+            returned = replace(finding.classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
+            finding = replace(finding, classification=returned)
         time = self.journal_writer.journal_clock
         settled = time.known and is_settled(current, self.settle_s(policy), time.now())
         return conclude_external(current, source, finding.classification, policy.contract, settled=settled)
@@ -199,7 +256,7 @@ class ExternalEvidenceRecorder:
     ) -> bytes | None:
         """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
         was kept of an earlier state speaks for it no longer."""
-        given_back = after.result_class is ResultClass.REVERSED and before.result_class is not ResultClass.REVERSED
+        given_back = after.result_class in GIVEN_BACK and before.result_class not in GIVEN_BACK
         if after.state is before.state and not given_back:
             return None
         if after.state is State.FAILED or given_back:

@@ -19,11 +19,20 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal import transitions
-from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
+from paywitness.journal.base import (
+    PAYMENTS_KEPT_S,
+    AnnouncementRow,
+    LedgerRow,
+    OperationChange,
+    OperationQuery,
+    PolicyRevision,
+    StoredWebhookEvent,
+)
 from paywitness.journal.redis import checks, scripts
 from paywitness.journal.redis.reader import RedisReader
 from paywitness.journal.redis.replication import ReplicationStatus
 from paywitness.journal.redis.retention import RedisRetention
+from paywitness.journal.redis.rows import ledger_args, parse_ledger_row
 from paywitness.journal.redis.webhook_events import RedisWebhookEvents
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.journal.transitions import WallClock
@@ -152,6 +161,16 @@ class RedisJournal:
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
         return await self._reader.announcements(after, limit)
 
+    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        return await self._reader.ledger_rows(keys)
+
+    async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
+        return bool(await self._writer.run(scripts.LEDGER_STORE, *ledger_args(rows)))
+
+    async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
+        found = await self._writer.run(scripts.LEDGER_DUE, str(limit), droppable=True)
+        return tuple(parse_ledger_row(values) for values in found)
+
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq = await self._writer.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)
         return None if seq is None else int(seq)
@@ -159,8 +178,10 @@ class RedisJournal:
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
         return bool(await self._writer.run(scripts.CURSOR_MOVE, name, str(seq), token))
 
-    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
-        return await self._retention.retire(retention_s, tombstone_s, limit)
+    async def retire(
+        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+    ) -> int:
+        return await self._retention.retire(retention_s, tombstone_s, limit, payments_s)
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         named = f"{provider}\0{revision}"

@@ -4,7 +4,7 @@ Python over what Redis read in one step. What was not looked up is asked for, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,15 @@ from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.operation import Operation
 from paywitness.core.record import record
 from paywitness.journal import claim_plan
-from paywitness.journal.redis.rows import RedisRow, index_term, parse_alias, parse_row, parse_tombstone
+from paywitness.journal.base import LedgerRow
+from paywitness.journal.redis.rows import (
+    RedisRow,
+    index_term,
+    parse_alias,
+    parse_ledger_row,
+    parse_row,
+    parse_tombstone,
+)
 from paywitness.redis.connection import Argument
 
 
@@ -32,23 +40,25 @@ class LookupQuery:
     guard: str = ""
     ids: tuple[str, ...] = ()
     credentials: tuple[tuple[str, str], ...] = ()  # accounts and credentials
+    rows: tuple[str, ...] = ()  # keys of the ledger
 
     @classmethod
     def of_claim(cls, request: ClaimRequest) -> LookupQuery:
-        fresh = request.fresh
+        fresh, acts_on = request.fresh, request.payment.acts_on
         guard = fresh.guard.value if fresh.guard is not None else ""
-        return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),))
+        rows = () if acts_on is None else (acts_on.key,)
+        return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),), rows=rows)
 
     def arguments(self) -> tuple[Argument, ...]:
         credentials = "\n".join(f"{account}\0{credential}" for account, credential in self.credentials)
-        return (self.key, index_term(self.guard), " ".join(self.ids), credentials)
+        return (self.key, index_term(self.guard), " ".join(self.ids), credentials, " ".join(self.rows))
 
 
 class RedisLookups:
     """A `claim_plan.ClaimLookups` of one script's answer."""
 
     def __init__(self, query: LookupQuery, found: list[Any]) -> None:
-        now, self.token, rows, newest, disputed, alias, tombstone, holders, accepted = found
+        now, self.token, rows, newest, disputed, alias, tombstone, holders, accepted, ledger = found
         self.query = query
         self.now_text: bytes = now
         self.now = float(now)
@@ -57,6 +67,7 @@ class RedisLookups:
             row = parse_row(values)
             self.rows[row.operation.id] = row
         self._read_with_sealed = {values[0].decode() for values in rows if len(values) > 8}
+        self.ledger = {row.key: row for row in map(parse_ledger_row, ledger)}
         self._newest = newest
         self._disputed = disputed
         self._alias = None if alias is None else parse_alias(query.key, alias)
@@ -92,9 +103,18 @@ class RedisLookups:
     def tombstone(self, key: str) -> Tombstone | None:
         return self._tombstone if key == self.query.key else None
 
+    def row(self, key: str) -> LedgerRow | None:
+        found = self.ledger.get(key)
+        if found is None and key not in self.query.rows and key not in self._linked_to():
+            raise NeedsLookup(lambda query: replace(query, rows=(*query.rows, key)))
+        return found
+
+    def _linked_to(self) -> set[str]:
+        return {row.text[1:] for row in self.ledger.values() if row.text.startswith("@")}
+
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         if guard != self.query.guard:
-            raise LookupError(f"the guard {guard} was not asked for")
+            raise NeedsLookup(lambda query: replace(query, guard=guard))  # of the payment that the call acts on
         return tuple(self.rows[holder].operation for holder in self._holders if holder in self.rows)
 
     # What its answer holds.
@@ -120,14 +140,21 @@ class RedisLookups:
         return pair in self._accepted
 
 
-class EmptyLookups:
-    """A `claim_plan.ClaimLookups` with nothing on it: what a claim comes to where nothing is known."""
+class AssumedLookups:
+    """A `claim_plan.ClaimLookups` of what is assumed: that nothing is known of the key and the guard, and that the rows
+    of the ledger are as they were seen last. The script that writes checks both."""
+
+    def __init__(self, rows: Mapping[str, LedgerRow]) -> None:
+        self._rows = rows
+
+    def row(self, key: str) -> LedgerRow | None:
+        return self._rows.get(key)
 
     def newest(self, key: str) -> None:
         return None
 
-    def by_id(self, operation_id: str) -> None:
-        return None
+    def by_id(self, operation_id: str) -> Operation | None:
+        raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, operation_id)))
 
     def disputed(self, key: str) -> None:
         return None

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation, State
-from paywitness.journal.base import AnnouncementRow, OperationQuery, PolicyRevision
+from paywitness.journal.base import AnnouncementRow, LedgerRow, OperationQuery, PolicyRevision
 from paywitness.journal.encoding import enum_or_safest
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.rows import index_term, parse_entry, parse_row
+from paywitness.journal.redis.rows import index_term, parse_entry, parse_ledger_row, parse_row
 from paywitness.journal.transitions import HISTORY_MAX, LISTING_MAX, matches_query
 from paywitness.redis.connection import Argument
 from paywitness.redis.pipeline import LuaScript, RedisPipeline
@@ -49,6 +49,10 @@ class RedisReader:
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
         entries = await self._run(scripts.HISTORY, operation_id, str(HISTORY_MAX))
         return tuple(parse_entry(version, text) for version, text in enumerate(entries, 1) if text is not None)
+
+    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        found = await self._run(scripts.LEDGER_ROWS, *keys)
+        return tuple(None if values is None else parse_ledger_row(values) for values in found)
 
     async def announcements(self, after: int, limit: int) -> tuple[AnnouncementRow, ...]:
         changes = await self._run(scripts.ANNOUNCEMENTS, str(after), str(limit))

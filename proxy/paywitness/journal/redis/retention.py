@@ -12,8 +12,16 @@ from paywitness.core.claim import Alias
 from paywitness.core.operation import Operation
 from paywitness.journal import retention
 from paywitness.journal.claim_plan import FALLBACKS_MAX
+from paywitness.journal.ledger import may_forget
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.rows import RedisRow, fixed_index_lines, parse_alias, parse_row, tombstone_to_text
+from paywitness.journal.redis.rows import (
+    RedisRow,
+    fixed_index_lines,
+    parse_alias,
+    parse_ledger_row,
+    parse_row,
+    tombstone_to_text,
+)
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.redis.connection import Argument
 
@@ -26,7 +34,7 @@ class RedisRetention:
         self._writer = writer
         self._resume_after = ""  # the id that the next walk goes on after
 
-    async def retire(self, retention_s: float, tombstone_s: float, limit: int) -> int:
+    async def retire(self, retention_s: float, tombstone_s: float, limit: int, payments_s: float) -> int:
         now, read_to, last, old = await self._writer.run(
             scripts.SCAN_EXPIRED, repr(retention_s), self._resume_after, str(_SCAN_MAX), droppable=True
         )
@@ -39,7 +47,18 @@ class RedisRetention:
         forgotten = await self._writer.run_without_time(
             scripts.PURGE, repr(float(now) - tombstone_s), repr(float(now) - retention_s), str(limit)
         )
-        return retired + int(forgotten)
+        return retired + int(forgotten) + await self._forget_ledger_rows(float(now), payments_s, limit)
+
+    async def _forget_ledger_rows(self, now: float, payments_s: float, limit: int) -> int:
+        old = await self._writer.run_without_time(scripts.LEDGER_OLD, repr(now - payments_s), str(limit))
+        arguments: list[Argument] = [repr(now)]
+        for values, linked_values in old:
+            row = parse_ledger_row(values)
+            linked = None if linked_values is None else parse_ledger_row(linked_values)
+            arguments += [row.key, str(row.version), "1" if may_forget(row, linked) else ""]
+        if not old:
+            return 0
+        return int(await self._writer.run_without_time(scripts.LEDGER_FORGET, *arguments))
 
     async def _read_expired(self, expired: _ExpiredRows, ids: list[str]) -> None:
         """Read the operations, and those that they are the fallbacks of, or that are theirs."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.encoding import (
     entry_from_text,
     entry_to_text,
@@ -196,6 +198,20 @@ def _doubt_entry(operation: Operation) -> str:
     currency, minor_units = ("", 0) if money is None else (money.currency, money.minor_units)
     what = (operation.provider, operation.operation, currency, operation.state.value)
     return _encode([*what, minor_units, operation.created_at])
+
+
+def ledger_args(rows: Iterable[LedgerRow]) -> list[Argument]:
+    """The rows as `lib_ledger.lua` reads them."""
+    return [
+        argument
+        for row in rows
+        for argument in (row.key, str(row.version), row.text, "" if row.due_at is None else repr(row.due_at))
+    ]
+
+
+def parse_ledger_row(values: list[bytes]) -> LedgerRow:
+    key, version, text = values
+    return LedgerRow(key.decode(), int(version), text.decode("utf-8", "surrogatepass"))
 
 
 def alias_to_text(alias: Alias) -> bytes:

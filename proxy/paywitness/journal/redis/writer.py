@@ -8,16 +8,17 @@ by itself, are judged beforehand, and their script writes them where that judgem
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paywitness.core.claim import Alias, Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
+from paywitness.core.payment import payment_key
 from paywitness.journal import claim_plan, transitions
-from paywitness.journal.base import OperationChange
+from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.redis import scripts
-from paywitness.journal.redis.lookups import EmptyLookups, LookupQuery, NeedsLookup, RedisLookups
+from paywitness.journal.redis.lookups import AssumedLookups, LookupQuery, NeedsLookup, RedisLookups
 from paywitness.journal.redis.replication import plan_restore
 from paywitness.journal.redis.rows import (
     AT_WRITE,
@@ -25,6 +26,7 @@ from paywitness.journal.redis.rows import (
     WriteArgs,
     alias_to_text,
     insert_args,
+    ledger_args,
     parse_row,
     sealed_argument,
     with_write_time,
@@ -36,6 +38,7 @@ from paywitness.redis.pipeline import LuaScript, NeedsReplication, RedisPipeline
 TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
 PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
 _SWEEP_SIZE = 100  # operations in one script: about 5 ms of Redis' time
+_KNOWN_ROWS_MAX = 20_000  # of the ledger, remembered
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
 
 
@@ -48,10 +51,11 @@ class _PlannedWrite:
     insert: WriteArgs | None = None
     alias: Alias | None = None
     acceptance: tuple[Argument, ...] = ("", "", "")
+    rows: tuple[LedgerRow, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.updates and self.insert is None and self.alias is None
+        return not self.updates and self.insert is None and self.alias is None and not self.rows
 
 
 class RedisWriter:
@@ -63,6 +67,7 @@ class RedisWriter:
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
+        self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
 
     def time_argument(self) -> str:
         """For the scripts: empty, and they ask Redis itself."""
@@ -91,20 +96,45 @@ class RedisWriter:
     # Claims.
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        query = LookupQuery.of_claim(request)
-        unknown = claim_plan.plan_claim(request, AT_WRITE, EmptyLookups())
+        query, owns = LookupQuery.of_claim(request), _owned_by(request)
+        assumed = self._assumed_claim(request)
         start: WriteArgs = []
-        if unknown.insert is not None:
-            start = insert_args(unknown.insert, request.sealed_request, request.lease_s)
-        owns = _owned_by(request)
-        reply = await self.run(scripts.CLAIM, *query.arguments(), *start, droppable=True, needs_replication=owns)
-        if reply[0] == b"owned" and unknown.insert is not None:
+        rows: tuple[LedgerRow, ...] = ()
+        if assumed is not None and assumed.insert is not None:
+            start, rows = insert_args(assumed.insert, request.sealed_request, request.lease_s), assumed.rows
+            guard = assumed.insert.operation.guard
+            query = replace(query, guard=guard.value if guard is not None else "")
+        reply = await self.run(
+            scripts.CLAIM,
+            *query.arguments(),
+            str(len(rows)),
+            *ledger_args(rows),
+            *start,
+            droppable=True,
+            needs_replication=owns,
+        )
+        if reply[0] == b"owned" and assumed is not None and assumed.insert is not None:
             now = self._note_time(reply[1])
-            return Claim(unknown.verdict, with_write_time(unknown.insert.operation, now, request.lease_s), now)
+            self._remember_rows(rows)
+            started = with_write_time(assumed.insert.operation, now, request.lease_s)
+            return Claim(assumed.verdict, started, now, payment=assumed.payment, limit=assumed.limit)
         if reply[0] == b"another":
             raise _id_taken_error()
         claim: Claim = await self._plan_and_commit(query, lambda found: self._plan_claim(request, found), owns, reply)
         return claim
+
+    def _assumed_claim(self, request: ClaimRequest) -> claim_plan.ClaimPlan | None:
+        """What the claim comes to if nothing is known, and the ledger is as it was seen last; None: that cannot be
+        said without a look."""
+        try:
+            return claim_plan.plan_claim(request, AT_WRITE, AssumedLookups(self._ledger))
+        except NeedsLookup:
+            return None
+
+    def _remember_rows(self, rows: Iterable[LedgerRow]) -> None:
+        if len(self._ledger) >= _KNOWN_ROWS_MAX:
+            self._ledger.clear()
+        self._ledger.update((row.key, row) for row in rows)
 
     def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
         taken = claim_plan.plan_claim(request, found.now, found)
@@ -115,6 +145,7 @@ class RedisWriter:
             tuple(write_args(write) for write in taken.updates),
             _insert_args_of(taken, request),
             taken.alias,
+            rows=taken.rows,
         )
 
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
@@ -133,6 +164,7 @@ class RedisWriter:
                 (ended,),
                 _insert_args_of(second, request),
                 acceptance=self._acceptance_args(change),
+                rows=second.rows,
             )
 
         result: tuple[Operation, Claim] = await self._plan_and_commit(query, judge, _owned_by(request))
@@ -142,9 +174,10 @@ class RedisWriter:
     # Changes.
 
     async def record(self, change: OperationChange) -> Operation:
-        if transitions.needs_stored_lease(change):
+        if transitions.needs_stored_lease(change) or self._needs_look(change):
             return await self._record_after_lookup(change)
-        write = transitions.record_write(change, None, AT_WRITE)
+        plan = transitions.plan_record(change, None, AT_WRITE, AssumedLookups(self._ledger))
+        write = plan.write
         lease_s = change.lease_s or 0.0
         guard = change.operation.guard
         paid = guard.value if guard is not None and transitions.needs_duplicate_check(change) else ""
@@ -152,6 +185,8 @@ class RedisWriter:
             scripts.RECORD,
             paid,
             *self._acceptance_args(change),
+            str(len(plan.rows)),
+            *ledger_args(plan.rows),
             *write_args(write, lease_s=lease_s, sealed_response=change.sealed_response),
             needs_replication=_replication_need(change),
         )
@@ -161,7 +196,18 @@ class RedisWriter:
             return await self._record_after_lookup(change)
         now = self._note_time(reply[1])
         self._remember_acceptance(change)
+        self._remember_rows(plan.rows)
         return with_write_time(write.operation, now, lease_s)
+
+    def _needs_look(self, change: OperationChange) -> bool:
+        """Whether nothing can be assumed of the operation's payment: it was not seen, and the operation does not make
+        it."""
+        operation, shown = change.operation, change.shown
+        if shown is None or not operation.payment:
+            return False
+        makes_it = operation.payment == operation.id and shown.creates
+        is_seen = payment_key(operation.payment) in self._ledger or makes_it
+        return not is_seen or transitions.needs_intent(change)
 
     async def _record_after_lookup(self, change: OperationChange) -> Operation:
         """A change that needs what the journal holds: the lease, or who else paid the intent."""
@@ -174,16 +220,17 @@ class RedisWriter:
             stored = found.by_id(requested.id)
             if stored is None or stored.version != requested.version:
                 raise transitions.stale_write(requested.id, requested.version)
-            write = transitions.record_write(change, stored.lease, found.now, found.guarded(guard) if guard else ())
+            guarded = found.guarded(guard) if guard else ()
+            plan = transitions.plan_record(change, stored.lease, found.now, found, guarded)
             return _PlannedWrite(
-                write.operation,
-                (write_args(write, sealed_response=change.sealed_response),),
+                plan.write.operation,
+                (write_args(plan.write, sealed_response=change.sealed_response),),
                 acceptance=self._acceptance_args(change),
+                rows=plan.rows,
             )
 
-        recorded: Operation = await self._plan_and_commit(
-            LookupQuery(guard=guard, ids=(requested.id,)), judge, _replication_need(change)
-        )
+        query = LookupQuery(guard=guard, ids=(requested.id,), rows=_rows_of(change))
+        recorded: Operation = await self._plan_and_commit(query, judge, _replication_need(change))
         self._remember_acceptance(change)
         return recorded
 
@@ -285,6 +332,7 @@ class RedisWriter:
                 )
             found = RedisLookups(query, reply[1])
             self._note_time(found.now_text)
+            self._remember_rows(found.ledger.values())
             try:
                 written = judge(found)
             except NeedsLookup as missing:
@@ -294,6 +342,7 @@ class RedisWriter:
                 return written.result
             reply = await self._commit(found, written, needs_replication)
             if reply[0] == b"written":
+                self._remember_rows(written.rows)
                 return written.result
         raise JournalUnavailable(f"others were faster {TRIES_MAX} times: nothing was written")
 
@@ -311,7 +360,9 @@ class RedisWriter:
             "" if alias is None else alias.key,
             b"" if alias is None else alias_to_text(alias),
             str(len(written.updates)),
+            str(len(written.rows)),
             *(argument for update in written.updates for argument in update),
+            *ledger_args(written.rows),
             *(written.insert or ()),
             needs_replication=needs_replication,
         )
@@ -348,6 +399,13 @@ class RedisWriter:
 
 def _insert_args_of(taken: claim_plan.ClaimPlan, request: ClaimRequest) -> WriteArgs | None:
     return None if taken.insert is None else insert_args(taken.insert, request.sealed_request, request.lease_s)
+
+
+def _rows_of(change: OperationChange) -> tuple[str, ...]:
+    """The ledger rows that a change looks up in any case."""
+    if change.shown is None or not change.operation.payment:
+        return ()
+    return (payment_key(change.operation.payment), *(name.key for name in change.shown.names))
 
 
 def _id_taken_error() -> JournalUnavailable:

@@ -20,7 +20,15 @@ from pathlib import Path
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
-from paywitness.journal.base import AnnouncementRow, OperationChange, OperationQuery, PolicyRevision, StoredWebhookEvent
+from paywitness.journal.base import (
+    PAYMENTS_KEPT_S,
+    AnnouncementRow,
+    LedgerRow,
+    OperationChange,
+    OperationQuery,
+    PolicyRevision,
+    StoredWebhookEvent,
+)
 from paywitness.journal.sqlite.file import FileLock, make_file, unfit
 from paywitness.journal.sqlite.reader import SqliteReader, SqliteWebhookEvents
 from paywitness.journal.sqlite.retention import SqliteRetention
@@ -171,6 +179,20 @@ class SqliteJournal:
         rows: tuple[AnnouncementRow, ...] = await self._read_worker.submit(self._reader.announcements, (after, limit))
         return rows
 
+    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        rows: tuple[LedgerRow | None, ...] = await self._read_worker.submit(self._reader.ledger_rows, keys)
+        return rows
+
+    async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
+        written: bool = await self._write_worker.submit(self._writer.write_ledger_rows, rows)
+        return written
+
+    async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
+        due: tuple[LedgerRow, ...] = await self._write_worker.submit(
+            self._writer.due_ledger_rows, limit, droppable=True
+        )
+        return due
+
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq: int | None = await self._write_worker.submit(self._cursors.take, (name, token, lease_s), droppable=True)
         return seq
@@ -179,8 +201,10 @@ class SqliteJournal:
         moved: bool = await self._write_worker.submit(self._cursors.move, (name, seq, token))
         return moved
 
-    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
-        arguments = (retention_s, tombstone_s, limit)
+    async def retire(
+        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+    ) -> int:
+        arguments = (retention_s, tombstone_s, limit, payments_s)
         retired: int = await self._write_worker.submit(self._retention.retire, arguments, droppable=True)
         return retired
 

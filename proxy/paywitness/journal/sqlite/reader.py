@@ -13,6 +13,7 @@ from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation, State
 from paywitness.journal.base import (
     AnnouncementRow,
+    LedgerRow,
     OperationQuery,
     PolicyRevision,
     StoredWebhookEvent,
@@ -20,6 +21,7 @@ from paywitness.journal.base import (
 )
 from paywitness.journal.encoding import READ_COLUMNS, entry_from_text, operation_from_row
 from paywitness.journal.sqlite.file import open_for_reading, unavailable
+from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.schema import IN_DOUBT, LISTED_BY_STATE
 from paywitness.journal.sqlite.worker import WorkerCall
 from paywitness.journal.sqlite.writer import SqliteWriter
@@ -89,6 +91,10 @@ class SqliteReader:
             (operation_id, HISTORY_MAX),
         )
         return tuple(entry_from_text(*row) for row in rows)
+
+    def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
+        rows = SqliteRows(self._connection.cursor())
+        return tuple(rows.row_or_linked(key) for key in keys)
 
     def doubt_counts(self, _: None) -> tuple[DoubtCount, ...]:
         return tuple(

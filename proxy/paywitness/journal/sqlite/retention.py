@@ -10,6 +10,7 @@ from __future__ import annotations
 from paywitness.core.claim import Tombstone
 from paywitness.core.operation import Operation
 from paywitness.journal import retention
+from paywitness.journal.ledger import may_forget
 from paywitness.journal.sqlite.schema import WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
 
@@ -32,19 +33,34 @@ _PURGE_WEBHOOK_EVENTS = f"""DELETE FROM notices WHERE number IN (SELECT number F
     WHERE {WEBHOOK_EVENT_DONE} AND received_at <= ? ORDER BY received_at, number LIMIT ?)"""
 
 
+_OLD_ROWS = "SELECT key FROM ledger INDEXED BY ledger_ages WHERE touched_at <= ? ORDER BY touched_at LIMIT ?"
+
+
 class SqliteRetention:
     def __init__(self, writer: SqliteWriter) -> None:
         self._writer = writer
         self._resume_after = 0  # the number of the operation that the next walk goes on after
 
-    def retire(self, arguments: tuple[float, float, int]) -> int:
-        retention_s, tombstone_s, limit = arguments
+    def retire(self, arguments: tuple[float, float, int, float]) -> int:
+        retention_s, tombstone_s, limit, payments_s = arguments
         now = self._writer.time.now()
         retired = self._retire_operations(now - retention_s, limit, now)
         cursor = self._writer.cursor
         tombstones = cursor.execute(_PURGE_TOMBSTONES, (now - tombstone_s, limit)).rowcount
         notices = cursor.execute(_PURGE_WEBHOOK_EVENTS, (now - retention_s, limit)).rowcount
-        return retired + tombstones + notices
+        return retired + tombstones + notices + self._forget_ledger_rows(now - payments_s, limit, now)
+
+    def _forget_ledger_rows(self, touched_before: float, limit: int, now: float) -> int:
+        cursor, rows = self._writer.cursor, self._writer.rows
+        old = cursor.execute(_OLD_ROWS, (touched_before, limit)).fetchall()
+        forgotten = 0
+        for key in (key for (key,) in old):
+            row = rows.row(key)
+            if row is not None and may_forget(row, rows.row(row.text[1:]) if row.text.startswith("@") else None):
+                forgotten += cursor.execute("DELETE FROM ledger WHERE key = ?", (key,)).rowcount
+            else:
+                cursor.execute("UPDATE ledger SET touched_at = ? WHERE key = ?", (now, key))
+        return forgotten
 
     def _retire_operations(self, ended_before: float, limit: int, now: float) -> int:
         read_to = self._writer.rows.scalar(_READ_TO)

@@ -10,6 +10,7 @@ from typing import Any
 from paywitness.core.claim import Alias, AliasKind, Tombstone
 from paywitness.core.operation import Lease, Operation, Outcome, State
 from paywitness.journal import transitions
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.encoding import (
     COLUMNS,
     MUTABLE_COLUMNS,
@@ -74,6 +75,13 @@ _UPDATES = {
 }
 
 
+_ROW = "SELECT key, version, value, due_at FROM ledger WHERE key = ?"
+_DUE_ROWS = """SELECT key, version, value, due_at FROM ledger INDEXED BY ledger_due
+    WHERE due_at <= ? ORDER BY due_at, key LIMIT ?"""
+_INSERT_ROW = "INSERT OR IGNORE INTO ledger (key, version, value, due_at, touched_at) VALUES (?, ?, ?, ?, ?)"
+_UPDATE_ROW = "UPDATE ledger SET version = ?, value = ?, due_at = ?, touched_at = ? WHERE key = ? AND version = ?"
+
+
 class SqliteRows:
     """A `claim_plan.ClaimLookups` over one connection's cursor, and what else its writer looks up."""
 
@@ -107,7 +115,19 @@ class SqliteRows:
         rows = self._cursor.execute(_GUARDED, (guard, transitions.GUARDED_MAX)).fetchall()
         return tuple(operation_from_row(row) for row in reversed(rows))
 
+    def row(self, key: str) -> LedgerRow | None:
+        found = self._cursor.execute(_ROW, (key,)).fetchone()
+        return None if found is None else LedgerRow(*found)
+
     # What the other steps look up.
+
+    def row_or_linked(self, key: str) -> LedgerRow | None:
+        """The row, or the one that a link leads to."""
+        found = self.row(key)
+        return self.row(found.text[1:]) if found is not None and found.text.startswith("@") else found
+
+    def due_rows(self, now: float, limit: int) -> list[LedgerRow]:
+        return [LedgerRow(*found) for found in self._cursor.execute(_DUE_ROWS, (now, limit)).fetchall()]
 
     def paid(self, guard: str) -> list[Operation]:
         """Of those that are `guarded`, the ones that may have paid."""
@@ -201,6 +221,20 @@ class SqliteRows:
         entry = write.entry
         told = None if entry.announcement is None else 1
         self._cursor.execute(_INSERT_CHANGE, (write.operation.id, entry.version, entry.at, entry_to_text(entry), told))
+
+    def store_rows(self, rows: Iterable[LedgerRow], now: float) -> bool:
+        """Write rows of the ledger, each over the version before it; whether all were written. Nothing else writes in
+        between: the caller has read these very versions in the same transaction, or rolls back."""
+        for row in rows:
+            if row.version == 1:
+                values: tuple[object, ...] = (row.key, row.version, row.text, row.due_at, now)
+                written = self._cursor.execute(_INSERT_ROW, values).rowcount
+            else:
+                values = (row.version, row.text, row.due_at, now, row.key, row.version - 1)
+                written = self._cursor.execute(_UPDATE_ROW, values).rowcount
+            if written != 1:
+                return False
+        return True
 
     def store_alias(self, alias: Alias) -> None:
         self._cursor.execute(

@@ -149,8 +149,22 @@ _VERSION_2 = (
     "CREATE TABLE cursors (name TEXT PRIMARY KEY, seq INTEGER NOT NULL) STRICT, WITHOUT ROWID",
 )
 
+_VERSION_3 = (
+    # What is kept beside operations, and longer: payments, their names, payout references. Journals of earlier versions
+    # have none: the numbers of their payments are unknown.
+    """CREATE TABLE ledger (
+        key TEXT PRIMARY KEY,
+        version INTEGER NOT NULL,
+        due_at REAL,
+        touched_at REAL NOT NULL,
+        value TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX ledger_due ON ledger (due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX ledger_ages ON ledger (touched_at)",
+)
+
 # The statements that lead to version 1, 2, ...: append, never edit.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:

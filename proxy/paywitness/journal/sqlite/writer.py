@@ -17,7 +17,7 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
 from paywitness.core.operation import Lease, Operation
 from paywitness.journal import claim_plan, transitions
-from paywitness.journal.base import OperationChange
+from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.worker import WorkerCall
@@ -141,7 +141,12 @@ class SqliteWriter:
             self.rows.store_alias(plan.alias)
         if plan.insert is not None:
             self.rows.insert(plan.insert, request.sealed_request)
+        self._store_rows(plan.rows, now)
         return self._claim_result(plan, request, now)
+
+    def _store_rows(self, rows: tuple[LedgerRow, ...], now: float) -> None:
+        if not self.rows.store_rows(rows, now):
+            raise RuntimeError(f"a ledger row changed within one transaction: {', '.join(row.key for row in rows)}")
 
     def _claim_result(self, plan: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
         asked, credential = plan.original, request.fresh.credential
@@ -155,7 +160,21 @@ class SqliteWriter:
         stored_lease = self.rows.lease_at(change.operation) if transitions.needs_stored_lease(change) else None
         guard = change.operation.guard
         paid = self.rows.paid(guard.value) if guard is not None and transitions.needs_duplicate_check(change) else ()
-        return self._write_change(change, transitions.record_write(change, stored_lease, now, paid), now)
+        plan = transitions.plan_record(change, stored_lease, now, self.rows, paid)
+        operation = self._write_change(change, plan.write, now)
+        self._store_rows(plan.rows, now)
+        return operation
+
+    def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
+        for row in rows:
+            stored = self.rows.row(row.key)
+            if (0 if stored is None else stored.version) != row.version - 1:
+                return False
+        self._store_rows(rows, self.time.now())
+        return True
+
+    def due_ledger_rows(self, limit: int) -> tuple[LedgerRow, ...]:
+        return tuple(self.rows.due_rows(self.time.now(), limit))
 
     def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
         self.rows.update(write, change.sealed_response)
@@ -171,6 +190,7 @@ class SqliteWriter:
             self._write_change(change, plan.end, now)
         if plan.second.insert is not None:
             self.rows.insert(plan.second.insert, request.sealed_request)
+        self._store_rows(plan.second.rows, now)
         return plan.first, self._claim_result(plan.second, request, now)
 
     def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:

@@ -1,14 +1,18 @@
--- time | question (4) | start, or nothing where it is not permitted.
--- Nothing known: the operation is written as it starts, and owned. Else: what is known, for Python to judge.
+-- time | question (5) | count of ledger rows | rows | start, or nothing where it is not permitted.
+-- Nothing known, and the ledger as it was thought to be: the operation is written as it starts, and owned. Else: what is
+-- known, for Python to judge.
 local now = tell_time(ARGV[1])
 local key = ARGV[2]
 local known = redis.call('HMGET', P .. 'keys', 'k' .. key, 'a' .. key, 't' .. key)
 local unknown = not (known[1] or known[2] or known[3]) and #guarded(ARGV[3], 1) == 0
-if unknown and #ARGV > 5 then
-  if redis.call('EXISTS', P .. 'o:' .. ARGV[6]) == 1 then
+local rows = tonumber(ARGV[7])
+local start_at = 8 + rows * LEDGER_ROW
+if unknown and #ARGV > start_at and ledger_fits(8, rows) then
+  if redis.call('EXISTS', P .. 'o:' .. ARGV[start_at]) == 1 then
     return {'another'}
   end
-  start(6, now, false)
+  start(start_at, now, false)
+  ledger_write(8, rows, now)
   return {'owned', now}
 end
 return {'found', look(2, now)}

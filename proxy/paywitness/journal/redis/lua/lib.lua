@@ -12,6 +12,7 @@
 -- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, itself, the newest
 -- revisions, latest_revisions, cursors, meta, time       by name (meta: see replication_seen.lua); the latest time told
 -- cursor_leases                                          see lib_cursor.lua
+-- l:KEY, ledger_due, ledger_ages                         see lib_ledger.lua
 -- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see lib_webhook_events.lua, tombstone.lua, purge.lua
 local P = KEYS[1]
 local NUL = '\0'

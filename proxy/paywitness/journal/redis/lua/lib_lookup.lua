@@ -13,9 +13,10 @@ local function disputed(ids)
   return false
 end
 
--- A question of four: key, guard, ids (apart by spaces), credentials (lines of account NUL credential).
+-- A question of five: key, guard, ids (apart by spaces), credentials (lines of account NUL credential), keys of ledger
+-- rows (apart by spaces).
 -- Found: now, token (of everything read: equal tokens, nothing changed), rows, newest, disputed, alias, tombstone,
--- guarded ids (newest first), which credentials are accepted.
+-- guarded ids (newest first), which credentials are accepted, ledger rows (with those that they link to).
 local function look(at, now)
   local key, guard, wanted, credentials = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local rows, seen, read = {}, {}, {}
@@ -63,6 +64,19 @@ local function look(at, now)
   for credential in lines(credentials) do
     accepted[#accepted + 1] = redis.call('HEXISTS', P .. 'credentials', credential)
   end
+  local ledger = {}
+  for wanted_key in string.gmatch(ARGV[at + 4], '%S+') do
+    local found = ledger_row(wanted_key)
+    read[#read + 1] = wanted_key .. ' ' .. (found and found[2] or '-')
+    if found then
+      ledger[#ledger + 1] = found
+      if string.sub(found[3], 1, 1) == '@' then
+        local linked = ledger_row(string.sub(found[3], 2))
+        read[#read + 1] = linked and linked[2] or '-'
+        ledger[#ledger + 1] = linked
+      end
+    end
+  end
   local token = redis.sha1hex(table.concat(read, '\n'))
-  return {now, token, rows, newest, contested, alias, tombstone, holders, accepted}
+  return {now, token, rows, newest, contested, alias, tombstone, holders, accepted, ledger}
 end

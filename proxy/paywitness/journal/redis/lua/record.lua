@@ -1,14 +1,20 @@
--- time | guard whose others are to be asked, or '' | acceptance (3) | sheet.
--- One change over its version. Where another stands under the guard, nothing is written: Python has to judge.
+-- time | guard whose others are to be asked, or '' | acceptance (3) | count of ledger rows | rows | sheet.
+-- One change over its version. Where another stands under the guard, or the ledger is not as it was thought to be,
+-- nothing is written: Python has to judge.
 local now = tell_time(ARGV[1])
-local sheet = sheet_at(6)
+local rows = tonumber(ARGV[6])
+local sheet = sheet_at(7 + rows * LEDGER_ROW)
 for _, member in ipairs(guarded(ARGV[2], 2)) do
   if id_in(member) ~= sheet.id then
     return {'judge'}
   end
 end
+if not ledger_fits(7, rows) then
+  return {'judge'}
+end
 if not write_over(sheet, now) then
   return {'stale'}
 end
+ledger_write(7, rows, now)
 accept(3, now)
 return {'written', now}

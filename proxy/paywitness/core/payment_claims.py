@@ -1,0 +1,248 @@
+"""Claims on a payment: whether a movement or another payment of an intent may start now. Pure.
+
+Three questions, in this order: is something in flight that excludes it, is an equal movement open, does the balance
+allow it. And one about intents: does a payment still keep its intent from being paid again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from paywitness.core.errors import MoneyError
+from paywitness.core.money import Money, Unit, read_money
+from paywitness.core.operation import Guard, Operation, State
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Movement,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
+    PaymentName,
+    bounded,
+    difference,
+    total_of,
+    with_step,
+)
+from paywitness.core.payment_rules import IncrementMeaning, LimitMode
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.record import record
+
+# Not two of these in flight at one payment, whatever their names are.
+_SERIALISED = FOLLOW_UPS - {OperationKind.REFUND}
+_IN_FLIGHT = frozenset({State.PREPARED, State.SENDING, State.BACKOFF})
+
+
+# --- Limits
+
+
+class LimitVerdict(StrEnum):
+    FITS = "fits"
+    UNKNOWN = "unknown"  # a number is not known, or the currency is another one: the provider decides
+    RESERVED = "reserved"  # it fits once what is reserved is released
+    EXCEEDS = "exceeds"
+
+
+@record
+class LimitCheck:
+    verdict: LimitVerdict
+    remaining: int | None = None
+    reserved_by: OperationKind | None = None  # RESERVED: the kind of the reservations in the way
+
+
+def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> LimitCheck:
+    """Whether the balance allows this movement. None: all that is left."""
+    if kind not in {OperationKind.CAPTURE, OperationKind.REFUND}:
+        return LimitCheck(LimitVerdict.FITS)
+    if money is not None and payment.currency is not None and money.currency != payment.currency:
+        return LimitCheck(LimitVerdict.UNKNOWN)
+    remaining, released = _remaining(payment, kind)
+    if remaining is None or released is None:
+        return LimitCheck(LimitVerdict.UNKNOWN, remaining)
+    wanted = max(remaining, 1) if money is None else money.minor_units
+    if wanted <= remaining:
+        return LimitCheck(LimitVerdict.FITS, remaining)
+    if wanted > released:
+        return LimitCheck(LimitVerdict.EXCEEDS, remaining)
+    return LimitCheck(LimitVerdict.RESERVED, remaining, kind)
+
+
+def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int | None]:
+    """What is left for a movement of this kind: with reservations that compete, and if they were all released."""
+    competing = total_of(payment.reserved(kind))
+    if kind is OperationKind.CAPTURE:
+        increments = total_of(payment.reserved(OperationKind.INCREMENT))
+        released = None if payment.authorised is None or increments is None else payment.authorised + increments
+        released = difference(released, payment.captured)
+    else:
+        captures = total_of(payment.reserved(OperationKind.CAPTURE))
+        base = None if payment.captured is None or captures is None else payment.captured + captures
+        released = difference(base, payment.refunded, payment.disputed)
+    return difference(released, competing), released
+
+
+# --- Claims
+
+
+@record
+class PaymentClaim:
+    """What a call means for a payment: which one it acts on, how much it moves, and by which rules."""
+
+    acts_on: PaymentName | None = None  # None: it makes a payment
+    amount: object = None  # as the request carries it, if the request names no currency: it is the payment's
+    unit: Unit = Unit.MINOR
+    takes_remainder: bool = False  # it names no amount, and means all that is left
+    intent: Guard | None = None  # of a call that creates an object and moves nothing yet
+    limits: LimitMode = LimitMode.WARN
+    once_per_target: bool = False
+    increment_means: IncrementMeaning = IncrementMeaning.TOTAL
+    intent_total: Money | None = None  # several payments of the intent pass up to this sum
+
+
+class PaymentVerdict(StrEnum):
+    """What a payment says to an operation that would start on it."""
+
+    PASS = "pass"
+    BUSY = "busy"  # another movement is in flight: wait for it
+    OPEN = "open"  # an equal movement, or one that excludes this one, is open
+    RESERVED = "reserved"
+    EXCEEDS = "exceeds"
+
+
+@record
+class PaymentJudgement:
+    verdict: PaymentVerdict
+    holder: Operation | None = None  # whose movement is in the way
+    check: LimitCheck = LimitCheck(LimitVerdict.FITS)
+
+
+def judge_movement(
+    payment: Payment, fresh: Operation, claim: PaymentClaim, operations: Mapping[str, Operation]
+) -> PaymentJudgement:
+    """Whether a follow-up may start on its payment now. `payment` is reconciled; `operations` are those behind its
+    reserved movements. The order: what is in flight, what is equal or excluded, then the limit."""
+    for movement in payment.reserved():
+        holder = operations.get(movement.operation_id)
+        if holder is None or holder.key == fresh.key:
+            continue
+        verdict = _against(movement, holder, fresh, amount_moved(payment, fresh, claim))
+        if verdict is not PaymentVerdict.PASS:
+            return PaymentJudgement(verdict, holder)
+    if claim.limits is LimitMode.OFF:
+        return PaymentJudgement(PaymentVerdict.PASS)
+    check = check_limit(payment, fresh.kind, fresh.money)
+    if claim.limits is LimitMode.ENFORCE:
+        if check.verdict is LimitVerdict.EXCEEDS:
+            return PaymentJudgement(PaymentVerdict.EXCEEDS, check=check)
+        if check.verdict is LimitVerdict.RESERVED:
+            holder = _first_holder(payment, fresh.kind, operations)
+            return PaymentJudgement(PaymentVerdict.RESERVED, holder, check)
+    return PaymentJudgement(PaymentVerdict.PASS, check=check)
+
+
+def _first_holder(payment: Payment, kind: OperationKind, operations: Mapping[str, Operation]) -> Operation | None:
+    holders = (operations.get(movement.operation_id) for movement in payment.reserved(kind))
+    return next((holder for holder in holders if holder is not None), None)
+
+
+def money_of(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Money | None:
+    """What the call moves. A request that names an amount and no currency means the payment's."""
+    if fresh.money is not None or claim.amount is None or payment.currency is None:
+        return fresh.money
+    try:
+        return read_money(claim.amount, payment.currency, claim.unit)
+    except MoneyError:
+        return None
+
+
+def with_money(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Operation:
+    """The operation with its amount and currency, as far as its payment knows them."""
+    money = money_of(payment, fresh, claim)
+    if money is not None or not claim.takes_remainder or payment.currency is None:
+        return fresh if money is fresh.money else fresh.changed(money=money)
+    left = _all_that_is_left(payment, fresh.kind)
+    if left is None or left <= 0:
+        return fresh
+    return fresh.changed(money=Money(left, payment.currency), takes_remainder=True)
+
+
+def amount_moved(payment: Payment, fresh: Operation, claim: PaymentClaim) -> int | None:
+    """By how much the movement changes a number, which is what it reserves. None: all that is left, and how much that
+    is is unknown."""
+    if fresh.money is None:
+        return _all_that_is_left(payment, fresh.kind)
+    if fresh.kind is OperationKind.INCREMENT and claim.increment_means is IncrementMeaning.TOTAL:
+        return difference(fresh.money.minor_units, payment.authorised)
+    return fresh.money.minor_units
+
+
+def _against(movement: Movement, holder: Operation, fresh: Operation, amount: int | None) -> PaymentVerdict:
+    """What one open movement says to another that would start."""
+    in_flight = holder.state in _IN_FLIGHT or holder.attempt_under_way
+    if in_flight and movement.kind in _SERIALISED and fresh.kind in _SERIALISED:
+        return PaymentVerdict.BUSY
+    if _excludes(movement.kind, fresh.kind) and holder.state.in_doubt:
+        return PaymentVerdict.OPEN
+    if movement.kind is fresh.kind and fresh.kind is not OperationKind.VOID:
+        equal_call = movement.fingerprint == fresh.fingerprint
+        if equal_call or (movement.minor_units == amount and not fresh.distinct):
+            return PaymentVerdict.OPEN
+    elif movement.kind is fresh.kind:
+        return PaymentVerdict.OPEN  # a payment is voided once
+    return PaymentVerdict.PASS
+
+
+def _excludes(opened: OperationKind, fresh: OperationKind) -> bool:
+    """Whether one may not start while the outcome of the other is unknown: a void and what it would undo."""
+    pair = {opened, fresh}
+    return OperationKind.VOID in pair and bool(pair & {OperationKind.CAPTURE, OperationKind.INCREMENT})
+
+
+def with_reservation(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Payment:
+    """The payment with the movement of an operation that starts, or with one more step."""
+    if fresh.kind not in FOLLOW_UPS:
+        return with_step(payment, fresh.id)
+    amount = amount_moved(payment, fresh, claim)
+    movement = Movement(fresh.id, fresh.kind, amount, MovementStatus.RESERVED, fresh.fingerprint)
+    return replace(payment, movements=bounded((*payment.movements, movement)))
+
+
+def _all_that_is_left(payment: Payment, kind: OperationKind) -> int | None:
+    if kind in {OperationKind.CAPTURE, OperationKind.REFUND}:
+        return _remaining(payment, kind)[0]
+    return payment.capturable if kind is OperationKind.VOID else None
+
+
+# --- Intents
+
+
+class IntentHold(StrEnum):
+    """What a payment says to another payment of its intent."""
+
+    FREE = "free"  # nothing was paid
+    PAID = "paid"
+    REFUNDED = "refunded"  # paid and given back as a whole: an equal call is told so
+
+
+def hold_of_payment(payment: Payment) -> IntentHold:
+    """Whether the payment keeps its intent from being paid again."""
+    if payment.elsewhere is PaidElsewhere.UNVERIFIED:
+        return IntentHold.PAID
+    if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
+        return IntentHold.FREE
+    if payment.reserved():
+        return IntentHold.PAID
+    if payment.given_back and not payment.disputed:
+        return IntentHold.REFUNDED
+    ended_captures = any(
+        movement.kind is OperationKind.CAPTURE and movement.status is MovementStatus.POSTED
+        for movement in payment.movements
+    )
+    if payment.captured is None or payment.refunded is None:
+        # A number is unknown: a void frees the intent, unless a capture of ours exists.
+        return IntentHold.REFUNDED if payment.voided and not ended_captures else IntentHold.PAID
+    if payment.captured - payment.refunded > 0 or payment.disputed:
+        return IntentHold.PAID
+    # Unknown is not nothing: without an authorised amount only a final capture says that no more can be captured.
+    return IntentHold.REFUNDED if payment.capturable is not None and payment.capturable <= 0 else IntentHold.PAID

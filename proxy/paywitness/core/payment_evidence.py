@@ -1,0 +1,159 @@
+"""What a response or an object of the provider shows of a payment: its names, its totals, its dates. Pure.
+
+The policy says where (`also_known_as`, `balance`, `captures`, `capture_before`). What is not shown, or cannot be read,
+is unknown: it never counts as zero.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import Expression, evaluate, reference_text, truthy
+from paywitness.core.errors import MoneyError
+from paywitness.core.money import Unit, read_money
+from paywitness.core.operation import Guard, Operation, State
+from paywitness.core.payment import FOLLOW_UPS, PaymentName, ShownBalance, payment_names
+from paywitness.core.payment_rules import IncrementMeaning, PartialCaptures, PaymentRules
+from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.result import DOES_NOT_FIT, Classification, ResultClass
+
+_NAMES_SHOWN_MAX = 10
+
+
+def shown_balance(
+    operation: Operation,
+    policy: Policy,
+    classification: Classification,
+    provider_object: Tree,
+    *,
+    now: float,
+    request_tree: Tree = None,
+    intent: Guard | None = None,
+) -> ShownBalance | None:
+    """What this evidence shows of the operation's payment; None if it shows none, or not ours. `now` is the journal's
+    time. `request_tree` is the body of the call, if it is at hand; `intent` that of a call that creates an object."""
+    if not operation.payment or classification.lost or classification.rule == DOES_NOT_FIT:
+        return None
+    rules = policy.payment
+    names = _names(operation, policy, classification, provider_object)
+    currency = _currency(operation, rules, provider_object)
+    balance = rules.balance
+
+    def total(expression: Expression | None) -> int | None:
+        return _amount(expression, provider_object, balance.unit, currency)
+
+    fit = policy.classify.fit
+    return ShownBalance(
+        names=names,
+        creates=not rules.acts_on and not rules.continues,
+        currency=currency,
+        authorised=total(balance.authorised),
+        captured=total(balance.captured),
+        capturable=total(balance.capturable),
+        refunded=total(balance.refunded),
+        disputed=total(balance.disputed),
+        moved=_amount(fit.amount, provider_object, fit.unit, currency),
+        captures=_captures(rules, provider_object) if policy.kind.pays else None,
+        final=_is_final(rules, request_tree) if policy.kind is OperationKind.CAPTURE else None,
+        increment_means=rules.increment_means or IncrementMeaning.TOTAL,
+        expires_at=_expires_at(rules, provider_object, now) if policy.kind.pays else None,
+        intent=intent,
+        dispute=_DISPUTES.get(classification.result_class, ""),
+    )
+
+
+_DISPUTES = {ResultClass.DISPUTED: "opened", ResultClass.DISPUTE_WON: "won"}
+
+
+def _names(
+    operation: Operation, policy: Policy, classification: Classification, provider_object: Tree
+) -> tuple[PaymentName, ...]:
+    """The names of the payment. The reference of a follow-up names the movement, not the payment."""
+    names = []
+    if classification.reference is not None and operation.kind not in FOLLOW_UPS:
+        names.append(classification.reference)
+    for expression in policy.payment.also_known_as:
+        shown = evaluate(expression, provider_object)
+        for value in shown if isinstance(shown, list) else [shown]:
+            text = reference_text(value)
+            if text is not None:
+                names.append(text)
+    return payment_names(policy.names[0] or policy.provider, operation.account, names[:_NAMES_SHOWN_MAX])
+
+
+def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) -> str | None:
+    if rules.balance.currency is not None:
+        shown = evaluate(rules.balance.currency, provider_object)
+        if isinstance(shown, str) and len(shown) == 3 and shown.isalpha():
+            return shown.upper()
+    return operation.money.currency if operation.money is not None else None
+
+
+def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, currency: str | None) -> int | None:
+    """An amount in minor units. Major units cannot be read without a currency."""
+    if expression is None:
+        return None
+    shown = evaluate(expression, provider_object)
+    if shown is None or shown == [] or (currency is None and unit is Unit.MAJOR):
+        return None
+    try:
+        return read_money(shown, currency or "XXX", unit).minor_units
+    except MoneyError:
+        return None
+
+
+def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
+    if rules.captures is None or isinstance(rules.captures, bool):
+        return rules.captures
+    return truthy(rules.captures, provider_object)
+
+
+def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
+    """Whether this capture releases what it leaves."""
+    if isinstance(rules.final, bool):
+        return rules.final
+    if rules.final is not None and request_tree is not None:
+        return truthy(rules.final, request_tree)
+    return None if rules.partial is None else rules.partial is PartialCaptures.SINGLE
+
+
+def _expires_at(rules: PaymentRules, provider_object: Tree, now: float) -> float | None:
+    """When the authorization expires: by the object's own date, else by the policy."""
+    if rules.capture_before is not None:
+        shown = _time(evaluate(rules.capture_before, provider_object))
+        if shown is not None:
+            return shown
+    return None if rules.authorization_expires_s is None else now + rules.authorization_expires_s
+
+
+def _time(value: Tree) -> float | None:
+    """Unix seconds or RFC 3339."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if 0 < value < 1e11 else None
+    if not isinstance(value, str):
+        return None
+    if value.isdigit():
+        return float(value) if len(value) < 12 else None
+    try:
+        read = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return read.timestamp() if read.tzinfo is not None else None
+
+
+# --- "Already done"
+
+
+def is_refusal_of_done(operation: Operation, classification: Classification, policy: Policy) -> bool:
+    """Whether "already done" answers the only attempt of an operation that names what it acts on. If nothing of ours on
+    that payment was left unanswered, it was not done by us: a refusal without effect."""
+    return (
+        classification.result_class is ResultClass.ALREADY_DONE
+        and operation.attempts == 1
+        and not operation.doubt
+        and operation.state is State.SENDING
+        and bool(operation.payment)
+        and bool(policy.payment.acts_on)
+    )

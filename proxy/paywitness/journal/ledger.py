@@ -1,0 +1,248 @@
+"""Payments as ledger rows, and what a claim or a record makes of them. Pure.
+
+A row is text of our own: JSON without what is empty. Every store runs these functions between its read and its write,
+as it does those of `claim_plan` and `transitions`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule
+from paywitness.core.payment import (
+    Movement,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
+    PaymentName,
+    ShownBalance,
+    after_change,
+    payment_key,
+)
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.record import record
+from paywitness.journal.base import LedgerRow
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_decode = json.JSONDecoder().decode
+
+EXPIRY_NOTICE_S = 86_400.0  # an authorization that expires within a day is announced
+
+
+class RowLookups(Protocol):
+    """What a plan may look up of the ledger."""
+
+    def row(self, key: str) -> LedgerRow | None:
+        """The row under exactly this key, a link as it is."""
+        ...
+
+
+# --- Text
+
+# Field, key in the text, and what is empty.
+_PLAIN_FIELDS: tuple[tuple[str, str, Any], ...] = (
+    ("currency", "currency", None),
+    ("authorised", "authorised", None),
+    ("captured", "captured", None),
+    ("refunded", "refunded", None),
+    ("voided", "voided", None),
+    ("disputed", "disputed", None),
+    ("created", "created", False),
+    ("paid", "paid", False),
+    ("final", "final", False),
+    ("given_back", "given_back", False),
+    ("unanswered", "unanswered", False),
+    ("expires_at", "expires_at", None),
+    ("expiry_announced", "expiry_announced", ""),
+    ("verify_at", "verify_at", None),
+    ("verifications", "verifications", 0),
+)
+
+
+def payment_to_text(payment: Payment) -> str:
+    value: dict[str, Any] = {"provider": payment.provider, "account": payment.account}
+    if payment.names:
+        value["names"] = payment.names
+    if payment.intent is not None:
+        guard = payment.intent
+        value["intent"] = (guard.value, guard.label, guard.after_success, guard.during_action)
+    for field, key, empty in _PLAIN_FIELDS:
+        known = getattr(payment, field)
+        if known != empty:
+            value[key] = known
+    if payment.elsewhere:
+        value["elsewhere"] = payment.elsewhere
+    if payment.steps:
+        value["steps"] = payment.steps
+    if payment.movements:
+        value["movements"] = [_movement_to_value(movement) for movement in payment.movements]
+    return _encode(value)
+
+
+def _movement_to_value(movement: Movement) -> tuple[Any, ...]:
+    return (movement.operation_id, movement.kind, movement.minor_units, movement.status, movement.fingerprint)
+
+
+def payment_from_row(row: LedgerRow) -> Payment:
+    """The payment that a row holds. A word of a later version is read as the most careful one."""
+    value = _decode(row.text)
+    intent = value.get("intent")
+    return Payment(
+        id=row.key.removeprefix("p:"),
+        provider=value["provider"],
+        account=value["account"],
+        names=tuple(value.get("names", ())),
+        intent=None if intent is None else _intent_from_value(intent),
+        elsewhere=_word(PaidElsewhere, value.get("elsewhere", ""), PaidElsewhere.UNVERIFIED),
+        steps=tuple(value.get("steps", ())),
+        movements=tuple(_movement_from_value(*each[:5]) for each in value.get("movements", ())),
+        **{field: value.get(key, empty) for field, key, empty in _PLAIN_FIELDS},
+    )
+
+
+def _intent_from_value(value: list[str]) -> Guard:
+    text, label, after_success, during_action = value[:4]
+    rules = [_word(RepeatPaymentRule, word, RepeatPaymentRule.BLOCK) for word in (after_success, during_action)]
+    return Guard(GuardKind.INTENT, text, label, *rules)
+
+
+def _movement_from_value(
+    operation_id: str, kind: str, minor_units: int | None, status: str, fingerprint: str
+) -> Movement:
+    return Movement(
+        operation_id,
+        _word(OperationKind, kind, OperationKind.REVERSAL),
+        minor_units,
+        _word(MovementStatus, status, MovementStatus.RESERVED),
+        fingerprint,
+    )
+
+
+def _word(words: Any, text: str, safest: Any) -> Any:
+    try:
+        return words(text)
+    except ValueError:
+        return safest
+
+
+def payment_row(payment: Payment, before: LedgerRow | None) -> LedgerRow:
+    """The row to be written over the one before."""
+    version = 1 if before is None else before.version + 1
+    return LedgerRow(payment_key(payment.id), version, payment_to_text(payment), due_of(payment))
+
+
+def due_of(payment: Payment) -> float | None:
+    """When somebody should look at the payment: to verify it, or to announce that its authorization expires."""
+    times = [] if payment.verify_at is None else [payment.verify_at]
+    if payment.expires_at is not None and payment.expiry_announced != "expired":
+        times.append(payment.expires_at - (EXPIRY_NOTICE_S if not payment.expiry_announced else 0.0))
+    return min(times, default=None)
+
+
+def link_row(key: str, payment_id: str) -> LedgerRow:
+    return LedgerRow(key, 1, f"@{payment_key(payment_id)}")
+
+
+def may_forget(row: LedgerRow, linked: LedgerRow | None) -> bool:
+    """Whether a row that nobody has written for long may go: not a name of a payment that stays, nor a payment that
+    reserves something."""
+    if row.text.startswith("@"):
+        return linked is None
+    return not row.key.startswith("p:") or not payment_from_row(row).reserved()
+
+
+# --- Looking up
+
+
+@record
+class FoundPayment:
+    payment: Payment
+    row: LedgerRow
+
+
+def payment_by_id(lookups: RowLookups, payment_id: str) -> FoundPayment | None:
+    row = lookups.row(payment_key(payment_id))
+    return None if row is None else FoundPayment(payment_from_row(row), row)
+
+
+def payment_by_name(lookups: RowLookups, name: PaymentName) -> FoundPayment | None:
+    link = lookups.row(name.key)
+    if link is None or not link.text.startswith("@"):
+        return None
+    return payment_by_id(lookups, link.text[1:].removeprefix("p:"))
+
+
+def payment_holds(lookups: RowLookups, operations: Iterable[Operation]) -> dict[str, IntentHold]:
+    """What the payments of these operations say to another payment of their intent. One without a row says nothing."""
+    holds: dict[str, IntentHold] = {}
+    for operation in operations:
+        if not operation.payment or not operation.kind.pays:
+            continue
+        found = payment_by_id(lookups, operation.payment)
+        if found is not None:
+            holds[operation.id] = hold_of_payment(found.payment)
+    return holds
+
+
+# --- Records
+
+
+@record
+class PaymentWrite:
+    """What a change of an operation makes of its payment."""
+
+    operation: Operation  # with its payment, and an incident that opens with it
+    payment: Payment
+    rows: tuple[LedgerRow, ...] = ()
+    posting: Posting | None = None
+    note: str = ""
+
+
+def plan_payment(operation: Operation, shown: ShownBalance, lookups: RowLookups) -> PaymentWrite:
+    """The payment after a change of the operation, and the rows to be written. A name that belongs to another payment
+    never fails the record: the evidence is recorded without it."""
+    own = payment_by_id(lookups, operation.payment)
+    names, taken = _split_names(operation, shown, own, lookups)
+    note = ""
+    if taken is not None and own is None and not (shown.creates and taken.payment.created):
+        # The object was known under its name before the operation that makes it had shown it: one payment.
+        own, operation, taken = taken, operation.changed(payment=taken.payment.id), None
+    if taken is not None:
+        note = f"its reference belongs to payment {taken.payment.id}"
+        claims_effect = operation.kind.pays and operation.state.value == "succeeded" and taken.payment.paid
+        incident = IncidentKind.REFERENCE_TAKEN if claims_effect and operation.incident is None else operation.incident
+        operation = operation.changed(reference=None, incident=incident)
+    payment = own.payment if own is not None else Payment(operation.payment, operation.provider, operation.account)
+    if payment.intent is None and operation.guard is not None and operation.guard.kind is GuardKind.INTENT:
+        payment = replace(payment, intent=operation.guard)
+    change = after_change(payment, operation, replace(shown, names=names))
+    if change.negative and operation.incident is None:
+        operation = operation.changed(incident=IncidentKind.NEGATIVE_REMAINDER)
+    rows: list[LedgerRow] = []
+    is_found = bool(change.payment.names or change.payment.movements or change.payment.elsewhere)
+    if is_found and (own is None or change.payment != own.payment):
+        rows.append(payment_row(change.payment, None if own is None else own.row))
+        rows += [link_row(name.key, change.payment.id) for name in names if lookups.row(name.key) is None]
+    return PaymentWrite(operation, change.payment, tuple(rows), change.posting, note)
+
+
+def _split_names(
+    operation: Operation, shown: ShownBalance, own: FoundPayment | None, lookups: RowLookups
+) -> tuple[tuple[PaymentName, ...], FoundPayment | None]:
+    """The names that are the payment's, or free; and the other payment that one of them belongs to."""
+    names: list[PaymentName] = []
+    taken: FoundPayment | None = None
+    for name in shown.names:
+        other = payment_by_name(lookups, name)
+        if other is None or other.payment.id == operation.payment or own is None:
+            names.append(name)
+        if other is not None and other.payment.id != operation.payment:
+            taken = taken or other
+    if taken is not None and own is None and shown.creates and taken.payment.created:
+        names = [name for name in names if payment_by_name(lookups, name) is None]
+    return tuple(names), taken
