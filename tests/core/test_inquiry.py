@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMat
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import (
     AbsenceProof,
+    BelongsFields,
     FoundObject,
     Inquiry,
     after_miss,
@@ -78,6 +80,63 @@ def test_a_hit_shows_its_reading_its_reference_and_the_object() -> None:
 @pytest.mark.parametrize("changes", [{"amount": 1100}, {"currency": "usd"}, {"stamp": "op_02"}, {"amount": "garbage"}])
 def test_what_does_not_fit_is_somebody_elses_and_neither_hit_nor_miss(changes: dict[str, object]) -> None:
     assert asked(page({**CHARGE, **changes})).finding.kind is FindingKind.NOT_OURS
+
+
+# --- whose object it is
+
+NAMED = BelongsFields(reference=field("id"), key=field("key"), asked=Template((Placeholder("reference"),)))
+OF_A_TARGET = BelongsFields(reference=field("id"), asked=Template((Placeholder("path", "charge"),)))
+
+
+def looked_up(found: object, belongs: BelongsFields = NAMED, **known: Any) -> FoundObject:
+    """What an inquiry about ch_1, made under the key k-1, finds."""
+    sent = operation(**{"reference": "ch_1", "provider_key": "k-1", **known})
+    inquiry = replace(BY_REFERENCE, belongs=belongs)
+    return read_inquiry(inquiry, answered(response(200, found)), RULES, ASKED, TemplateValues(sent, {"charge": "ch_7"}))
+
+
+@pytest.mark.parametrize("changes", [{}, {"key": "k-1"}, {"id": None}, {"key": ["k-2"]}, {"id": True}])
+def test_an_object_belongs_unless_it_shows_another_name(changes: dict[str, object]) -> None:
+    assert looked_up({**CHARGE, **changes}).finding.kind is FindingKind.HIT
+
+
+@pytest.mark.parametrize("changes", [{"id": "ch_2"}, {"key": "k-2"}, {"id": 1}, {"status": "failed", "id": "ch_2"}])
+def test_another_object_is_a_failed_inquiry_and_says_nothing_of_ours(changes: dict[str, object]) -> None:
+    seen = looked_up({**CHARGE, **changes})
+    assert seen.finding.kind is FindingKind.FAILED
+    assert seen.finding.classification is None
+    assert seen.provider_object is None
+
+
+def test_another_object_that_reads_as_absent_is_no_miss() -> None:
+    assert looked_up({**CHARGE, "status": "authorized"}).finding.kind is FindingKind.MISSED
+    assert looked_up({**CHARGE, "status": "authorized", "id": "ch_2"}).finding.kind is FindingKind.FAILED
+
+
+def test_what_we_do_not_know_is_not_compared() -> None:
+    assert looked_up({**CHARGE, "key": "k-2"}, provider_key=None).finding.kind is FindingKind.HIT
+    assert looked_up({**CHARGE, "id": "ch_2"}, BelongsFields(reference=field("id"))).finding.kind is FindingKind.HIT
+    assert looked_up({**CHARGE, "id": "ch_2"}, reference=None).finding.kind is FindingKind.HIT
+
+
+def test_a_target_that_was_asked_for_counts_like_a_reference() -> None:
+    assert looked_up({**CHARGE, "id": "ch_7"}, OF_A_TARGET).finding.kind is FindingKind.HIT
+    assert looked_up({**CHARGE, "id": "ch_1"}, OF_A_TARGET).finding.kind is FindingKind.FAILED
+
+
+def test_of_a_list_only_the_objects_that_belong_count() -> None:
+    by_list = replace(BY_LIST, belongs=NAMED)
+    other = {**CHARGE, "id": "ch_2"}
+
+    def listed(*charges: object) -> FoundObject:
+        sent = operation(reference="ch_1", provider_key="k-1")
+        return read_inquiry(by_list, page(*charges), RULES, ASKED, TemplateValues(sent, {}))
+
+    assert listed(other, CHARGE).finding.kind is FindingKind.HIT
+    assert listed(other, CHARGE, other).provider_object == CHARGE
+    assert listed(other, other).finding.kind is FindingKind.FAILED
+    assert listed(other).finding.kind is FindingKind.FAILED
+    assert listed().finding.kind is FindingKind.MISSED
 
 
 def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:

@@ -39,7 +39,7 @@ FULL = "stamp: body:metadata.paywitness\n" + changed("    kind: sale\n", "    ki
 
 @pytest.mark.parametrize(
     "block",
-    ["ask", "balance", "cancel", "webhook", "credentials", "merchant", "budget", "circuit", "priority"],
+    ["ask", "balance", "belongs", "cancel", "webhook", "credentials", "merchant", "budget", "circuit", "priority"],
 )
 def test_the_example_of_a_block_loads(block):
     (example,) = re.findall(rf"```yaml\n({block}:.*?)```", DOCUMENT, re.DOTALL)

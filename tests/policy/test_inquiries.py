@@ -15,6 +15,9 @@ from paywitness.core.operation import FindingKind, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.result import ResultClass
 from paywitness.core.template import TemplateValues
+from paywitness.policy.check import describe_doubt
+from paywitness.tools.policy_diff.facts import operation_facts
+from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
 
 SEARCH = """\
@@ -70,6 +73,99 @@ def test_what_cannot_be_looked_for_is_neither_asked_nor_missed():
     unquotable = an_operation(stamp="a\\")
     assert BY_SEARCH.target(values(unquotable)) is None
     assert seen(BY_SEARCH, {"data": []}, unquotable) is FindingKind.FAILED
+
+
+BY_NAME = 'request: "GET /v1/payments/{reference}", answer: payment'
+
+
+def belonging(belongs: str) -> str:
+    return changed(BY_NAME, f"{BY_NAME}, belongs: {belongs}")
+
+
+def test_an_inquiry_says_where_its_object_shows_what_was_asked_for():
+    (inquiry,) = operation(load(belonging("{reference: id, key: request_id}")), "pay").inquiries
+    assert (str(inquiry.belongs.reference), str(inquiry.belongs.key)) == ("id", "request_id")
+    ours = an_operation(reference="p1")
+    assert seen(inquiry, {"status": "paid", "id": "p1"}, ours) is FindingKind.HIT
+    assert seen(inquiry, {"status": "paid", "id": "p1", "request_id": "provider-1"}, ours) is FindingKind.HIT
+    assert seen(inquiry, {"status": "paid", "id": "p2"}, ours) is FindingKind.FAILED
+    assert seen(inquiry, {"status": "refused", "id": "p2", "reason": "no_funds"}, ours) is FindingKind.FAILED
+    assert seen(inquiry, {"status": "paid", "id": "p1", "request_id": "provider-2"}, ours) is FindingKind.FAILED
+
+
+def test_what_the_operation_says_of_its_objects_holds_for_every_inquiry_that_can_hold_it():
+    text = changed("    reference: id\n", "    reference: id\n    belongs: {reference: id, key: k}\n", TEXT)
+    by_reference, by_search = operation(load(text), "pay").inquiries
+    assert (str(by_reference.belongs.reference), str(by_reference.belongs.key)) == ("id", "k")
+    assert (by_search.belongs.reference, str(by_search.belongs.key)) == (None, "k")  # it names no reference
+    own = changed(BY_NAME, f"{BY_NAME}, belongs: {{reference: own_id}}", text)
+    assert str(operation(load(own), "pay").inquiries[0].belongs.reference) == "own_id"
+    assert str(operation(load(own), "pay").inquiries[0].belongs.key) == "k"
+
+
+REFUND = """\
+  refund:
+    kind: refund
+    match: "POST /v1/payments/{payment}/refunds"
+    target: path:payment
+    payment: [body:charge, path:payment]
+    answer: payment
+    ask: [{request: "GET /v1/payments/%s", answer: payment, belongs: {reference: id}}]
+answers:
+"""
+
+
+@pytest.mark.parametrize(("named", "ours"), [("{path:payment}", "p7"), ("{body:charge}", "c7")])
+def test_an_inquiry_about_what_is_acted_on_finds_that(named, ours):
+    policy = operation(load(changed("answers:\n", REFUND % named)), "refund")
+    (inquiry,) = policy.inquiries
+    filled = TemplateValues(an_operation(reference="r1"), {"payment": "p7"}, {"charge": "c7"})
+    assert inquiry.belongs.hold({"id": ours}, filled)
+    assert not inquiry.belongs.hold({"id": "r1"}, filled)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            belonging("{}"),
+            "18:95: operations.pay.ask[0].belongs: found neither 'reference' nor 'key', allowed: at least one of them",
+        ),
+        (
+            belonging("{name: id}"),
+            "18:96: operations.pay.ask[0].belongs.name: found an unknown key, allowed here: reference, key",
+        ),
+        (
+            belonging('{reference: "a ="}'),
+            "18:107: operations.pay.ask[0].belongs.reference: this is not a JMESPath expression, at character 3: "
+            "Unknown token '=' (equality is '==')",
+        ),
+        (
+            changed("  window: 24h\n  errors_under_key: replayed\n", "", belonging("{key: k}")).replace(
+                "send_as: header:Idempotency-Key", "take_from: [header:Idempotency-Key]"
+            ),
+            "16:101: operations.pay.ask[0].belongs.key: found without 'idempotency.send_as': "
+            "the provider never saw the key",
+        ),
+        (
+            changed("        misses: 2\n", "        misses: 2\n        belongs: {reference: id}\n", TEXT),
+            "27:30: operations.pay.ask[1].belongs.reference: found in an inquiry that names neither {reference} nor "
+            "what the operation acts on ('target', 'payment'): there is nothing to hold it against",
+        ),
+        (
+            changed("    ask:\n      - {needs: reference, " + BY_NAME + "}\n", "    belongs: {key: k}\n"),
+            "17:14: operations.pay.belongs: found without 'ask': no inquiry finds an object",
+        ),
+    ],
+)
+def test_a_slip_in_belongs_is_told_with_its_place(text, said):
+    assert f"bank.yaml:{said}" in problems_of(text)
+
+
+def test_check_tells_by_what_an_object_is_known_as_ours():
+    policy = operation(load(belonging("{reference: id, key: k}")), "pay")
+    assert "(3 misses over 5s, ours by the reference at id, ours by the key at k)" in describe_doubt(policy)
+    assert "belongs.reference id, belongs.key k" in operation_facts(policy)["ask[0]"]
 
 
 def test_a_file_read_again_gives_equal_inquiries():

@@ -157,3 +157,4 @@ def test_words_that_a_key_takes_are_offered() -> None:
     assert SCHEMA["$defs"]["operation"]["properties"]["webhook"]["enum"] == ["none"]
     assert SCHEMA["$defs"]["operation"]["properties"]["partial"]["enum"] == ["single", "sequence"]
     assert SCHEMA["$defs"]["operation"]["properties"]["balance"]["$ref"] == "#/$defs/balance"
+    assert SCHEMA["$defs"]["ask"]["properties"]["belongs"]["$ref"] == "#/$defs/belongs"

@@ -127,7 +127,12 @@ def _by_response(
 
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
     """The provider's own name for the thing that an answer or an object shows."""
-    return reference_text(evaluate(rules.reference, tree)) if rules.reference is not None else None
+    return name_at(rules.reference, tree)
+
+
+def name_at(expression: Expression | None, tree: Tree) -> str | None:
+    """The name that an answer or an object shows at this place; None if it shows none there."""
+    return reference_text(evaluate(expression, tree)) if expression is not None else None
 
 
 @record

@@ -1,6 +1,7 @@
 """Inquiries: asking the provider what became of an operation, and what its answer is worth. Pure.
 
 - A hit counts only if it fits: the amount, the currency and the stamp that were asked for.
+- An object that shows another reference or key than was asked for is another's: such an inquiry failed.
 - "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
   and nothing on page one of many is not absent.
 - **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
@@ -21,6 +22,7 @@ from paywitness.core.classify import (
     ResponseRule,
     evaluate,
     matches_expected,
+    name_at,
     reference_in,
     tree_of,
     truthy,
@@ -52,6 +54,24 @@ DEFAULT_MISSES = 3  # that many inquiries in a row find nothing before a payment
 
 
 @dataclass(frozen=True, slots=True)
+class BelongsFields:
+    """Where a found object shows what was asked for, so that another object is not taken for ours."""
+
+    reference: Expression | None = None
+    key: Expression | None = None  # the provider key
+    asked: Template | None = None  # what the inquiry names: `{reference}`, or what the operation acts on
+
+    def hold(self, provider_object: Tree, values: TemplateValues) -> bool:
+        """Whether the object may be ours. What is not known on both sides cannot contradict."""
+        asked = self.asked.filled(values) if self.asked is not None else None
+        pairs = (
+            (name_at(self.reference, provider_object), asked),
+            (name_at(self.key, provider_object), values.operation.provider_key),
+        )
+        return all(shown is None or wanted is None or shown == wanted for shown, wanted in pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class Inquiry:
     """One way to ask. `at` finds the object in what comes back; it may be filled from the operation."""
 
@@ -67,6 +87,7 @@ class Inquiry:
     more: Expression | None = None  # true of an answer that is one page of several
     lag_s: float = DEFAULT_LAG_S  # how far the look-up may be behind
     misses: int = DEFAULT_MISSES
+    belongs: BelongsFields = BelongsFields()
 
     def target(self, values: TemplateValues) -> str | None:
         """The request's path and query, or None where this operation cannot be asked about in this way."""
@@ -132,16 +153,16 @@ def read_inquiry(
         if place is None:  # nobody looked, so nothing was missed
             return _without_object(inquiry, FindingKind.FAILED, status, "what to look for is not known any more")
         provider_object = evaluate(place, tree)
-    if isinstance(provider_object, list):
-        if len(provider_object) > 1:
-            each = [
-                read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in provider_object
-            ]
-            return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
-        provider_object = provider_object[0] if provider_object else None
-    if provider_object is None or provider_object in ({}, ""):
+    found = provider_object if isinstance(provider_object, list) else [provider_object]
+    ours = [one for one in found if inquiry.belongs.hold(one, values)]
+    if found and not ours:
+        return _without_object(inquiry, FindingKind.FAILED, status, "another object than was asked for")
+    if len(ours) > 1:
+        each = [read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in ours]
+        return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
+    if not ours or ours[0] in (None, {}, ""):
         return _nothing_found(inquiry, rules, response, tree, more=more)
-    found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, provider_object)
+    found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, ours[0])
     return _on_page(inquiry, status, found_object, more=more)
 
 

@@ -210,7 +210,9 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
     query = "&".join(f"{name}={template_text(value)}" for name, value in inquiry.query)
     misses = "1 miss" if inquiry.misses == 1 else f"{inquiry.misses} misses"
     lag = f" over {duration_text(inquiry.lag_s)}" if inquiry.lag_s > 0 else ""
-    return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag})"
+    places = {"reference": inquiry.belongs.reference, "key": inquiry.belongs.key}
+    belongs = "".join(f", ours by the {name} at {place}" for name, place in places.items() if place is not None)
+    return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag}{belongs})"
 
 
 def _describe_fallbacks(policy: Policy) -> str:

@@ -100,6 +100,7 @@ OPERATION = Block(
         "as_response": f"{_EXPRESSION} over what an inquiry showed",
         "cancel": "a mapping: request, read",
         "ask": "a list of inquiries",
+        "belongs": "a mapping: reference, key",
         "idempotency": "a mapping: what differs from the provider's",
         "stamp": "header:NAME, body:PATH or none",
         "timeouts": "a mapping of durations",
@@ -200,9 +201,11 @@ ASK = Block(
         "answer": "the name of an object under 'answers'",
         "lag": _DURATION,
         "misses": "a whole number from 1 to 10",
+        "belongs": "a mapping: reference, key",
     },
     required=("request", "answer"),
 )
+BELONGS = Block("belongs", dict.fromkeys(("reference", "key"), f"{_EXPRESSION} over the object that was found"))
 CANCEL = Block(
     "cancel",
     {
@@ -304,6 +307,7 @@ BLOCKS = (
     RESOLVE,
     ROW,
     ASK,
+    BELONGS,
     CANCEL,
     CREDENTIALS,
     OAUTH2,

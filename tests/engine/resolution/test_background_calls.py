@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from paywitness.core.inquiry import BelongsFields
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
 from paywitness.core.result import ResultClass
+from paywitness.core.template import Placeholder, Template
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import OperationChange
 from paywitness.policy.book import PolicyBook
+from paywitness.policy.reading.expressions import expression
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.conftest import close
 from tests.engine.resolution.test_resolver import ended, resolved, resolving
@@ -140,6 +143,39 @@ async def test_an_inquirys_own_headers_go_out_and_never_in_place_of_the_credenti
     assert b"\r\nX-Version: 2\r\n" in head
     assert b"\r\nAuthorization: Bearer env\r\n" in head
     assert head.count(b"X-Version") == head.count(b"Accept:") == 1
+
+
+async def test_another_payments_object_is_passed_over_and_the_next_way_is_asked(world: World) -> None:
+    operation = await some_operation(world)
+    paid = {"status": "succeeded", "amount": 1099, "currency": "EUR"}
+    answers = [{**paid, "id": "ch_of_another"}, {**paid, "id": operation.reference}, {**paid, "id": "ch_of_another"}]
+
+    async def provider(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps(answers.pop(0)).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(provider, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    given = replace(
+        sale(world.engine.book),
+        upstream=f"http://127.0.0.1:{port}",
+        credentials=BackgroundCredentials((("Authorization", "ACME_KEY"),)),
+    )
+    named = BelongsFields(reference=expression("id"), asked=Template((Placeholder("reference"),)))
+    by_name = replace(given.inquiries[0], belongs=named)
+    inquirer = world.parts.resolver.inquiry_client
+    inquirer = replace(inquirer, credentials=replace(inquirer.credentials, environment={"ACME_KEY": "Bearer env"}))
+    twice = await inquirer.inquire(operation, replace(given, inquiries=(by_name, by_name)), None)
+    assert (twice.seen.finding.kind, twice.seen.provider_object) == (
+        FindingKind.HIT,
+        {**paid, "id": operation.reference},
+    )
+    once = await inquirer.inquire(operation, replace(given, inquiries=(by_name,)), None)
+    assert (once.seen.finding.kind, once.missed_inquiries) == (FindingKind.FAILED, ())
+    server.close()
 
 
 def sale(book: PolicyBook) -> Policy:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from paywitness.core.classify import ResponseRule
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
-from paywitness.core.inquiry import DEFAULT_LAG_S, DEFAULT_MISSES, Cancel, Inquiry
+from paywitness.core.inquiry import DEFAULT_LAG_S, DEFAULT_MISSES, BelongsFields, Cancel, Inquiry
 from paywitness.core.provider_contract import FieldRef
-from paywitness.core.template import Template
+from paywitness.core.template import Placeholder, Template
 from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import MapNode, Node, TextNode
 from paywitness.policy.reading.expressions import expression
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
-from paywitness.policy.reading.section import Section, SectionEntry, entries_of, read_text
+from paywitness.policy.reading.section import Layers, Section, SectionEntry, entries_of, read_text
 from paywitness.policy.reading.templates import (
     expression_template,
     identifies_operation,
@@ -23,7 +23,7 @@ from paywitness.policy.reading.templates import (
     template,
 )
 from paywitness.policy.reading.value_readers import choice_of, duration, text, whole_number
-from paywitness.policy.schema import ASK, CANCEL
+from paywitness.policy.schema import ASK, BELONGS, CANCEL
 
 # Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
 _HEADERS_NOT_SETTABLE = frozenset(
@@ -47,6 +47,7 @@ class PlaceholderSources:
     stamp: FieldRef | None
     fits_amount: bool
     amount_at: str  # where the request has it
+    acts_on: tuple[FieldRef, ...]  # where the request names the thing, or the payment, that it acts on
 
 
 def check_answer_name(section: Section, key: str, answers: Collection[str]) -> str | None:
@@ -69,11 +70,16 @@ def check_settable_header(entry: SectionEntry, problems: FileProblems) -> None:
 def read_inquiries(operation: Section, known: PlaceholderSources) -> tuple[Inquiry, ...]:
     """The ways to ask about the operation, in the order to try them."""
     sections = operation.children("ask", ASK)
-    read = (_read_inquiry(f"ask[{index}]", section, known) for index, section in enumerate(sections))
+    belongs = operation.child("belongs", BELONGS)
+    if belongs is not None and not operation.has("ask"):
+        operation.add_problem("belongs", "found without 'ask': no inquiry finds an object")
+    read = (_read_inquiry(f"ask[{index}]", section, belongs, known) for index, section in enumerate(sections))
     return tuple(inquiry for inquiry in read if inquiry is not None)
 
 
-def _read_inquiry(name: str, section: Section, known: PlaceholderSources) -> Inquiry | None:
+def _read_inquiry(
+    name: str, section: Section, operation_belongs: Section | None, known: PlaceholderSources
+) -> Inquiry | None:
     before = section.problems.count
     request = section.read("request", request_template(known.parameters, "GET", "POST"))
     query = _read_query(section, known)
@@ -94,6 +100,7 @@ def _read_inquiry(name: str, section: Section, known: PlaceholderSources) -> Inq
     more = section.read("more", expression)
     lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), DEFAULT_LAG_S)
     misses = section.read_or("misses", whole_number(1, 10), DEFAULT_MISSES)
+    belongs = _read_belongs(section.child("belongs", BELONGS), operation_belongs, used, known)
     if section.problems.count > before or request is None or answer is None:
         return None
     _check_identifies_operation(section, used, known)
@@ -110,7 +117,45 @@ def _read_inquiry(name: str, section: Section, known: PlaceholderSources) -> Inq
         more=more,
         lag_s=lag_s,
         misses=misses,
+        belongs=belongs,
     )
+
+
+def _read_belongs(
+    own: Section | None, operation_belongs: Section | None, used: list[Template], known: PlaceholderSources
+) -> BelongsFields:
+    """The inquiry's own places, else the operation's, as far as there is something to hold them against."""
+    layers = Layers(own, operation_belongs)
+    for section in layers.sections:
+        if not section.has("reference") and not section.has("key"):
+            section.problems.add(
+                section.location, section.path, "found neither 'reference' nor 'key', allowed: at least one of them"
+            )
+    asked = _asked_for(used, known.acts_on)
+    if own is not None and own.has("reference") and asked is None:
+        own.add_problem(
+            "reference",
+            "found in an inquiry that names neither {reference} nor what the operation acts on ('target', 'payment'): "
+            "there is nothing to hold it against",
+        )
+    if layers.having("key") is not None and known.send_as is None:
+        layers.add_problem("key", "found without 'idempotency.send_as': the provider never saw the key")
+    return BelongsFields(
+        reference=layers.read("reference", expression) if asked is not None else None,
+        key=layers.read("key", expression),
+        asked=asked if layers.having("reference") is not None else None,
+    )
+
+
+def _asked_for(used: list[Template], acts_on: tuple[FieldRef, ...]) -> Template | None:
+    """What an inquiry asks for by name: the provider's reference, else what the operation acts on."""
+    blanks = [blank for value in used for blank in value.placeholders]
+    wanted = [Placeholder("reference"), *(Placeholder(str(place.kind), place.name) for place in acts_on)]
+    for place in wanted:
+        found = next((blank for blank in blanks if (blank.head, blank.name) == (place.head, place.name)), None)
+        if found is not None:
+            return Template((found,))
+    return None
 
 
 def _read_query(section: Section, known: PlaceholderSources) -> tuple[tuple[str, Template], ...]:

@@ -82,7 +82,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
     stamp = _read_stamp(section, shared)
     target = section.read("target", read_target)
     payment = read_payment(section, shared.file, shared.encoding, target)
-    known = _placeholder_sources(section, shared, routes, keys, stamp)
+    known = _placeholder_sources(section, shared, routes, keys, stamp, (*filter(None, [target]), *payment.acts_on))
     timeouts = read_timeouts(_layers(section, shared, "timeouts"))
     inquiries = read_inquiries(section, known)
     contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
@@ -171,7 +171,12 @@ def _read_dashboard(section: Section, shared: SharedRules, known: PlaceholderSou
 
 
 def _placeholder_sources(
-    section: Section, shared: SharedRules, routes: tuple[Route, ...], keys: KeyRules, stamp: FieldRef | None
+    section: Section,
+    shared: SharedRules,
+    routes: tuple[Route, ...],
+    keys: KeyRules,
+    stamp: FieldRef | None,
+    acts_on: tuple[FieldRef, ...],
 ) -> PlaceholderSources:
     parameters = [parameters_of(found) for found in routes]
     return PlaceholderSources(
@@ -184,6 +189,7 @@ def _placeholder_sources(
         stamp=stamp,
         fits_amount=_has_fit(section, "amount"),
         amount_at=_text_under(section, "amount", "at"),
+        acts_on=acts_on,
     )
 
 
