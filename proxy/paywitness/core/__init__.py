@@ -6,6 +6,7 @@ anything: time, random draws and compiled expressions come in as values and plai
 what comes in
     call               what the application asked of us, and its Paywitness-* options
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
+    policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it
     provider_contract  what a provider promises of one operation: its key, how long it remembers it
     recognise          from a call to its operation, or to a refusal before anything is written
     identity           which operation a call is: keys, fingerprint, guard

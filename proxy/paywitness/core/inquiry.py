@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import (
     ClassifyRules,
@@ -47,10 +48,6 @@ def filled_body(places: BodyTemplate, values: TemplateValues) -> dict[str, Any] 
     return body
 
 
-DEFAULT_LAG_S = 5.0
-DEFAULT_MISSES = 3  # that many inquiries in a row find nothing before a payment counts as absent
-
-
 @dataclass(frozen=True, slots=True)
 class Inquiry:
     """One way to ask. `at` finds the object in what comes back; it may be filled from the operation."""
@@ -65,8 +62,8 @@ class Inquiry:
     headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
     at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
     more: Expression | None = None  # true of an answer that is one page of several
-    lag_s: float = DEFAULT_LAG_S  # how far the look-up may be behind
-    misses: int = DEFAULT_MISSES
+    lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
+    misses: int = policy_defaults.ASK_MISSES
 
     def target(self, values: TemplateValues) -> str | None:
         """The request's path and query, or None where this operation cannot be asked about in this way."""

@@ -22,8 +22,7 @@ from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.settings import DEFAULTS
-from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.connection import UpstreamConnection, UpstreamLimits
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse

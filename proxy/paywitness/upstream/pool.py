@@ -15,8 +15,7 @@ import contextlib
 from collections import deque
 from enum import Enum
 
-from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.connection import UpstreamConnection, UpstreamLimits
 from paywitness.upstream.request import Origin
 
 
