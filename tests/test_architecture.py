@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("core",),
     ("ids",),
-    ("clock", "randomness", "tasks", "settings"),
+    ("clock", "randomness", "tasks", "option_defaults"),
     ("secrets", "redis"),
     ("policy", "journal", "limits", "upstream", "webhook_signatures", "telemetry", "transparent"),
     ("engine",),
@@ -688,7 +688,9 @@ def repeated_defaults(module: Module, numbers: dict[str, float]) -> Iterator[str
         named += [name for name, number in _constants(node) if number == numbers.get(_without_unit(name))]
         for name in named:
             if _without_unit(name) in numbers:
-                yield module.at(node, f"{name} has a default of its own: take it from paywitness.settings.DEFAULTS")
+                yield module.at(
+                    node, f"{name} has a default of its own: take it from paywitness.option_defaults.DEFAULTS"
+                )
 
 
 def _parameters_with_number(node: ast.AST) -> list[str]:
@@ -745,7 +747,7 @@ def numbers_in(expression: ast.expr | None) -> list[float]:
 
 
 SETTINGS_SAMPLE = Module(
-    PurePosixPath("proxy/paywitness/settings.py"),
+    PurePosixPath("proxy/paywitness/option_defaults.py"),
     "class Settings:\n    policies: Path\n    lease_s: float = 30.0\n    retention_s: float = 30 * 86400.0\n"
     "    calls_max: int = 1_000\n    limits: str = 'local'\n    drain_delay_s: float = 0.0",
 )
@@ -793,7 +795,7 @@ def test_a_default_that_is_another_or_taken_from_the_settings_is_left_alone(text
 
 def test_no_default_of_the_settings_is_written_elsewhere() -> None:
     product = modules_of("proxy/paywitness")
-    settings = next(module for module in product if module.path.name == "settings.py")
+    settings = next(module for module in product if module.path.name == "option_defaults.py")
     numbers = numbers_of_settings(settings)
     assert len(numbers) > 5
     places = [place for module in product if module is not settings for place in repeated_defaults(module, numbers)]

@@ -12,9 +12,9 @@ from paywitness.core.health import Health, HealthSample
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets, LocalBudgets
 from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
+from paywitness.option_defaults import LOCAL
 from paywitness.randomness import Randomness
 from paywitness.redis.url import parse_limits_url
-from paywitness.settings import LOCAL
 
 
 async def _nothing_to_close() -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.settings import DEFAULTS
+from paywitness.option_defaults import DEFAULTS
 from paywitness.upstream.connection import UpstreamConnection, UpstreamLimits
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange

@@ -9,11 +9,11 @@ from paywitness.core.policy import ResolutionRules, Timeouts
 from paywitness.core.provider_contract import ProviderContract
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
 from paywitness.core.retry import Jitter, RetryRule
+from paywitness.option_defaults import DEFAULTS
 from paywitness.policy.reading.locations import did_you_mean, listed
 from paywitness.policy.reading.section import Layers, Section, section_of
 from paywitness.policy.reading.value_readers import duration, duration_text, one_of, whole_number
 from paywitness.policy.schema import RETRY_RULE
-from paywitness.settings import DEFAULTS
 
 # The right to send: an attempt may still be writing until it is over. A file is checked without `--lease-seconds`.
 _LEASE_S = DEFAULTS.lease_s
