@@ -4,11 +4,11 @@
     response_parser  bytes to a response, or to the reason why they are none; pure
     dial             a host name to a connected socket; tunnels to hosts that no policy names
     exchange         one request and its response: the running record from which Evidence is made
-    connection       one connection: what was written, what came back, when it must be reset; the limits: how many
-                     connections and waiting calls, idle time and age, the size of a response
+    connection       one connection: what was written, what came back, when it must be reset
     tls              TLS as a transformation of bytes; a connection with TLS
     late_responses   connections that still listen after their attempt timed out
-    pool             how many connections an origin may have, and who is next
+    pool             how many connections an origin may have, and who is next; the limits: connections and waiting
+                     calls, idle time and age of a connection, the size of a response
     stream           a call passed through piece by piece; never retried
     client           all of it in order; returns Evidence
 

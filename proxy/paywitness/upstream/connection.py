@@ -21,12 +21,14 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from paywitness.core.evidence import NetworkPhase, WireFault
-from paywitness.core.record import record
 from paywitness.upstream.dial import NotConnected, set_user_timeout
 from paywitness.upstream.exchange import UpstreamExchange
+
+if TYPE_CHECKING:
+    from paywitness.upstream.pool import UpstreamLimits  # the pool imports this module
 
 _NO_BYTES = struct.pack("i", 0)
 _LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
@@ -39,18 +41,6 @@ _COMPLETE = NetworkPhase.COMPLETE
 # An idle connection may outlive its time by this much rather than have its timer moved after every call; whether it is
 # used is decided by the exact time.
 _IDLE_SLACK_S = 2.0
-
-
-@record
-class UpstreamLimits:
-    """What is kept finite towards a provider: connections, waiting calls, a connection's age, a response's size."""
-
-    connections_per_origin: int = 256
-    waiting_per_origin: int = 1024
-    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
-    age_s: float = 300.0  # so that a change of DNS is noticed
-    calls_per_connection: int = 1000  # nginx closes after 1000
-    response_bytes_max: int = 4 * 1024 * 1024
 
 
 class UpstreamConnection(asyncio.Protocol):
