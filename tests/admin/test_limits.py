@@ -12,8 +12,8 @@ import pytest
 from paywitness.core.admission import TrafficClass
 from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest, ScopeRule
 from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitRules, CircuitState
-from paywitness.core.health import Health, HealthSample
 from paywitness.core.provider_contract import OperationKind
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.core.result import ResultClass
 from paywitness.limits.admission import Admitted
 from paywitness.limits.redis_circuits import RedisCircuits

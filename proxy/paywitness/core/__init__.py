@@ -28,7 +28,7 @@ what to do
     budget             how many retries the fleet may make (mirrored in limits/lua/budget.lua)
     circuit            the circuit breaker (mirrored in limits/lua/circuit.lua)
     admission          the concurrency limit and the admission queue of a provider
-    health             what an attempt shows of the provider's health
+    provider_health    what an attempt shows of the provider's health
     operator_actions   what an operator may do, and what to do about an incident
 what goes out
     reply              the provider's response passed on, or a problem of ours

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from paywitness.core import policy_defaults
-from paywitness.core.health import NO_HEALTH_COUNTS, HealthCounts
+from paywitness.core.provider_health import NO_HEALTH_COUNTS, HealthCounts
 
 STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
 JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a look at all rows
