@@ -18,7 +18,7 @@ from paywitness.admin.server import AdminServer
 from paywitness.clock import Clock, SteadyWallClock, SystemClock
 from paywitness.core.identity import check_value
 from paywitness.engine.durability.recovery import Recovery
-from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.engine.durability.spool import Spool
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints, NoFailpoints

@@ -6,7 +6,7 @@ import asyncio
 
 from paywitness.clock import SystemClock
 from paywitness.core.errors import JournalUnavailable
-from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.retention_sweep import Retention
 from tests.journal.memory import MemoryJournal
 
 
