@@ -53,6 +53,9 @@ _RING = (RingKey("k1", b"0" * 32),)
 
 
 class _NoMetrics:
+    def names_without_kind(self, counts: object) -> frozenset[tuple[str, str]]:
+        return frozenset()
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **values: None
 
