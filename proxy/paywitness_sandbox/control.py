@@ -43,7 +43,7 @@ EVENTS_LIMIT_DEFAULT = 1_000
 
 ROUTES_HELP = {
     "GET /_sandbox/": "this page",
-    "GET /_sandbox/ledger?order=&key=&charge=&kind=&limit=": "what really happened to the money",
+    "GET /_sandbox/ledger?order=&key=&charge=&kind=&account=&limit=": "what really happened to the money",
     "GET /_sandbox/requests?order=&key=&limit=": "what arrived, and what became of it",
     "GET /_sandbox/faults": "the schedule in force",
     "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., '
@@ -134,7 +134,7 @@ def show_help(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
 
 def show_ledger(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     query = request.query
-    wanted = {name: query[name] for name in ("key", "order", "charge", "kind") if name in query}
+    wanted = {name: query[name] for name in ("key", "order", "charge", "kind", "account") if name in query}
     found = sandbox.ledger.find(**wanted)
     by_order, paid_out = charges_by_order(found), payouts_by_order(found)
     newest = found[-limit_in(query, LEDGER_LIMIT_DEFAULT) :]

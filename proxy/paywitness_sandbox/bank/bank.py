@@ -91,6 +91,7 @@ class Payouts:
             order=terms.order,
             amount=terms.amount,
             currency=terms.currency,
+            account=terms.account,
         )
 
 
@@ -246,6 +247,7 @@ class Bank:
             order=terms.order,
             amount=amount,
             currency=terms.currency,
+            account=terms.account,
         )
 
     def _not_authorized_reason(self, charge: Charge, verb: str) -> tuple[str, str]:

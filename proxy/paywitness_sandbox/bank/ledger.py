@@ -44,6 +44,8 @@ class LedgerEntry:
     order: str | None
     amount: int
     currency: str
+    account: str | None = None
+    """The sub-account: each has keys of its own."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -78,9 +80,10 @@ class Ledger:
         order: str | None,
         amount: int,
         currency: str,
+        account: str | None = None,
     ) -> LedgerEntry:
         self.require_room()
-        entry = LedgerEntry(len(self._entries) + 1, at, kind, id, charge, key, order, amount, currency.upper())
+        entry = LedgerEntry(len(self._entries) + 1, at, kind, id, charge, key, order, amount, currency.upper(), account)
         self._entries.append(entry)
         for name, value in (("key", key), ("order", order), ("charge", charge)):
             if value is not None:
@@ -93,6 +96,7 @@ class Ledger:
         order: str | None = None,
         charge: str | None = None,
         kind: EntryKind | str | None = None,
+        account: str | None = None,
     ) -> list[LedgerEntry]:
         """The entries that fit everything given. A `pi_` name finds the charge behind the payment intent."""
         charge = None if charge is None else charge_id(charge)
@@ -108,6 +112,7 @@ class Ledger:
             and (order is None or entry.order == order)
             and (charge is None or entry.charge == charge)
             and (kind is None or entry.kind == kind)
+            and (account is None or entry.account == account)
         ]
 
     def effects(
@@ -116,8 +121,9 @@ class Ledger:
         order: str | None = None,
         charge: str | None = None,
         kind: EntryKind | str | None = None,
+        account: str | None = None,
     ) -> int:
-        return len(self.find(key, order, charge, kind))
+        return len(self.find(key, order, charge, kind, account))
 
     def charges_by_order(self) -> dict[str, int]:
         """How often each order was paid (charged or authorized)."""

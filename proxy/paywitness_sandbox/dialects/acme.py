@@ -26,7 +26,6 @@ from paywitness_sandbox.dialects.base import (
 )
 from paywitness_sandbox.messages import Request, SandboxResponse, Tree, card_declined, error_response, json_response
 
-ACCOUNT_HEADER = "acme-account"
 SEARCHABLE = {"order": "order_id", "paywitness": "paywitness"}
 
 
@@ -125,7 +124,7 @@ def charge_terms_from(request: Request, order: str | None) -> ChargeTerms:
         source,
         capture,
         metadata,
-        account=request.headers.get(ACCOUNT_HEADER),
+        account=request.account,
     )
 
 
@@ -234,7 +233,7 @@ def payout_terms_from(request: Request) -> PayoutTerms:
         destination,
         reference,
         metadata_from(tree.get("metadata")),
-        request.headers.get(ACCOUNT_HEADER),
+        request.account,
     )
 
 

@@ -69,7 +69,7 @@ def create_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResp
         text(tree, "capture_method") != "manual",
         metadata_from(tree.get("metadata")),
         Dialect.STRIPE,
-        request.headers.get("stripe-account"),
+        request.account,
     )
     charge = bank.open(terms, request.key)
     if text(tree, "confirm") != "true":
