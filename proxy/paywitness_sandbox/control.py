@@ -205,21 +205,25 @@ def post_reset(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
 
 
 def settle_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
-    status = request.tree.get("status", "succeeded")
-    if status not in ("succeeded", "failed"):
-        raise ValueError("status is succeeded or failed")
+    status = ChargeStatus(status_in(request, "succeeded", "failed"))
     charge = sandbox.bank.charge(request.segments[2])
-    sandbox.bank.settle(charge, ChargeStatus(str(status)))
+    sandbox.bank.settle(charge, status)
     return page_response(charge_json(charge, request))
 
 
 def settle_payout(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
-    status = request.tree.get("status", "paid")
-    if status not in ("paid", "failed"):
-        raise ValueError("status is paid or failed")
+    status = PayoutStatus(status_in(request, "paid", "failed"))
     payout = sandbox.bank.payouts.get(request.segments[2])
-    sandbox.bank.payouts.settle(payout, PayoutStatus(str(status)))
+    sandbox.bank.payouts.settle(payout, status)
     return page_response(payout_json(payout))
+
+
+def status_in(request: Request, good: str, bad: str) -> str:
+    """How it ends; well, if nothing is said."""
+    status = request.tree.get("status", good)
+    if status not in (good, bad):
+        raise ValueError(f"status is {good} or {bad}")
+    return str(status)
 
 
 def show_webhooks(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:

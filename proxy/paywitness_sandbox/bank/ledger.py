@@ -25,7 +25,8 @@ class EntryKind(StrEnum):
 
 
 PAYING = frozenset({EntryKind.CHARGE, EntryKind.AUTHORIZATION})
-"""Two of these for one order mean that a customer paid, or was held, twice."""
+"""Two charges with one of these for one order mean that a customer paid, or was held, twice. An increment adds an
+authorization to the same charge."""
 
 
 class LedgerFull(Exception):
@@ -64,9 +65,9 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def require_room(self) -> None:
+    def require_room(self, lines: int = 1) -> None:
         """Raises before anything is changed, so that an effect without its line cannot be."""
-        if len(self._entries) >= self.entries_max:
+        if len(self._entries) + lines > self.entries_max:
             raise LedgerFull(f"the ledger holds its {self.entries_max} entries; POST /_sandbox/reset empties it")
 
     def write(
@@ -126,7 +127,7 @@ class Ledger:
         return len(self.find(key, order, charge, kind, account))
 
     def charges_by_order(self) -> dict[str, int]:
-        """How often each order was paid (charged or authorized)."""
+        """How many charges have paid each order (charged or authorized it)."""
         return charges_by_order(self._entries)
 
     def duplicates_by_order(self) -> dict[str, int]:
@@ -143,7 +144,8 @@ class Ledger:
 
 
 def charges_by_order(entries: Iterable[LedgerEntry]) -> dict[str, int]:
-    return dict(Counter(entry.order for entry in entries if entry.kind in PAYING and entry.order is not None))
+    paying = {(entry.order, entry.charge): None for entry in entries if entry.kind in PAYING}  # in their order
+    return dict(Counter(order for order, _ in paying if order is not None))
 
 
 def payouts_by_order(entries: Iterable[LedgerEntry]) -> dict[str, int]:

@@ -33,6 +33,9 @@ class Dialect(StrEnum):
     STRIPE = "stripe"
 
 
+AUTHORIZATION_LASTS_S = 7 * 86_400.0  # seven days, as Stripe's and most issuers'
+
+
 @dataclass(frozen=True, slots=True)
 class ChargeTerms:
     """What is asked for. The amount is an integer of minor units."""
@@ -63,14 +66,43 @@ class Charge:
     status: ChargeStatus = ChargeStatus.CREATED
     amount_captured: int = 0
     amount_refunded: int = 0
+    amount_voided: int = 0
+    authorized_at: float | None = None
+    paying_key: str | None = None
+    """Of the request that asked the card last; what the issuer says later is an effect of that request."""
     failure_code: str | None = None
     failed_with_200: bool = False
     refunds: list[Refund] = field(default_factory=list)
 
     @property
+    def amount_capturable(self) -> int:
+        return self.terms.amount - self.amount_captured if self.status is ChargeStatus.AUTHORIZED else 0
+
+    @property
+    def amount_left(self) -> int:
+        """What can still be refunded."""
+        return self.amount_captured - self.amount_refunded
+
+    @property
+    def capture_before(self) -> int | None:
+        """Unix seconds. The bank tells it, and still captures afterwards."""
+        return None if self.authorized_at is None else int(self.authorized_at + AUTHORIZATION_LASTS_S)
+
+    @property
     def intent_id(self) -> str:
         """The name of the same thing in Stripe's dialect."""
         return "pi_" + self.id.removeprefix("ch_")
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    id: str
+    charge: Charge
+    amount: int
+    final: bool
+    key: str | None
+    created_at: float
+    metadata: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +163,12 @@ class Payout:
 CHANGES_MAX = 1_000  # between two looks; one request makes one or two
 
 
+ChangedObject = Charge | Refund | Payout
+
+
 @dataclass(frozen=True, slots=True)
 class BankChange:
-    subject: Charge | Refund | Payout
+    subject: ChangedObject
     transition: str
     """In the past tense, as event types have it: `succeeded`, `captured`, `voided`."""
     key: str | None
@@ -144,7 +179,7 @@ class PendingChanges:
     def __init__(self) -> None:
         self._pending: deque[BankChange] = deque(maxlen=CHANGES_MAX)
 
-    def add(self, subject: Charge | Refund | Payout, transition: str, key: str | None) -> None:
+    def add(self, subject: ChangedObject, transition: str, key: str | None) -> None:
         self._pending.append(BankChange(subject, transition, key))
 
     def take(self) -> list[BankChange]:
@@ -336,6 +371,15 @@ class ObjectIndex(Generic[Indexed]):
             for item in reversed(first)
             if item.created_at <= seen_until and all(item.id in group for group in names)
         ]
+
+    def relabel(self, item: Indexed, before: Iterable[Label], after: Iterable[Label]) -> None:
+        """Find an object that has changed by what it says now. Lists stay in the order of creation."""
+        for label in before:
+            self._by_label[label] = [other for other in self._by_label.get(label, []) if other.id != item.id]
+        for label in after:
+            found = self._by_label.setdefault(label, [])
+            found.append(item)
+            found.sort(key=lambda other: other.created_at)
 
     def clear(self) -> None:
         self._objects.clear()

@@ -46,7 +46,13 @@ STATUSES = {
 }
 # The bank's refusals that Stripe words for an intent; the others keep their code.
 INTENT_STATE = frozenset(
-    {"charge_already_paid", "charge_already_captured", "charge_already_voided", "charge_not_authorized"}
+    {
+        "charge_already_paid",
+        "charge_already_captured",
+        "charge_already_voided",
+        "charge_not_authorized",
+        "charge_requires_action",
+    }
 )
 
 
@@ -79,6 +85,15 @@ def create_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResp
 
 
 @stripe_errors
+def update_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge, tree = bank.charge(names["intent"]), form_of(request)
+    metadata = metadata_from(tree.get("metadata"))
+    amount, source = optional_number(tree, "amount"), text(tree, "payment_method")
+    bank.update(charge, amount=amount, source=source, metadata=metadata)
+    return json_response(200, intent_json(charge, request))
+
+
+@stripe_errors
 def confirm_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     charge = bank.charge(names["intent"])
     bank.pay(charge, request.key, text(form_of(request), "payment_method"))
@@ -87,8 +102,18 @@ def confirm_intent(bank: Bank, request: Request, names: PathNames) -> SandboxRes
 
 @stripe_errors
 def capture_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge, tree = bank.charge(names["intent"]), form_of(request)
+    final = text(tree, "final_capture") or "true"
+    if final not in ("true", "false"):
+        raise InvalidField("final_capture", "final_capture is true or false")
+    bank.capture(charge, request.key, optional_number(tree, "amount_to_capture"), final=final == "true")
+    return json_response(200, intent_json(charge, request))
+
+
+@stripe_errors
+def increment_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     charge = bank.charge(names["intent"])
-    bank.capture(charge, request.key, optional_number(form_of(request), "amount_to_capture"))
+    bank.increment(charge, request.key, whole_number(form_of(request), "amount"))
     return json_response(200, intent_json(charge, request))
 
 
@@ -180,7 +205,7 @@ def intent_json(charge: Charge, request: Request) -> dict[str, object]:
         "id": charge.intent_id,
         "object": "payment_intent",
         "amount": terms.amount,
-        "amount_capturable": terms.amount if charge.status is ChargeStatus.AUTHORIZED else 0,
+        "amount_capturable": charge.amount_capturable,
         "amount_received": charge.amount_captured,
         "capture_method": "automatic" if terms.capture else "manual",
         "client_secret": f"{charge.intent_id}_secret",
@@ -205,7 +230,9 @@ def intent_json(charge: Charge, request: Request) -> dict[str, object]:
 
 STRIPE_ROUTES: tuple[SandboxRoute, ...] = (
     SandboxRoute("POST", "/v1/payment_intents", create_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}", update_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/confirm", confirm_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}/increment_authorization", increment_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/capture", capture_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/cancel", cancel_intent),
     SandboxRoute("GET", "/v1/payment_intents/search", search_intents),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from paywitness_sandbox.bank.objects import BankChange, Charge, Dialect, Payout, Refund
+from paywitness_sandbox.bank.objects import BankChange, Charge, ChargeStatus, Dialect, Payout, Refund
 from paywitness_sandbox.dialects.acme import charge_json, payout_json, refund_json
 from paywitness_sandbox.dialects.stripe import intent_json
 from paywitness_sandbox.messages import Request
@@ -228,6 +228,7 @@ INTENT_TYPES = {
     "requires_action": "payment_intent.requires_action",
     "voided": "payment_intent.canceled",
     "reversed": "payment_intent.canceled",
+    "incremented": "payment_intent.amount_capturable_updated",
 }
 # Nothing is to come after these, so an older event that arrives later must not count.
 FINAL_TRANSITIONS = frozenset({"succeeded", "authorized", "failed", "paid"})
@@ -281,8 +282,17 @@ def event_for(change: BankChange, request: Request, *, id: str, created: int) ->
 
 def _charge_type_and_data(charge: Charge, transition: str, request: Request) -> tuple[str, dict[str, object]]:
     if charge.terms.dialect is Dialect.STRIPE:
-        return INTENT_TYPES[transition], intent_json(charge, request)
+        return _intent_type(charge, transition), intent_json(charge, request)
     return f"charge.{transition}", charge_json(charge, request)
+
+
+def _intent_type(charge: Charge, transition: str) -> str:
+    """A capture or a void in part leaves the intent in another state than a whole one."""
+    if transition == "captured" and charge.status is ChargeStatus.AUTHORIZED:
+        transition = "authorized"
+    if transition == "voided" and charge.status is ChargeStatus.SUCCEEDED:
+        transition = "succeeded"
+    return INTENT_TYPES[transition]
 
 
 def older_event(event: SandboxEvent, change: BankChange, *, id: str) -> SandboxEvent:
@@ -292,7 +302,8 @@ def older_event(event: SandboxEvent, change: BankChange, *, id: str) -> SandboxE
         type = INTENT_TYPES["processing"] if is_stripe else "charge.processing"
         nothing_yet: dict[str, object] = {"amount_received": 0, "amount_capturable": 0, "last_payment_error": None}
         if not is_stripe:
-            nothing_yet = {"captured": False, "amount_captured": 0, "failure_code": None}
+            nothing_yet = {"captured": False, "amount_captured": 0, "amount_capturable": 0, "failure_code": None}
+            nothing_yet["capture_before"] = None
         data = event.data | nothing_yet | {"status": "processing"}
     else:
         type = event.type if event.dialect is Dialect.STRIPE else event.type.partition(".")[0] + ".pending"
