@@ -12,14 +12,16 @@ from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.ledger import Ledger, charges_by_order, payouts_by_order, totals
 from paywitness_sandbox.bank.objects import (
     DESTINATIONS_HELP,
+    OUTCOMES_HELP,
     TOKENS_HELP,
     BankRefused,
     ChargeStatus,
     ObjectNotFound,
     PayoutStatus,
+    RefundStatus,
 )
 from paywitness_sandbox.contract import CONTRACTS_HELP, Contract
-from paywitness_sandbox.dialects.acme import charge_json, payout_json
+from paywitness_sandbox.dialects.acme import charge_json, payout_json, refund_json
 from paywitness_sandbox.faults.registry import FAULTS, UnknownFault, describe_faults
 from paywitness_sandbox.faults.selection import InvalidSchedule, Schedule
 from paywitness_sandbox.messages import (
@@ -52,6 +54,8 @@ ROUTES_HELP = {
     "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
     "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
     "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/refunds/{refund}/settle": 'end a pending refund: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/refunds/{refund}/fail": "a refund that had succeeded fails after all",
     "POST /_sandbox/payouts/{payout}/settle": 'end a pending payout: {"status": "paid" | "failed"}',
     "GET /_sandbox/webhooks?type=&object=&limit=": "where events go, what was sent, and how it was received",
     "PUT /_sandbox/webhooks": 'tell events: {"url": "http://...", "secret": "whsec_test", '
@@ -126,6 +130,7 @@ def show_help(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
             "provider_routes": [f"{route.method} {route.pattern}" for route in ROUTES],
             "sources": TOKENS_HELP,
             "destinations": DESTINATIONS_HELP,
+            "refund_outcomes": OUTCOMES_HELP,
             "faults": describe_faults(sandbox.options.fault_defaults),
             "webhook_modes": describe_modes(),
         }
@@ -211,6 +216,19 @@ def settle_charge(sandbox: ControlledSandbox, request: Request) -> SandboxRespon
     return page_response(charge_json(charge, request))
 
 
+def settle_refund(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    status = RefundStatus(status_in(request, "succeeded", "failed"))
+    refund = sandbox.bank.refund_by_id(request.segments[2])
+    sandbox.bank.settle_refund(refund, status)
+    return page_response(refund_json(refund))
+
+
+def fail_refund(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    refund = sandbox.bank.refund_by_id(request.segments[2])
+    sandbox.bank.fail_refund(refund)
+    return page_response(refund_json(refund))
+
+
 def settle_payout(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     status = PayoutStatus(status_in(request, "paid", "failed"))
     payout = sandbox.bank.payouts.get(request.segments[2])
@@ -282,6 +300,8 @@ ACTIONS: Mapping[tuple[str, str], ControlAction] = {
     ("PUT", "contract"): put_contract,
     ("POST", "outage"): post_outage,
     ("POST", "charges/{}/settle"): settle_charge,
+    ("POST", "refunds/{}/settle"): settle_refund,
+    ("POST", "refunds/{}/fail"): fail_refund,
     ("POST", "payouts/{}/settle"): settle_payout,
     ("GET", "webhooks"): show_webhooks,
     ("PUT", "webhooks"): put_webhooks,

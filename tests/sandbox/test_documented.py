@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from paywitness_sandbox.bank.ledger import EntryKind
-from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, TOKENS_HELP
+from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, OUTCOMES_HELP, TOKENS_HELP
 from paywitness_sandbox.control import ACTIONS, HEADERS_HELP, ROUTES_HELP
 from paywitness_sandbox.faults.selection import SCHEDULE_KEYS as SCHEDULE_KEYS
 from paywitness_sandbox.webhooks.events import ENDPOINT_KEYS as ENDPOINT_KEYS
-from paywitness_sandbox.webhooks.events import INTENT_TYPES, describe_modes
+from paywitness_sandbox.webhooks.events import INTENT_TYPES, REFUND_TYPES, describe_modes
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sandbox.md").read_text("utf-8")
 ROWS = [*ROUTES_HELP, *HEADERS_HELP, *describe_modes(), *ENDPOINT_KEYS]
@@ -25,7 +25,7 @@ def test_there_is_a_row_for_it(name) -> None:
     assert f"| `{name}` |" in PAGE
 
 
-@pytest.mark.parametrize("name", [*TOKENS_HELP, *DESTINATIONS_HELP])
+@pytest.mark.parametrize("name", [*TOKENS_HELP, *DESTINATIONS_HELP, *OUTCOMES_HELP])
 def test_every_token_is_explained(name) -> None:
     assert f"`{name}`" in PAGE
 
@@ -40,7 +40,7 @@ def test_every_kind_of_line_is_named(kind) -> None:
     assert f"`{kind}`" in PAGE
 
 
-@pytest.mark.parametrize("type", sorted(set(INTENT_TYPES.values())))
+@pytest.mark.parametrize("type", sorted({*INTENT_TYPES.values(), *REFUND_TYPES.values()}))
 def test_every_type_of_stripes_is_named(type) -> None:
     assert f"`.{type.partition('.')[2]}`" in PAGE or f"`{type}`" in PAGE
 

@@ -24,9 +24,11 @@ from paywitness_sandbox.bank.objects import (
     PayoutTerms,
     PendingChanges,
     Refund,
+    RefundStatus,
     card_outcome,
     labels_of,
     payout_outcome,
+    refund_outcome,
 )
 from paywitness_sandbox.clock import Clock
 
@@ -100,6 +102,7 @@ class Payouts:
 # --- Charges
 
 REFUNDS_PER_CHARGE_MAX = 1_000
+REFUND_FAILURE_REASON = "expired_or_canceled_card"  # one of Stripe's
 UNPAID = frozenset({ChargeStatus.CREATED, ChargeStatus.FAILED})
 """The card may be asked, again after a decline."""
 CALLED_OFF_FREELY = UNPAID | {ChargeStatus.REQUIRES_ACTION}
@@ -215,8 +218,9 @@ class Bank:
     def refund(
         self, charge: Charge, key: str | None, amount: int | None = None, metadata: dict[str, object] | None = None
     ) -> Refund:
+        """Pending is an effect, as succeeded is: the money has left us. A failure leaves no line."""
         self._require_captured(charge, "refunded")
-        left = charge.amount_left
+        left, status = charge.amount_left, refund_outcome(metadata or {})
         if left == 0:
             raise BankRefused("charge_already_refunded", "the charge has been refunded in full")
         amount = left if amount is None else amount
@@ -225,12 +229,15 @@ class Bank:
         if len(charge.refunds) >= REFUNDS_PER_CHARGE_MAX:
             raise BankRefused("too_many_refunds", f"a charge takes {REFUNDS_PER_CHARGE_MAX} refunds", conflict=False)
         self._refunds.require_room()
-        refund = Refund(self._ids.new("re"), charge, amount, key, self._clock(), metadata or {})
-        self._write_entry(EntryKind.REFUND, charge, refund.id, amount, key)
-        charge.amount_refunded += amount
+        refund = Refund(self._ids.new("re"), charge, amount, key, self._clock(), metadata or {}, status)
+        if status is RefundStatus.FAILED:
+            refund.failure_reason = REFUND_FAILURE_REASON
+        else:
+            self._write_entry(EntryKind.REFUND, charge, refund.id, amount, key)
+            charge.amount_refunded += amount
         charge.refunds.append(refund)
         self._refunds.add(refund, labels_of(refund.searchable.items(), key=key, charge=charge.id))
-        self.changes.add(refund, "succeeded", key)
+        self.changes.add(refund, status, key)
         return refund
 
     def void_or_refund(
@@ -244,6 +251,22 @@ class Bank:
         if charge.amount_captured == 0 or charge.amount_capturable:
             self.void(charge, key)
         return refund
+
+    def settle_refund(self, refund: Refund, status: RefundStatus) -> None:
+        """End a pending refund: the later word of the customer's bank."""
+        if refund.status is not RefundStatus.PENDING:
+            raise BankRefused("refund_not_open", f"a refund that is {refund.status} has nothing to settle")
+        if status is RefundStatus.FAILED:
+            self._return_refund(refund)
+        else:
+            refund.status = status
+            self.changes.add(refund, "updated", None)
+
+    def fail_refund(self, refund: Refund) -> None:
+        """The customer's bank sends back a refund that had succeeded."""
+        if refund.status is not RefundStatus.SUCCEEDED:
+            raise BankRefused("refund_not_succeeded", f"a refund that is {refund.status} cannot fail any more")
+        self._return_refund(refund)
 
     def settle(self, charge: Charge, status: ChargeStatus) -> None:
         """End what was left open (processing, 3DS): the issuer's or the customer's later word."""
@@ -316,6 +339,12 @@ class Bank:
     def _require_captured(self, charge: Charge, verb: str) -> None:
         if charge.status not in (ChargeStatus.SUCCEEDED, ChargeStatus.AUTHORIZED) or charge.amount_captured == 0:
             raise BankRefused("charge_not_captured", f"a charge that is {charge.status} cannot be {verb}")
+
+    def _return_refund(self, refund: Refund) -> None:
+        self._write_entry(EntryKind.REFUND_FAILED, refund.charge, self._ids.new("rf"), refund.amount, refund.key)
+        refund.charge.amount_refunded -= refund.amount
+        refund.status, refund.failure_reason = RefundStatus.FAILED, REFUND_FAILURE_REASON
+        self.changes.add(refund, refund.status, None)
 
     def _write_entry(self, kind: EntryKind, charge: Charge, id: str, amount: int, key: str | None) -> None:
         terms = charge.terms

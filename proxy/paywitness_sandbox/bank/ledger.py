@@ -22,6 +22,7 @@ class EntryKind(StrEnum):
     VOID = "void"
     PAYOUT = "payout"
     REVERSAL = "reversal"  # the provider took back what had succeeded
+    REFUND_FAILED = "refund_failed"  # a refund that had left us came back
 
 
 PAYING = frozenset({EntryKind.CHARGE, EntryKind.AUTHORIZATION})

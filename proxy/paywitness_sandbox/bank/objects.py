@@ -1,5 +1,5 @@
 """Charges, refunds and payouts as the bank knows them: values, their states, changes not published yet,
-and which card token or destination ends how.
+and which card token, refund or destination ends how.
 
 What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
 """
@@ -66,6 +66,7 @@ class Charge:
     status: ChargeStatus = ChargeStatus.CREATED
     amount_captured: int = 0
     amount_refunded: int = 0
+    """Pending refunds included: they have left us."""
     amount_voided: int = 0
     authorized_at: float | None = None
     paying_key: str | None = None
@@ -105,7 +106,13 @@ class Capture:
     metadata: dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+class RefundStatus(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
 class Refund:
     id: str
     charge: Charge
@@ -113,6 +120,8 @@ class Refund:
     key: str | None
     created_at: float
     metadata: dict[str, object]
+    status: RefundStatus = RefundStatus.SUCCEEDED
+    failure_reason: str | None = None
 
     @property
     def searchable(self) -> dict[str, object]:
@@ -214,6 +223,12 @@ DESTINATIONS_HELP = {
     "dest_refused_<code>": "402, refused with <code>",
 }
 
+OUTCOMES_HELP = {
+    RefundStatus.SUCCEEDED: "refunded at once; so is every refund that names no outcome",
+    RefundStatus.PENDING: "200, status pending: accepted, not final (an effect)",
+    RefundStatus.FAILED: "200, status failed (no effect)",
+}
+
 # Stripe's test methods: pm_card_chargeDeclinedStolenCard, pm_card_visa_chargeDeclinedInsufficientFunds, ...
 STRIPE_DECLINE = re.compile(r"\A(?:pm|tok)_(?:card_)?(?:[a-z]+_)?chargeDeclined([A-Za-z]*)\Z")
 STRIPE_ACTION = re.compile(r"\Apm_card_(?:authenticationRequired\w*|threeDSecure\w*Required)\Z")
@@ -274,6 +289,14 @@ def payout_outcome(destination: str) -> PayoutOutcome:
     if destination.startswith("dest_") and destination != "dest_ok":
         raise UnknownToken(f"{destination!r} is none of {', '.join(DESTINATIONS_HELP)}")
     return PayoutOutcome(PayoutStatus.PAID)
+
+
+def refund_outcome(metadata: dict[str, object]) -> RefundStatus:
+    """A refund has no token of its own, so `metadata.outcome` chooses."""
+    outcome = metadata.get("outcome", RefundStatus.SUCCEEDED)
+    if outcome not in list(RefundStatus):
+        raise UnknownToken(f"metadata.outcome {outcome!r} is none of {', '.join(OUTCOMES_HELP)}")
+    return RefundStatus(str(outcome))
 
 
 def snake_case(words: str) -> str:

@@ -14,6 +14,7 @@ from paywitness_sandbox.bank.objects import (
     PayoutStatus,
     PayoutTerms,
     Refund,
+    RefundStatus,
     labels_of,
 )
 from paywitness_sandbox.dialects.base import (
@@ -92,14 +93,19 @@ def reverse(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     charge = bank.charge(names["charge"])
     refund = bank.void_or_refund(charge, request.key, metadata_from(request.tree.get("metadata")))
     shown = None if refund is None else refund_json(refund)
-    return json_response(200, {**charge_json(charge, request), "refund": shown})
+    failed = refund is not None and refund.status is RefundStatus.FAILED
+    return json_response(200, {**charge_json(charge, request), "refund": shown}, failed=failed)
 
 
 @acme_errors
 def create_refund(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     charge = bank.charge(names["charge"])
     metadata = metadata_from(request.tree.get("metadata"))
-    return json_response(200, refund_json(bank.refund(charge, request.key, optional_amount(request.tree), metadata)))
+    return refund_response(bank.refund(charge, request.key, optional_amount(request.tree), metadata))
+
+
+def refund_response(refund: Refund) -> SandboxResponse:
+    return json_response(200, refund_json(refund), failed=refund.status is RefundStatus.FAILED)
 
 
 @acme_errors
@@ -218,7 +224,8 @@ def refund_json(refund: Refund) -> dict[str, object]:
         "payment_intent": refund.charge.intent_id,
         "amount": refund.amount,
         "currency": refund.charge.terms.currency,
-        "status": "succeeded",
+        "status": refund.status,
+        "failure_reason": refund.failure_reason,
         "metadata": refund.metadata,
         "idempotency_key": refund.key,
         "created": int(refund.created_at),

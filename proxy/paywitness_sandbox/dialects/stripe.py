@@ -9,7 +9,7 @@ import re
 
 from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.objects import BankRefused, Charge, ChargeStatus, ChargeTerms, Dialect
-from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, settle_url
+from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, refund_response, settle_url
 from paywitness_sandbox.dialects.base import (
     InvalidField,
     PathNames,
@@ -149,7 +149,7 @@ def create_refund(bank: Bank, request: Request, names: PathNames) -> SandboxResp
         raise InvalidField("payment_intent", "a refund names its payment_intent or charge", "parameter_missing")
     amount = optional_number(tree, "amount")
     refund = bank.refund(bank.charge(reference), request.key, amount, metadata_from(tree.get("metadata")))
-    return json_response(200, refund_json(refund))
+    return refund_response(refund)
 
 
 @stripe_errors

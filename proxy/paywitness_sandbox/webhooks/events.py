@@ -230,6 +230,12 @@ INTENT_TYPES = {
     "reversed": "payment_intent.canceled",
     "incremented": "payment_intent.amount_capturable_updated",
 }
+REFUND_TYPES = {
+    "succeeded": "refund.created",
+    "pending": "refund.created",
+    "updated": "charge.refund.updated",
+    "failed": "refund.failed",
+}
 # Nothing is to come after these, so an older event that arrives later must not count.
 FINAL_TRANSITIONS = frozenset({"succeeded", "authorized", "failed", "paid"})
 
@@ -274,7 +280,7 @@ def event_for(change: BankChange, request: Request, *, id: str, created: int) ->
         return SandboxEvent(id, type, created, subject.terms.account, Dialect.ACME, payout_json(subject), change.key)
     if isinstance(subject, Refund):
         terms = subject.charge.terms
-        type = "refund.created" if terms.dialect is Dialect.STRIPE else f"refund.{change.transition}"
+        type = REFUND_TYPES[change.transition] if terms.dialect is Dialect.STRIPE else f"refund.{change.transition}"
         return SandboxEvent(id, type, created, terms.account, terms.dialect, refund_json(subject), change.key)
     type, data = _charge_type_and_data(subject, change.transition, request)
     return SandboxEvent(id, type, created, subject.terms.account, subject.terms.dialect, data, change.key)
