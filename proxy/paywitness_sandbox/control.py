@@ -16,12 +16,14 @@ from paywitness_sandbox.bank.objects import (
     TOKENS_HELP,
     BankRefused,
     ChargeStatus,
+    DisputeStatus,
     ObjectNotFound,
     PayoutStatus,
     RefundStatus,
 )
 from paywitness_sandbox.contract import CONTRACTS_HELP, Contract
-from paywitness_sandbox.dialects.acme import charge_json, payout_json, refund_json
+from paywitness_sandbox.dialects.acme import charge_json, dispute_json, optional_amount, payout_json, refund_json
+from paywitness_sandbox.dialects.base import InvalidField
 from paywitness_sandbox.faults.registry import FAULTS, UnknownFault, describe_faults
 from paywitness_sandbox.faults.selection import InvalidSchedule, Schedule
 from paywitness_sandbox.messages import (
@@ -54,9 +56,13 @@ ROUTES_HELP = {
     "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
     "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
     "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/charges/{charge}/reverse": "the provider takes back what had succeeded",
+    "POST /_sandbox/charges/{charge}/dispute": 'open a dispute: {"amount": 500}, or all that is left',
+    "POST /_sandbox/disputes/{dispute}/settle": 'end a dispute: {"status": "won" | "lost"}',
     "POST /_sandbox/refunds/{refund}/settle": 'end a pending refund: {"status": "succeeded" | "failed"}',
     "POST /_sandbox/refunds/{refund}/fail": "a refund that had succeeded fails after all",
     "POST /_sandbox/payouts/{payout}/settle": 'end a pending payout: {"status": "paid" | "failed"}',
+    "POST /_sandbox/payouts/{payout}/reverse": "a payout that was paid comes back",
     "GET /_sandbox/webhooks?type=&object=&limit=": "where events go, what was sent, and how it was received",
     "PUT /_sandbox/webhooks": 'tell events: {"url": "http://...", "secret": "whsec_test", '
     '"scheme": "hmac_sha256" | "stripe", "mode": "normal", "delay_s": 0, "events": ["charge.*"], "tries_max": 5}',
@@ -115,7 +121,7 @@ def control(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
         return error_response(404, "sandbox_error", str(error), code="resource_missing")
     except BankRefused as error:
         return error_response(409, "sandbox_error", error.message, code=error.code)
-    except (InvalidBody, InvalidSchedule, ValueError) as error:
+    except (InvalidBody, InvalidField, InvalidSchedule, ValueError) as error:
         return misuse(str(error), "invalid_control")
 
 
@@ -216,6 +222,24 @@ def settle_charge(sandbox: ControlledSandbox, request: Request) -> SandboxRespon
     return page_response(charge_json(charge, request))
 
 
+def reverse_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    charge = sandbox.bank.charge(request.segments[2])
+    sandbox.bank.reverse(charge)
+    return page_response(charge_json(charge, request))
+
+
+def dispute_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    charge = sandbox.bank.charge(request.segments[2])
+    return page_response(dispute_json(sandbox.bank.open_dispute(charge, optional_amount(request.tree))))
+
+
+def settle_dispute(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    status = DisputeStatus(status_in(request, "won", "lost"))
+    dispute = sandbox.bank.dispute(request.segments[2])
+    sandbox.bank.close_dispute(dispute, status)
+    return page_response(dispute_json(dispute))
+
+
 def settle_refund(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     status = RefundStatus(status_in(request, "succeeded", "failed"))
     refund = sandbox.bank.refund_by_id(request.segments[2])
@@ -233,6 +257,12 @@ def settle_payout(sandbox: ControlledSandbox, request: Request) -> SandboxRespon
     status = PayoutStatus(status_in(request, "paid", "failed"))
     payout = sandbox.bank.payouts.get(request.segments[2])
     sandbox.bank.payouts.settle(payout, status)
+    return page_response(payout_json(payout))
+
+
+def reverse_payout(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    payout = sandbox.bank.payouts.get(request.segments[2])
+    sandbox.bank.payouts.reverse(payout)
     return page_response(payout_json(payout))
 
 
@@ -300,9 +330,13 @@ ACTIONS: Mapping[tuple[str, str], ControlAction] = {
     ("PUT", "contract"): put_contract,
     ("POST", "outage"): post_outage,
     ("POST", "charges/{}/settle"): settle_charge,
+    ("POST", "charges/{}/reverse"): reverse_charge,
+    ("POST", "charges/{}/dispute"): dispute_charge,
+    ("POST", "disputes/{}/settle"): settle_dispute,
     ("POST", "refunds/{}/settle"): settle_refund,
     ("POST", "refunds/{}/fail"): fail_refund,
     ("POST", "payouts/{}/settle"): settle_payout,
+    ("POST", "payouts/{}/reverse"): reverse_payout,
     ("GET", "webhooks"): show_webhooks,
     ("PUT", "webhooks"): put_webhooks,
     ("DELETE", "webhooks"): delete_webhooks,

@@ -27,6 +27,7 @@ async def shown_as_in_the_ledger(sandbox: Sandbox, charge: str) -> dict:
     assert seen["amount_captured"] == sums["capture"] + sums["charge"]
     assert seen["amount_refunded"] == sums["refund"] - sums["refund_failed"]
     assert seen["amount_voided"] == sums["void"]
+    assert seen["amount_disputed"] == sums["dispute"] - sums["dispute_won"]
     assert seen["amount_captured"] + seen["amount_capturable"] + seen["amount_voided"] <= held
-    assert seen["amount_refunded"] <= seen["amount_captured"]
+    assert seen["amount_refunded"] + seen["amount_disputed"] <= seen["amount_captured"]
     return seen

@@ -13,8 +13,8 @@ from paywitness_sandbox.bank.ledger import EntryKind
 from paywitness_sandbox.bank.objects import DESTINATIONS_HELP, OUTCOMES_HELP, TOKENS_HELP
 from paywitness_sandbox.control import ACTIONS, HEADERS_HELP, ROUTES_HELP
 from paywitness_sandbox.faults.selection import SCHEDULE_KEYS as SCHEDULE_KEYS
+from paywitness_sandbox.webhooks.events import DISPUTE_TYPES, INTENT_TYPES, REFUND_TYPES, describe_modes
 from paywitness_sandbox.webhooks.events import ENDPOINT_KEYS as ENDPOINT_KEYS
-from paywitness_sandbox.webhooks.events import INTENT_TYPES, REFUND_TYPES, describe_modes
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sandbox.md").read_text("utf-8")
 ROWS = [*ROUTES_HELP, *HEADERS_HELP, *describe_modes(), *ENDPOINT_KEYS]
@@ -40,7 +40,7 @@ def test_every_kind_of_line_is_named(kind) -> None:
     assert f"`{kind}`" in PAGE
 
 
-@pytest.mark.parametrize("type", sorted({*INTENT_TYPES.values(), *REFUND_TYPES.values()}))
+@pytest.mark.parametrize("type", sorted({*INTENT_TYPES.values(), *REFUND_TYPES.values(), *DISPUTE_TYPES.values()}))
 def test_every_type_of_stripes_is_named(type) -> None:
     assert f"`.{type.partition('.')[2]}`" in PAGE or f"`{type}`" in PAGE
 

@@ -1,4 +1,4 @@
-"""What a charge, capture, void, refund or payout does to the money. Nobody else writes to the ledger.
+"""What a charge, capture, void, refund, dispute or payout does to the money. Nobody else writes to the ledger.
 
 No HTTP, no faults, and no meaning of idempotency keys: a key is only written beside the effect. Each method either
 changes the object and writes its ledger entry, or raises and changes nothing. Nothing here awaits.
@@ -16,6 +16,8 @@ from paywitness_sandbox.bank.objects import (
     Charge,
     ChargeStatus,
     ChargeTerms,
+    Dispute,
+    DisputeStatus,
     IdSequence,
     Label,
     ObjectIndex,
@@ -120,6 +122,7 @@ class Bank:
         self._charges: ObjectIndex[Charge] = ObjectIndex("charge", clock, search_lag_s)
         self._captures: ObjectIndex[Capture] = ObjectIndex("capture", clock, search_lag_s)
         self._refunds: ObjectIndex[Refund] = ObjectIndex("refund", clock, search_lag_s)
+        self._disputes: ObjectIndex[Dispute] = ObjectIndex("dispute", clock, search_lag_s)
         self.changes = PendingChanges()
         self.payouts = Payouts(ledger, clock, self._ids, self.changes, search_lag_s=search_lag_s)
 
@@ -221,6 +224,8 @@ class Bank:
         """Pending is an effect, as succeeded is: the money has left us. A failure leaves no line."""
         self._require_captured(charge, "refunded")
         left, status = charge.amount_left, refund_outcome(metadata or {})
+        if left == 0 and charge.amount_disputed:
+            raise BankRefused("charge_disputed", "what is left of the charge is disputed")
         if left == 0:
             raise BankRefused("charge_already_refunded", "the charge has been refunded in full")
         amount = left if amount is None else amount
@@ -293,6 +298,31 @@ class Bank:
         charge.status = ChargeStatus.REVERSED
         self.changes.add(charge, charge.status, None)
 
+    def open_dispute(self, charge: Charge, amount: int | None = None) -> Dispute:
+        """The customer's bank takes the money back until it is decided."""
+        self._require_captured(charge, "disputed")
+        amount = charge.amount_left if amount is None else amount
+        if not 0 < amount <= charge.amount_left:
+            raise BankRefused("amount_too_large", f"only {charge.amount_left} is left to dispute", conflict=False)
+        self._disputes.require_room()
+        dispute = Dispute(self._ids.new("dp"), charge, amount, self._clock())
+        self._write_entry(EntryKind.DISPUTE, charge, dispute.id, amount, charge.paying_key)
+        charge.amount_disputed += amount
+        self._disputes.add(dispute, labels_of(charge.terms.metadata.items(), charge=charge.id))
+        self.changes.add(dispute, "created", None)
+        return dispute
+
+    def close_dispute(self, dispute: Dispute, status: DisputeStatus) -> None:
+        """Won, the money comes back. Lost, it stays away: its line is written already."""
+        if dispute.status is not DisputeStatus.NEEDS_RESPONSE:
+            raise BankRefused("dispute_not_open", f"a dispute that is {dispute.status} has nothing to settle")
+        if status is DisputeStatus.WON:
+            charge = dispute.charge
+            self._write_entry(EntryKind.DISPUTE_WON, charge, self._ids.new("dw"), dispute.amount, charge.paying_key)
+            charge.amount_disputed -= dispute.amount
+        dispute.status = status
+        self.changes.add(dispute, "closed", None)
+
     # -- looking --------------------------------------------------------------------------------------------------
 
     def charge(self, reference: str) -> Charge:
@@ -301,6 +331,9 @@ class Bank:
 
     def refund_by_id(self, reference: str) -> Refund:
         return self._refunds.get(reference)
+
+    def dispute(self, reference: str) -> Dispute:
+        return self._disputes.get(reference)
 
     def search(self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None) -> list[Charge]:
         """The charges that fit everything given, newest first, as far as the search index has caught up."""
@@ -319,11 +352,17 @@ class Bank:
         charge = None if charge is None else self.charge(charge).id
         return self._refunds.search(labels_of(metadata, key=key, charge=charge))
 
+    def search_disputes(self, metadata: Iterable[tuple[str, str]] = (), charge: str | None = None) -> list[Dispute]:
+        """Likewise; by the metadata of the charge."""
+        charge = None if charge is None else self.charge(charge).id
+        return self._disputes.search(labels_of(metadata, charge=charge))
+
     def clear(self) -> None:
         """Forget everything. Names go on counting: an old name must never come back as another charge."""
         self._charges.clear()
         self._captures.clear()
         self._refunds.clear()
+        self._disputes.clear()
         self.payouts.clear()
         self.changes.take()
 

@@ -23,6 +23,8 @@ class EntryKind(StrEnum):
     PAYOUT = "payout"
     REVERSAL = "reversal"  # the provider took back what had succeeded
     REFUND_FAILED = "refund_failed"  # a refund that had left us came back
+    DISPUTE = "dispute"  # the disputed money leaves us
+    DISPUTE_WON = "dispute_won"  # and comes back
 
 
 PAYING = frozenset({EntryKind.CHARGE, EntryKind.AUTHORIZATION})

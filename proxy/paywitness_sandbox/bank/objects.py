@@ -1,4 +1,4 @@
-"""Charges, refunds and payouts as the bank knows them: values, their states, changes not published yet,
+"""Charges, refunds, disputes and payouts as the bank knows them: values, their states, changes not published yet,
 and which card token, refund or destination ends how.
 
 What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
@@ -68,6 +68,8 @@ class Charge:
     amount_refunded: int = 0
     """Pending refunds included: they have left us."""
     amount_voided: int = 0
+    amount_disputed: int = 0
+    """In disputes that are open or lost."""
     authorized_at: float | None = None
     paying_key: str | None = None
     """Of the request that asked the card last; what the issuer says later is an effect of that request."""
@@ -81,8 +83,8 @@ class Charge:
 
     @property
     def amount_left(self) -> int:
-        """What can still be refunded."""
-        return self.amount_captured - self.amount_refunded
+        """What can still be refunded or disputed."""
+        return self.amount_captured - self.amount_refunded - self.amount_disputed
 
     @property
     def capture_before(self) -> int | None:
@@ -130,6 +132,21 @@ class Refund:
         return self.metadata if order is None else {"order_id": order, **self.metadata}
 
 
+class DisputeStatus(StrEnum):
+    NEEDS_RESPONSE = "needs_response"
+    WON = "won"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class Dispute:
+    id: str
+    charge: Charge
+    amount: int
+    created_at: float
+    status: DisputeStatus = DisputeStatus.NEEDS_RESPONSE
+
+
 # --- Payouts
 
 
@@ -172,7 +189,7 @@ class Payout:
 CHANGES_MAX = 1_000  # between two looks; one request makes one or two
 
 
-ChangedObject = Charge | Refund | Payout
+ChangedObject = Charge | Refund | Dispute | Payout
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +337,7 @@ class BankRefused(Exception):
 
 
 class ObjectNotFound(Exception):
-    """No such charge, refund, payout or event."""
+    """No such charge, refund, dispute, payout or event."""
 
 
 # --- Ids

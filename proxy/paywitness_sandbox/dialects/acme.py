@@ -1,4 +1,4 @@
-"""Acme's dialect: JSON; charges, payable orders, refunds and payouts. The plainest provider there is."""
+"""Acme's dialect: JSON; charges, payable orders, refunds, disputes and payouts. The plainest provider there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from paywitness_sandbox.bank.objects import (
     ChargeStatus,
     ChargeTerms,
     Dialect,
+    Dispute,
     Payout,
     PayoutStatus,
     PayoutTerms,
@@ -146,6 +147,20 @@ def read_refund(bank: Bank, request: Request, names: PathNames) -> SandboxRespon
     return json_response(200, refund_json(bank.refund_by_id(names["refund"])))
 
 
+@acme_errors
+def list_disputes(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    query = request.query
+    found = bank.search_disputes(metadata_filters(query), query.get("payment_intent") or query.get("charge"))
+    page, has_more = page_of(found, lambda dispute: dispute.id, query)
+    data = [dispute_json(dispute) for dispute in page]
+    return json_response(200, {"object": "list", "data": data, "has_more": has_more, "url": "/v1/disputes"})
+
+
+@acme_errors
+def read_dispute(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    return json_response(200, dispute_json(bank.dispute(names["dispute"])))
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +210,7 @@ def charge_json(charge: Charge, request: Request) -> dict[str, object]:
         "amount_refunded": charge.amount_refunded,
         "amount_capturable": charge.amount_capturable,
         "amount_voided": charge.amount_voided,
+        "amount_disputed": charge.amount_disputed,
         "capture_before": charge.capture_before,
         "source": charge.source,
         "order": terms.order,
@@ -246,6 +262,21 @@ def capture_json(capture: Capture) -> dict[str, object]:
     }
 
 
+def dispute_json(dispute: Dispute) -> dict[str, object]:
+    """One object for both dialects, as a refund is."""
+    return {
+        "id": dispute.id,
+        "object": "dispute",
+        "charge": dispute.charge.id,
+        "payment_intent": dispute.charge.intent_id,
+        "amount": dispute.amount,
+        "currency": dispute.charge.terms.currency,
+        "status": dispute.status,
+        "metadata": {},
+        "created": int(dispute.created_at),
+    }
+
+
 CHARGE_ROUTES: tuple[SandboxRoute, ...] = (
     SandboxRoute("POST", "/v1/charges", create_charge),
     SandboxRoute("POST", "/v1/orders/{order}/pay", create_charge),
@@ -260,6 +291,8 @@ CHARGE_ROUTES: tuple[SandboxRoute, ...] = (
     SandboxRoute("GET", "/v1/charges/{charge}/captures", list_captures),
     SandboxRoute("GET", "/v1/charges/{charge}/refunds", list_refunds),
     SandboxRoute("GET", "/v1/refunds/{refund}", read_refund),
+    SandboxRoute("GET", "/v1/disputes", list_disputes),
+    SandboxRoute("GET", "/v1/disputes/{dispute}", read_dispute),
 )
 
 

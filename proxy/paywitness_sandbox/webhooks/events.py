@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from paywitness_sandbox.bank.objects import BankChange, Charge, ChargeStatus, Dialect, Payout, Refund
-from paywitness_sandbox.dialects.acme import charge_json, payout_json, refund_json
+from paywitness_sandbox.bank.objects import BankChange, Charge, ChargeStatus, Dialect, Dispute, Payout, Refund
+from paywitness_sandbox.dialects.acme import charge_json, dispute_json, payout_json, refund_json
 from paywitness_sandbox.dialects.stripe import intent_json
 from paywitness_sandbox.messages import Request
 from paywitness_sandbox.parameters import (
@@ -236,6 +236,7 @@ REFUND_TYPES = {
     "updated": "charge.refund.updated",
     "failed": "refund.failed",
 }
+DISPUTE_TYPES = {"created": "charge.dispute.created", "closed": "charge.dispute.closed"}
 # Nothing is to come after these, so an older event that arrives later must not count.
 FINAL_TRANSITIONS = frozenset({"succeeded", "authorized", "failed", "paid"})
 
@@ -282,6 +283,10 @@ def event_for(change: BankChange, request: Request, *, id: str, created: int) ->
         terms = subject.charge.terms
         type = REFUND_TYPES[change.transition] if terms.dialect is Dialect.STRIPE else f"refund.{change.transition}"
         return SandboxEvent(id, type, created, terms.account, terms.dialect, refund_json(subject), change.key)
+    if isinstance(subject, Dispute):
+        terms = subject.charge.terms
+        type = DISPUTE_TYPES[change.transition] if terms.dialect is Dialect.STRIPE else f"dispute.{change.transition}"
+        return SandboxEvent(id, type, created, terms.account, terms.dialect, dispute_json(subject), change.key)
     type, data = _charge_type_and_data(subject, change.transition, request)
     return SandboxEvent(id, type, created, subject.terms.account, subject.terms.dialect, data, change.key)
 
