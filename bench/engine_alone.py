@@ -23,10 +23,10 @@ from paywitness.core.policy import Provider
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import NoFailpoints
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.randomness import SystemRandomness
 from paywitness.secrets import RingKey, Vault
-from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics

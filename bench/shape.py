@@ -124,8 +124,8 @@ async def _one_post(recording: threading.Event) -> None:
     from contextlib import ExitStack
 
     from bench.processes import policy_for, start_provider
+    from paywitness.option_defaults import Address, Settings
     from paywitness.process import serve
-    from paywitness.settings import Address, Settings
 
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("core",),
     ("ids",),
-    ("clock", "randomness", "tasks", "settings"),
+    ("clock", "randomness", "tasks", "option_defaults"),
     ("secrets", "redis"),
     ("policy", "journal", "limits", "upstream", "webhook_signatures", "telemetry", "transparent"),
     ("engine",),
@@ -688,7 +688,9 @@ def repeated_defaults(module: Module, numbers: dict[str, float]) -> Iterator[str
         named += [name for name, number in _constants(node) if number == numbers.get(_without_unit(name))]
         for name in named:
             if _without_unit(name) in numbers:
-                yield module.at(node, f"{name} has a default of its own: take it from paywitness.settings.DEFAULTS")
+                yield module.at(
+                    node, f"{name} has a default of its own: take it from paywitness.option_defaults.DEFAULTS"
+                )
 
 
 def _parameters_with_number(node: ast.AST) -> list[str]:
@@ -738,8 +740,14 @@ def _number(value: ast.expr | None) -> float:
     return float(written) if isinstance(written, int | float) and not isinstance(written, bool) else 0.0
 
 
+def numbers_in(expression: ast.expr | None) -> list[float]:
+    """Every number that an expression writes out, at whatever depth. Zero is none."""
+    found = [_number(node) for node in ast.walk(expression) if isinstance(node, ast.expr)] if expression else []
+    return [number for number in found if number]
+
+
 SETTINGS_SAMPLE = Module(
-    PurePosixPath("proxy/paywitness/settings.py"),
+    PurePosixPath("proxy/paywitness/option_defaults.py"),
     "class Settings:\n    policies: Path\n    lease_s: float = 30.0\n    retention_s: float = 30 * 86400.0\n"
     "    calls_max: int = 1_000\n    limits: str = 'local'\n    drain_delay_s: float = 0.0",
 )
@@ -787,8 +795,107 @@ def test_a_default_that_is_another_or_taken_from_the_settings_is_left_alone(text
 
 def test_no_default_of_the_settings_is_written_elsewhere() -> None:
     product = modules_of("proxy/paywitness")
-    settings = next(module for module in product if module.path.name == "settings.py")
+    settings = next(module for module in product if module.path.name == "option_defaults.py")
     numbers = numbers_of_settings(settings)
     assert len(numbers) > 5
     places = [place for module in product if module is not settings for place in repeated_defaults(module, numbers)]
     assert not places, "\n" + "\n".join(places)
+
+
+# --- a default of a policy is written once
+
+
+POLICY_DEFAULTS = "paywitness.core.policy_defaults"
+
+
+def policy_values(core: Sequence[Module]) -> dict[str, tuple[Module, ast.ClassDef]]:
+    """The classes of which a policy consists: Provider, its bases, and every class that one of its fields names, and so
+    on. No class name is used twice, so a name is enough."""
+    classes = {node.name: (module, node) for module in core for node in module.nodes if isinstance(node, ast.ClassDef)}
+    found: dict[str, tuple[Module, ast.ClassDef]] = {}
+    waiting = ["Provider"]
+    while waiting:
+        name = waiting.pop()
+        if name in classes and name not in found:
+            found[name] = classes[name]
+            node = classes[name][1]
+            types = [*node.bases, *(line.annotation for line in node.body if isinstance(line, ast.AnnAssign))]
+            waiting += [part.id for type_ in types for part in ast.walk(type_) if isinstance(part, ast.Name)]
+    return found
+
+
+def numbers_of_policy_values(core: Sequence[Module]) -> Iterator[str]:
+    """Each field of such a class that writes its default out, also as `ScopeRule(10)`."""
+    for module, node in policy_values(core).values():
+        for line in node.body:
+            if isinstance(line, ast.AnnAssign) and numbers_in(line.value):
+                yield module.at(
+                    line, f"{node.name}.{ast.unparse(line.target)} has a number: name it in {POLICY_DEFAULTS}"
+                )
+
+
+def numbers_of_parsers(module: Module) -> Iterator[str]:
+    """Each default that a parser writes out: `section.read_or("misses", whole_number(1, 10), 3)`."""
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "read_or":
+            given = [*node.args[2:], *(word.value for word in node.keywords if word.arg == "default")]
+            texts = [part.value for value in given for part in ast.walk(value) if isinstance(part, ast.Constant)]
+            if any(map(numbers_in, given)) or any(isinstance(text, str) and text.isdigit() for text in texts):
+                yield module.at(node, f"a default with a number: name it in {POLICY_DEFAULTS}")
+
+
+POLICY_SAMPLE = """
+class Provider(Named):
+    policies: tuple[Policy, ...]
+class Named:
+    weight: int = 7
+class Policy:
+    attempts: int = 3
+    cap_s: float = policy_defaults.RETRY_CAP_S
+    opens_from: int = 0
+    observe: bool = True
+    budget: BudgetRules | None = None
+class BudgetRules:
+    account: ScopeRule = ScopeRule(floor=5)
+    schedule_s: tuple[float, ...] = (2.0, 10.0)
+class Lane:
+    places: int = 4
+"""
+
+
+def test_a_number_in_a_value_of_a_policy_is_found() -> None:
+    module = Module(PurePosixPath("proxy/paywitness/core/policy.py"), POLICY_SAMPLE)
+    found = sorted(offence.split()[1] for offence in numbers_of_policy_values([module]))
+    assert found == ["BudgetRules.account", "BudgetRules.schedule_s", "Named.weight", "Policy.attempts"]
+
+
+@pytest.mark.parametrize(
+    ("text", "offences"),
+    [
+        ("section.read_or('misses', whole_number(1, 10), 3)", 1),
+        ("section.read_or('misses', whole_number(1, 10), default=3)", 1),
+        ("int(section.read_or('refuse_with', choice_of('401', '403'), '401'))", 1),
+        ("section.read_or('misses', whole_number(1, 10), policy_defaults.ASK_MISSES)", 0),
+        ("section.read_or('required', boolean, default=False)", 0),
+    ],
+)
+def test_a_number_as_the_default_of_a_parser_is_found(text: str, offences: int) -> None:
+    module = Module(PurePosixPath("proxy/paywitness/policy/block_parsers/inquiries.py"), text)
+    assert len(list(numbers_of_parsers(module))) == offences
+
+
+def test_the_numbers_of_a_policy_stand_in_policy_defaults_alone() -> None:
+    core = modules_of("proxy/paywitness/core")
+    assert {"RetryRule", "UpstreamTimeouts", "ScopeRule", "CircuitRules", "Inquiry"} <= policy_values(core).keys()
+    places = [*numbers_of_policy_values(core)]
+    places += [place for module in modules_of("proxy/paywitness/policy") for place in numbers_of_parsers(module)]
+    assert not places, "\n" + "\n".join(places)
+
+
+def test_every_default_of_a_policy_is_used() -> None:
+    product = modules_of("proxy/paywitness")
+    defaults = next(module for module in product if module.path.name == "policy_defaults.py")
+    named = {f"{POLICY_DEFAULTS}.{name.id}" for name in defaults.nodes if isinstance(name, ast.Name)}
+    used = {name for module in product for _, name in references(module)}
+    assert len(named) > 30
+    assert named <= used, "\n" + "\n".join(sorted(named - used))

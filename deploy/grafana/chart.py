@@ -11,7 +11,7 @@ from enum import StrEnum
 
 INSTANCE = 'instance=~"$instance"'
 PROVIDER = f'provider=~"$provider", {INSTANCE}'
-OPERATION = f'provider=~"$provider", operation=~"$operation", {INSTANCE}'
+OPERATION = f'provider=~"$provider", operation=~"$operation", kind=~"$kind", {INSTANCE}'
 # Of calls: what matched no operation has no attempts, and would make every share smaller than it is.
 CARRIED = f'operation!="none", {OPERATION}'
 _WINDOW = "$__rate_interval"

@@ -24,6 +24,7 @@ _NO_VARIABLES_OF_OURS = ("auto", "auto_count", "auto_min")
 _VARIABLES = {
     "provider": "label_values(payment_operation_unknown_total, provider)",
     "operation": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, operation)',
+    "kind": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, kind)',
     "instance": "label_values(paywitness_build_info, instance)",
 }
 

@@ -162,4 +162,34 @@ _COURSE = Section(
     ),
 )
 
-OVERVIEW = Board("overview", "Paywitness / Overview", "Is money safe now?", (_NOW, _COURSE))
+_KINDS = Section(
+    "By kind, over all providers",
+    (
+        Chart(
+            "Ended, by kind",
+            "Operations that ended: sales, captures, refunds, payouts, whatever the policies call them.",
+            "A kind that stops while the others go on: look at the service that sends it, and at the provider. "
+            "Choose the kind above.",
+            (Query(per_second("payment_operations_total", "kind, outcome", OPERATION), "{{kind}} {{outcome}}"),),
+            unit="ops",
+            stacked=True,
+            width=12,
+        ),
+        Chart(
+            "In doubt, by kind",
+            "Operations whose outcome nobody knows yet, by what they do to money.",
+            "A payout in doubt may have left the account, and a refund may have been paid: do not send either again. "
+            "`paywitness ops list --doubt`.",
+            (
+                Query(
+                    total(fleet("payment_operations_in_doubt", "provider, operation, kind", OPERATION), "kind"),
+                    "{{kind}}",
+                ),
+            ),
+            red=20,
+            width=12,
+        ),
+    ),
+)
+
+OVERVIEW = Board("overview", "Paywitness / Overview", "Is money safe now?", (_NOW, _COURSE, _KINDS))

@@ -23,7 +23,7 @@ The rooms, from the innermost outwards. A room imports only from rooms above it 
     ids                  the format of operation ids
     randomness           the only place that draws random numbers
     tasks                the only place that starts tasks
-    settings             every option of a sidecar, with its default
+    option_defaults      every option of `paywitness run`, with its default
     secrets              encryption of what the journal stores; the identity secret
     policy/              YAML files to an immutable book of policies
     journal/             the durable record: SQLite for one sidecar, Redis for a fleet

@@ -18,7 +18,7 @@ from paywitness.admin.server import AdminServer
 from paywitness.clock import Clock, SteadyWallClock, SystemClock
 from paywitness.core.identity import check_value
 from paywitness.engine.durability.recovery import Recovery
-from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.engine.durability.spool import Spool
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
@@ -33,6 +33,7 @@ from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets
 from paywitness.limits.circuits import Circuits
 from paywitness.limits.factory import limits_factory
+from paywitness.option_defaults import Address, Settings
 from paywitness.policy.book import PolicyBook, load_directory
 from paywitness.policy.watch import PolicyWatch
 from paywitness.randomness import SystemRandomness
@@ -40,7 +41,6 @@ from paywitness.secrets import admin_token, events_secret, open_vault
 from paywitness.server.connect import InterceptConfig
 from paywitness.server.server import HttpServer, ProviderListeners
 from paywitness.server.webhooks import WebhookServer
-from paywitness.settings import Address, Settings
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry, open_tracing
 from paywitness.telemetry.gauges import LimitsSources

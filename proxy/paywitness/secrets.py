@@ -20,8 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from paywitness.core.errors import SettingsError, UnreadableSecret
-from paywitness.randomness import Randomness
-from paywitness.settings import (
+from paywitness.option_defaults import (
     ADMIN_TOKEN,
     ENCRYPTION_KEYS,
     EVENTS_SECRET,
@@ -29,6 +28,7 @@ from paywitness.settings import (
     Settings,
     load_or_create_secret,
 )
+from paywitness.randomness import Randomness
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -41,10 +41,10 @@ from paywitness.engine.webhooks.matcher import WebhookMatcher
 from paywitness.engine.webhooks.relay import Relay
 from paywitness.journal.base import Journal
 from paywitness.limits.factory import Limits, LimitsFactory, local_limits
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
-from paywitness.settings import Settings
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.upstream.client import UpstreamClient

@@ -23,7 +23,7 @@ Nothing of paywitness is imported here: the sandbox is the referee, and a refere
     options     SandboxOptions
     parameters  the syntax name(parameter=value), for faults and webhook modes
     clock       the only place that reads the time of day
-    bank/       charges, refunds, payouts, the ledger: no HTTP
+    bank/       charges, captures, refunds, disputes, payouts, the ledger: no HTTP
     dialects/   the HTTP APIs in front of the bank: acme, stripe
     faults/     every fault by phase, the schedule of faults, which arrival gets which
     webhooks/   webhook events: their content, signing, sending, and how that goes wrong

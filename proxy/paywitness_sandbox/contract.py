@@ -59,14 +59,17 @@ class KeyRecord:
 
 
 class KeyStore:
-    """Every key that was claimed is either settled or released; a released one is as if never used."""
+    """Every key that was claimed is either settled or released; a released one is as if never used.
+
+    Each sub-account has keys of its own: the same key of two accounts is two keys.
+    """
 
     def __init__(self, clock: Clock, window_s: float) -> None:
         self._clock = clock
         self._window_s = window_s
-        self._records: dict[str, KeyRecord] = {}
+        self._records: dict[tuple[str | None, str], KeyRecord] = {}
 
-    def claim(self, key: str, fingerprint: str) -> SandboxResponse | None:
+    def claim(self, key: str, fingerprint: str, account: str | None = None) -> SandboxResponse | None:
         """None: the key is yours, do the work. Otherwise what to answer instead."""
         if len(key) > KEY_LENGTH_MAX:
             return error_response(
@@ -76,15 +79,15 @@ class KeyStore:
                 code="idempotency_key_too_long",
             )
         self._drop_expired()
-        record = self._records.get(key)
+        record = self._records.get((account, key))
         if record is not None and self._is_expired(record):
-            del self._records[key]
+            del self._records[account, key]
             record = None
         if record is None:
             if len(self._records) >= KEYS_MAX:
                 message = f"the sandbox holds its {KEYS_MAX} keys; POST /_sandbox/reset empties it"
                 return error_response(507, "sandbox_error", message, code="too_many_keys")
-            self._records[key] = KeyRecord(fingerprint, self._clock())
+            self._records[account, key] = KeyRecord(fingerprint, self._clock())
             return None
         if record.fingerprint != fingerprint:
             return error_response(
@@ -95,13 +98,13 @@ class KeyStore:
             return error_response(409, "idempotency_error", message, code="idempotency_key_in_use")
         return record.response.with_headers(("Idempotent-Replayed", "true"))
 
-    def finish(self, key: str, response: SandboxResponse | None) -> None:
+    def finish(self, key: str, response: SandboxResponse | None, account: str | None = None) -> None:
         """Store the answer, or free the key where nothing is stored."""
-        record = self._records.get(key)
+        record = self._records.get((account, key))
         if record is not None and response is not None:
             record.response = response
         elif record is not None:
-            del self._records[key]
+            del self._records[account, key]
 
     def clear(self) -> None:
         self._records.clear()
@@ -113,7 +116,7 @@ class KeyStore:
     def _drop_expired(self) -> None:
         """Records stand in the order of their first use, so the old ones are in front."""
         while self._records:
-            key, record = next(iter(self._records.items()))
+            name, record = next(iter(self._records.items()))
             if not self._is_expired(record):
                 return
-            del self._records[key]
+            del self._records[name]

@@ -12,14 +12,18 @@ from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.ledger import Ledger, charges_by_order, payouts_by_order, totals
 from paywitness_sandbox.bank.objects import (
     DESTINATIONS_HELP,
+    OUTCOMES_HELP,
     TOKENS_HELP,
     BankRefused,
     ChargeStatus,
+    DisputeStatus,
     ObjectNotFound,
     PayoutStatus,
+    RefundStatus,
 )
 from paywitness_sandbox.contract import CONTRACTS_HELP, Contract
-from paywitness_sandbox.dialects.acme import charge_json, payout_json
+from paywitness_sandbox.dialects.acme import charge_json, dispute_json, optional_amount, payout_json, refund_json
+from paywitness_sandbox.dialects.base import InvalidField
 from paywitness_sandbox.faults.registry import FAULTS, UnknownFault, describe_faults
 from paywitness_sandbox.faults.selection import InvalidSchedule, Schedule
 from paywitness_sandbox.messages import (
@@ -43,7 +47,7 @@ EVENTS_LIMIT_DEFAULT = 1_000
 
 ROUTES_HELP = {
     "GET /_sandbox/": "this page",
-    "GET /_sandbox/ledger?order=&key=&charge=&kind=&limit=": "what really happened to the money",
+    "GET /_sandbox/ledger?order=&key=&charge=&kind=&account=&limit=": "what really happened to the money",
     "GET /_sandbox/requests?order=&key=&limit=": "what arrived, and what became of it",
     "GET /_sandbox/faults": "the schedule in force",
     "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., '
@@ -52,7 +56,13 @@ ROUTES_HELP = {
     "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
     "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
     "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/charges/{charge}/reverse": "the provider takes back what had succeeded",
+    "POST /_sandbox/charges/{charge}/dispute": 'open a dispute: {"amount": 500}, or all that is left',
+    "POST /_sandbox/disputes/{dispute}/settle": 'end a dispute: {"status": "won" | "lost"}',
+    "POST /_sandbox/refunds/{refund}/settle": 'end a pending refund: {"status": "succeeded" | "failed"}',
+    "POST /_sandbox/refunds/{refund}/fail": "a refund that had succeeded fails after all",
     "POST /_sandbox/payouts/{payout}/settle": 'end a pending payout: {"status": "paid" | "failed"}',
+    "POST /_sandbox/payouts/{payout}/reverse": "a payout that was paid comes back",
     "GET /_sandbox/webhooks?type=&object=&limit=": "where events go, what was sent, and how it was received",
     "PUT /_sandbox/webhooks": 'tell events: {"url": "http://...", "secret": "whsec_test", '
     '"scheme": "hmac_sha256" | "stripe", "mode": "normal", "delay_s": 0, "events": ["charge.*"], "tries_max": 5}',
@@ -111,7 +121,7 @@ def control(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
         return error_response(404, "sandbox_error", str(error), code="resource_missing")
     except BankRefused as error:
         return error_response(409, "sandbox_error", error.message, code=error.code)
-    except (InvalidBody, InvalidSchedule, ValueError) as error:
+    except (InvalidBody, InvalidField, InvalidSchedule, ValueError) as error:
         return misuse(str(error), "invalid_control")
 
 
@@ -126,6 +136,7 @@ def show_help(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
             "provider_routes": [f"{route.method} {route.pattern}" for route in ROUTES],
             "sources": TOKENS_HELP,
             "destinations": DESTINATIONS_HELP,
+            "refund_outcomes": OUTCOMES_HELP,
             "faults": describe_faults(sandbox.options.fault_defaults),
             "webhook_modes": describe_modes(),
         }
@@ -134,7 +145,7 @@ def show_help(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
 
 def show_ledger(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     query = request.query
-    wanted = {name: query[name] for name in ("key", "order", "charge", "kind") if name in query}
+    wanted = {name: query[name] for name in ("key", "order", "charge", "kind", "account") if name in query}
     found = sandbox.ledger.find(**wanted)
     by_order, paid_out = charges_by_order(found), payouts_by_order(found)
     newest = found[-limit_in(query, LEDGER_LIMIT_DEFAULT) :]
@@ -205,21 +216,62 @@ def post_reset(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
 
 
 def settle_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
-    status = request.tree.get("status", "succeeded")
-    if status not in ("succeeded", "failed"):
-        raise ValueError("status is succeeded or failed")
+    status = ChargeStatus(status_in(request, "succeeded", "failed"))
     charge = sandbox.bank.charge(request.segments[2])
-    sandbox.bank.settle(charge, ChargeStatus(str(status)))
+    sandbox.bank.settle(charge, status)
     return page_response(charge_json(charge, request))
 
 
+def reverse_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    charge = sandbox.bank.charge(request.segments[2])
+    sandbox.bank.reverse(charge)
+    return page_response(charge_json(charge, request))
+
+
+def dispute_charge(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    charge = sandbox.bank.charge(request.segments[2])
+    return page_response(dispute_json(sandbox.bank.open_dispute(charge, optional_amount(request.tree))))
+
+
+def settle_dispute(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    status = DisputeStatus(status_in(request, "won", "lost"))
+    dispute = sandbox.bank.dispute(request.segments[2])
+    sandbox.bank.close_dispute(dispute, status)
+    return page_response(dispute_json(dispute))
+
+
+def settle_refund(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    status = RefundStatus(status_in(request, "succeeded", "failed"))
+    refund = sandbox.bank.refund_by_id(request.segments[2])
+    sandbox.bank.settle_refund(refund, status)
+    return page_response(refund_json(refund))
+
+
+def fail_refund(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    refund = sandbox.bank.refund_by_id(request.segments[2])
+    sandbox.bank.fail_refund(refund)
+    return page_response(refund_json(refund))
+
+
 def settle_payout(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
-    status = request.tree.get("status", "paid")
-    if status not in ("paid", "failed"):
-        raise ValueError("status is paid or failed")
+    status = PayoutStatus(status_in(request, "paid", "failed"))
     payout = sandbox.bank.payouts.get(request.segments[2])
-    sandbox.bank.payouts.settle(payout, PayoutStatus(str(status)))
+    sandbox.bank.payouts.settle(payout, status)
     return page_response(payout_json(payout))
+
+
+def reverse_payout(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
+    payout = sandbox.bank.payouts.get(request.segments[2])
+    sandbox.bank.payouts.reverse(payout)
+    return page_response(payout_json(payout))
+
+
+def status_in(request: Request, good: str, bad: str) -> str:
+    """How it ends; well, if nothing is said."""
+    status = request.tree.get("status", good)
+    if status not in (good, bad):
+        raise ValueError(f"status is {good} or {bad}")
+    return str(status)
 
 
 def show_webhooks(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
@@ -278,7 +330,13 @@ ACTIONS: Mapping[tuple[str, str], ControlAction] = {
     ("PUT", "contract"): put_contract,
     ("POST", "outage"): post_outage,
     ("POST", "charges/{}/settle"): settle_charge,
+    ("POST", "charges/{}/reverse"): reverse_charge,
+    ("POST", "charges/{}/dispute"): dispute_charge,
+    ("POST", "disputes/{}/settle"): settle_dispute,
+    ("POST", "refunds/{}/settle"): settle_refund,
+    ("POST", "refunds/{}/fail"): fail_refund,
     ("POST", "payouts/{}/settle"): settle_payout,
+    ("POST", "payouts/{}/reverse"): reverse_payout,
     ("GET", "webhooks"): show_webhooks,
     ("PUT", "webhooks"): put_webhooks,
     ("DELETE", "webhooks"): delete_webhooks,

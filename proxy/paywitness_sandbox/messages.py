@@ -75,6 +75,7 @@ def order_in(tree: Tree) -> str | None:
 # --- Requests
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+ACCOUNT_HEADERS = ("acme-account", "stripe-account")
 
 
 class Request:
@@ -95,6 +96,11 @@ class Request:
     def key(self) -> str | None:
         """The idempotency key; reads have none, whatever they send."""
         return self.headers.get("idempotency-key") or None if self.method == "POST" else None
+
+    @property
+    def account(self) -> str | None:
+        """The sub-account it acts for, as either dialect names it."""
+        return next((self.headers[name] for name in ACCOUNT_HEADERS if self.headers.get(name)), None)
 
     @property
     def writes(self) -> bool:
@@ -145,7 +151,7 @@ class Request:
     def identity_in_head(self) -> str | None:
         """Who it is, when the head alone tells."""
         if self.key is not None:
-            return f"key:{self.key}"
+            return f"key:{self.key}" if self.account is None else f"key:{self.account}:{self.key}"
         return None if self.order_in_head is None else f"order:{self.order_in_head}"
 
     @property

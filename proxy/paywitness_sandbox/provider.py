@@ -63,6 +63,7 @@ class KeyClaim:
 
     contract: Contract
     key: str | None = None
+    account: str | None = None
     response: SandboxResponse | None = None
     replayed: bool = False
 
@@ -90,9 +91,9 @@ class SandboxProvider:
             )
         if request.key is None or contract is Contract.NONE:
             return KeyClaim(contract)
-        instead = self.keys.claim(request.key, request.fingerprint)
+        instead = self.keys.claim(request.key, request.fingerprint, request.account)
         if instead is None:
-            return KeyClaim(contract, request.key)
+            return KeyClaim(contract, request.key, request.account)
         return KeyClaim(contract, response=instead, replayed=("Idempotent-Replayed", "true") in instead.headers)
 
     def execute(
@@ -113,14 +114,14 @@ class SandboxProvider:
         response = commit_wrapper(commit)
         arrival.effects = len(self.ledger) - effects_before
         if claim.key is not None:
-            self.keys.finish(claim.key, stored_response(claim.contract, committed, response))
+            self.keys.finish(claim.key, stored_response(claim.contract, committed, response), claim.account)
         # From here on the claim is spent: asked again, it gives the same answer and does nothing.
         claim.key, claim.response = None, response
         return response
 
     def release(self, claim: KeyClaim) -> None:
         if claim.key is not None:
-            self.keys.finish(claim.key, None)
+            self.keys.finish(claim.key, None, claim.account)
             claim.key = None
 
     def contract_of(self, request: Request) -> Contract:

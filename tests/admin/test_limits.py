@@ -12,7 +12,8 @@ import pytest
 from paywitness.core.admission import TrafficClass
 from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest, ScopeRule
 from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitRules, CircuitState
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.core.result import ResultClass
 from paywitness.limits.admission import Admitted
 from paywitness.limits.redis_circuits import RedisCircuits
@@ -306,7 +307,7 @@ async def test_a_provider_without_operations_has_the_usual_rules(ask: Asker, wor
 
 
 async def test_a_scrape_asks_how_limits_stand_now(ask: Asker, world: World) -> None:
-    world.counters.learn({"acme": ("authorization",)})
+    world.counters.learn({"acme": {"authorization": OperationKind.AUTHORIZATION}})
     closed = 'payment_circuit_state{group="write",provider="acme",state="closed"} 1.0'
     opened = 'payment_circuit_state{group="write",provider="acme",state="open"} 1.0'
     assert closed in (await ask("/metrics")).text

@@ -23,7 +23,7 @@ from paywitness.core.admission import (
     queue_wait_max_s,
 )
 from paywitness.core.call import Priority
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 
 HIGH, MEDIUM, LOW, RESOLUTION = TrafficClass
 BUSY = HealthSample(Health.THROTTLED, 0.1, overload=True)

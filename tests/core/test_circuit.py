@@ -40,7 +40,7 @@ from paywitness.core.circuit import (
     view_of,
 )
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
-from paywitness.core.health import Health, HealthCounts, HealthSample, HealthWindow, health_sample_of
+from paywitness.core.provider_health import Health, HealthCounts, HealthSample, HealthWindow, health_sample_of
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
 
 RULES = CircuitRules()

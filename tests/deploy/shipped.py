@@ -11,7 +11,7 @@ import click
 
 from paywitness.cli.main import main
 from paywitness.cli.run import run
-from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET
+from paywitness.option_defaults import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET
 
 TOP = Path(__file__).resolve().parents[2]
 DEPLOY = TOP / "deploy"

@@ -114,4 +114,4 @@ def assert_a_scrape_needs_no_journal(seen: Seen) -> None:
     scraped = seen.day.scraped_while_frozen
     assert scraped is not None
     assert scraped.status_code == 200
-    assert b'payment_operations_in_doubt{operation="sale",provider="acme"}' in scraped.body
+    assert b'payment_operations_in_doubt{kind="sale",operation="sale",provider="acme"}' in scraped.body

@@ -65,10 +65,10 @@ def test_every_metric_is_on_a_dashboard() -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
-def test_a_dashboard_can_be_narrowed_by_provider_operation_and_instance(board: Board) -> None:
+def test_a_dashboard_can_be_narrowed_by_provider_operation_kind_and_instance(board: Board) -> None:
     variables = {each["name"]: each for each in json.loads(drawn(board))["templating"]["list"]}
-    assert list(variables) == ["datasource", "provider", "operation", "instance"]
-    assert all(variables[name]["includeAll"] for name in ("provider", "operation", "instance"))
+    assert list(variables) == ["datasource", "provider", "operation", "kind", "instance"]
+    assert all(variables[name]["includeAll"] for name in ("provider", "operation", "kind", "instance"))
     panels = list(panels_of(board))
     assert Counter(panel["id"] for panel in panels).most_common(1)[0][1] == 1
     assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {"${datasource}"}

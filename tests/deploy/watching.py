@@ -22,7 +22,11 @@ from tests.ports import free_port
 
 SCRAPE_S = 1
 OLD_S = 3  # an operation in doubt that is older is told to somebody
-VARIABLES = {"$__rate_interval": "8s", "$__range": "2m", "$provider": ".*", "$operation": ".*", "$instance": ".*"}
+VARIABLES = {
+    "$__rate_interval": "8s",
+    "$__range": "2m",
+    **dict.fromkeys(("$provider", "$operation", "$kind", "$instance"), ".*"),
+}
 
 
 @dataclass

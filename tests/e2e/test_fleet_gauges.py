@@ -18,9 +18,9 @@ MakeFleet = Callable[..., list[Sidecar]]
 GAUGES = ("payment_operations_in_doubt", "payment_money_in_doubt", "payment_review_open", "payment_retry_queue_depth")
 AGE = "payment_operation_unknown_age_seconds"
 LOST_FOR_EVER = "black_hole(heal_s=3600, hang_s={})"
-SALES = 'payment_operations_in_doubt{operation="sale",provider="acme"}'
+SALES = 'payment_operations_in_doubt{kind="sale",operation="sale",provider="acme"}'
 EUROS = 'payment_money_in_doubt{currency="EUR",provider="acme"}'
-WAITING = 'payment_retry_queue_depth{operation="sale",provider="acme"}'
+WAITING = 'payment_retry_queue_depth{kind="sale",operation="sale",provider="acme"}'
 
 
 def gauges(sidecar: Sidecar) -> dict[str, float]:

@@ -176,8 +176,8 @@ def test_metrics_count_what_happened(sandbox: Provider, sidecar: Sidecar) -> Non
     sidecar.charge("b", "b", fault="drop_after_commit")
     sidecar.charge("c", "c", fault="error_500_after_commit")
     text = ask(f"{sidecar.admin_url}/metrics").body.decode()
-    assert 'payment_operations_total{operation="sale",outcome="succeeded",provider="acme"} 3.0' in text
-    assert 'payment_operation_unknown_total{operation="sale",provider="acme"} 2.0' in text
+    assert 'payment_operations_total{kind="sale",operation="sale",outcome="succeeded",provider="acme"} 3.0' in text
+    assert 'payment_operation_unknown_total{kind="sale",operation="sale",provider="acme"} 2.0' in text
     assert "payment_operation_retry_total{" in text
     assert 'payment_resolutions_total{evidence="replay",outcome="succeeded",provider="acme"} 1.0' in text
     assert 'payment_resolutions_total{evidence="inquiry",outcome="succeeded",provider="acme"} 1.0' in text

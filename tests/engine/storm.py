@@ -32,10 +32,10 @@ from paywitness.engine.failpoints import NoFailpoints
 from paywitness.engine.policy_reload import store_revisions
 from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import RingKey, Vault
 from paywitness.server.webhooks import WebhookServer
-from paywitness.settings import Settings
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.wiring import Platform, SidecarParts, assemble, build_webhooks
 from paywitness_sandbox.bank.objects import ChargeTerms

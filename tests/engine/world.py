@@ -27,10 +27,10 @@ from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.circuits import CurrentRules
 from paywitness.limits.factory import Limits, local_limits
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.randomness import Randomness
 from paywitness.secrets import RingKey, Vault
-from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, Tombstone
 from paywitness.core.guard import indexed_guard
 from paywitness.core.operation import HistoryEntry, Operation
-from paywitness.journal import retention, transitions
+from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
 from paywitness.journal.ledger import may_forget
+from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 
 @dataclass(slots=True)
@@ -129,7 +130,7 @@ class MemoryTables:
         read_to = min(self.cursors.values(), default=self.seq)
 
         def may_go(operation: Operation) -> bool:
-            return retention.may_retire(operation, ended_before) and self.seqs_of[operation.id][-1] <= read_to
+            return may_retire(operation, ended_before) and self.seqs_of[operation.id][-1] <= read_to
 
         retired = 0
         for operation in list(self.operations.values()):
@@ -139,7 +140,7 @@ class MemoryTables:
                 continue  # it went with what it stood for
             if not may_go(operation) or operation.fallback_to in self.operations:
                 continue
-            group = retention.retired_together(operation, self.by_id, may_go)
+            group = retired_together(operation, self.by_id, may_go)
             for buried in group:
                 self._replace_by_tombstones(buried, operation, now)
             retired += len(group)
@@ -147,7 +148,7 @@ class MemoryTables:
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
         aliases = [alias for alias in self.aliases.values() if alias.operation_id == operation.id]
-        for tombstone in retention.tombstones_of(operation, aliases, last):
+        for tombstone in tombstones_of(operation, aliases, last):
             earlier = self.tombstone(tombstone.key)
             if earlier is None or earlier.ended_at <= tombstone.ended_at:
                 self.tombstones[tombstone.key] = (tombstone, now)

@@ -11,7 +11,7 @@ from redis import Redis
 
 from paywitness.core.circuit import CallGroup, CircuitRules
 from paywitness.core.errors import StoreUnavailable
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import Argument

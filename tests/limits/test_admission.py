@@ -8,7 +8,7 @@ import pytest
 
 from paywitness.clock import SystemClock
 from paywitness.core.admission import AdmissionRefusal, ConcurrencyBounds, TrafficClass
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.admission import Admission, Admitted, NotAdmitted
 from tests.randomness import SeededRandomness
 

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitState
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.circuits import CircuitChange, CircuitCommand, Circuits
 from tests.limits.circuits_world import BAD, UNKNOWN, WELL, MovedClock, MovedScriptRunner, Sidecars, local, shared
 from tests.limits.redis_server import RedisServer

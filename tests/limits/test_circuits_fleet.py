@@ -25,7 +25,7 @@ from paywitness.core.circuit import (
     SidecarReport,
 )
 from paywitness.core.errors import StoreUnavailable
-from paywitness.core.health import Health, HealthCounts, HealthSample
+from paywitness.core.provider_health import Health, HealthCounts, HealthSample
 from paywitness.limits.circuits import CircuitCommand
 from paywitness.limits.redis_circuits import CIRCUIT, CircuitReply, RedisCircuits, keys_of
 from paywitness.limits.redis_scripts import RedisScriptRunner

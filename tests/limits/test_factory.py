@@ -7,9 +7,9 @@ import pytest
 from paywitness.clock import SystemClock
 from paywitness.core.budget import ScopeRule
 from paywitness.core.circuit import CircuitRules
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.factory import limits_factory
-from paywitness.settings import LOCAL
+from paywitness.option_defaults import LOCAL
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import ask, grants, only, origin
 from tests.randomness import SeededRandomness

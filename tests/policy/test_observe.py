@@ -12,11 +12,11 @@ from paywitness.core.inquiry import read_object
 from paywitness.core.operation import FindingKind
 from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass, ShadowMatch
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook
 from paywitness.policy.check import describe_provider
 from paywitness.policy.explain import FailureScenario, explain
 from paywitness.policy.watch import book_changes
-from paywitness.settings import Settings
 from paywitness.tools.policy_test.case_runner import run_case_files
 from tests.core.samples import answered, response
 from tests.policy.bad_files import problems_of

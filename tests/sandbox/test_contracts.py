@@ -200,3 +200,35 @@ async def test_without_a_key_two_equal_requests_are_two_charges(sandbox) -> None
     for _ in range(2):
         await call(sandbox, "POST", "/v1/charges", charge_body("o-1"))
     assert sandbox.ledger.duplicates_by_order() == {"o-1": 2}
+
+
+@pytest.mark.parametrize("header", ["Acme-Account", "Stripe-Account"])
+async def test_the_same_key_of_two_accounts_is_two_keys(sandbox, header) -> None:
+    async def paid(account: str | None, order: str):
+        return await charge(sandbox, order, key="k-1", headers={} if account is None else {header: account})
+
+    first = [await paid(account, order) for account, order in (("m-1", "o-1"), ("m-2", "o-2"), (None, "o-3"))]
+    again = [await paid(account, order) for account, order in (("m-1", "o-1"), ("m-2", "o-2"), (None, "o-3"))]
+    assert [seen.json["id"] for seen in again] == [seen.json["id"] for seen in first]
+    assert [seen.headers["idempotent-replayed"] for seen in again] == ["true"] * 3
+    assert (await paid("m-1", "o-2")).error["code"] == "idempotency_key_reused"
+    assert [entry.account for entry in sandbox.ledger.find(key="k-1")] == ["m-1", "m-2", None]
+    assert sandbox.ledger.effects(key="k-1", account="m-2") == 1
+
+
+async def test_a_key_in_use_by_one_account_is_free_for_another(sandbox) -> None:
+    waiting = asyncio.create_task(
+        charge(sandbox, key="k-1", fault="late_commit(late_s=0.3)", headers={"Acme-Account": "m-1"})
+    )
+    await until(lambda: sandbox.under_way == 1)
+    assert (await charge(sandbox, key="k-1", headers={"Acme-Account": "m-1"})).error["code"] == "idempotency_key_in_use"
+    assert (await charge(sandbox, key="k-1", headers={"Acme-Account": "m-2"})).status_code == 200
+    await waiting
+
+
+async def test_a_script_of_faults_counts_the_arrivals_of_each_account(sandbox) -> None:
+    seen = [
+        await charge(sandbox, key="k-1", fault="error_503,-", headers={"Acme-Account": account})
+        for account in ("m-1", "m-2", "m-1", "m-2")
+    ]
+    assert [answer.status_code for answer in seen] == [503, 503, 200, 200]

@@ -30,7 +30,8 @@ async def test_the_ledger_shows_effects_duplicates_and_totals(sandbox) -> None:
     await charge(sandbox, "o-2", key="k-2")
     seen = (await control(sandbox, "GET", "ledger")).json
     assert [entry["seq"] for entry in seen["entries"]] == [1, 2, 3]
-    assert set(seen["entries"][0]) == {"seq", "at", "kind", "id", "charge", "key", "order", "amount", "currency"}
+    names = {"seq", "at", "kind", "id", "charge", "key", "order", "amount", "currency", "account"}
+    assert set(seen["entries"][0]) == names
     assert seen["charges_by_order"] == {"o-1": 2, "o-2": 1}
     assert seen["duplicates_by_order"] == {"o-1": 2}
     assert seen["totals"]["charge"] == {"count": 3, "amount": {"EUR": 3000}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sandbox.raw_client import call
+from tests.sandbox.raw_client import call, until
 
 
 async def pay_out(sandbox, reference: str | None = "p-1", **more):
@@ -153,3 +153,26 @@ async def test_the_ledger_shows_who_was_paid_twice(sandbox) -> None:
 
 async def test_what_is_no_payout_is_404(sandbox) -> None:
     assert (await call(sandbox, "GET", "/v1/payouts/po_none")).status_code == 404
+
+
+async def test_a_payout_that_was_paid_comes_back_once(telling, receiver) -> None:
+    name = (await pay_out(telling, key="k-1")).json["id"]
+    seen = await call(telling, "POST", f"/_sandbox/payouts/{name}/reverse")
+    assert (seen.status_code, seen.json["status"]) == (200, "reversed")
+    assert (await call(telling, "GET", f"/v1/payouts/{name}")).json == seen.json
+    assert [(entry.kind, entry.amount) for entry in telling.ledger.find(key="k-1")] == [
+        ("payout", 700),
+        ("reversal", 700),
+    ]
+    again = await call(telling, "POST", f"/_sandbox/payouts/{name}/reverse")
+    assert (again.status_code, again.error["code"]) == (409, "payout_not_paid")
+    await until(lambda: telling.webhooks.waiting == 0)
+    assert receiver.types == ["payout.paid", "payout.reversed"]
+    assert receiver.told[1].json["data"] == seen.json
+
+
+async def test_a_reference_that_returns_is_paid_again(sandbox) -> None:
+    """Whether that is right is for others to say: the provider does not look at references."""
+    names = [(await pay_out(sandbox, "p-1", key=f"k-{number}")).json["id"] for number in range(2)]
+    assert len(set(names)) == 2
+    assert sandbox.ledger.effects(order="p-1", kind="payout") == 2

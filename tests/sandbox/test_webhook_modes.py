@@ -108,6 +108,16 @@ async def test_a_reversal_follows_the_success_and_stands_in_the_ledger(telling, 
     assert (await post(telling, f"/v1/charges/{name}/refunds")).status_code == 409
 
 
+async def test_a_charge_is_reversed_by_hand_too(telling, receiver) -> None:
+    name = (await charge(telling, key="k-1")).json["id"]
+    seen = await post(telling, f"/_sandbox/charges/{name}/reverse")
+    assert (seen.status_code, seen.json["status"]) == (200, "reversed")
+    assert (await post(telling, f"/_sandbox/charges/{name}/reverse")).error["code"] == "charge_not_captured"
+    await quiet(telling)
+    assert receiver.types == ["charge.succeeded", "charge.reversed"]
+    assert [entry.kind for entry in telling.ledger.find(key="k-1")] == ["charge", "reversal"]
+
+
 async def test_a_payout_is_reversed_too_and_a_failure_is_not(telling, receiver) -> None:
     await post(telling, "/v1/payouts", {"amount": 5, "currency": "EUR"}, webhook="reversed")
     await charge(telling, source="tok_stolen_card", webhook="reversed")

@@ -10,11 +10,11 @@ import pytest
 import uvloop
 
 from paywitness.clock import SystemClock
+from paywitness.option_defaults import Unlisted
 from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
 from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.server import HttpServer
-from paywitness.settings import Unlisted
 from paywitness.tasks import Tasks
 from paywitness.transparent.local_ca import HostCertificates
 from tests.server.fake_engine import FakeCarrier

@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from paywitness.settings import Unlisted
+from paywitness.option_defaults import Unlisted
 from tests.server.conftest import PATIENCE, Edge, MakeProxy
 from tests.server.proxy_client import TRUSTING, Outside, charge, connect, tunnelled
 from tests.server.raw_client import Answer, request, until

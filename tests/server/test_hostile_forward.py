@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paywitness.settings import Unlisted
+from paywitness.option_defaults import Unlisted
 from tests.server.conftest import PATIENCE, Edge, MakeProxy
 from tests.server.proxy_client import Outside, charge, connect, tunnelled
 from tests.server.raw_client import Caller, get, until

@@ -22,9 +22,9 @@ from paywitness.core.guard import is_reply_under_way
 from paywitness.core.inquiry import AbsenceProof, settled_at
 from paywitness.core.lifecycle import EXTERNAL_DENIALS, Event, Transition, advance
 from paywitness.core.operation import Lease, Operation, State
+from paywitness.core.policy_defaults import WINDOW_SHARE_FOR_RESEND
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import (
-    WINDOW_SHARE_FOR_RESEND,
     ErrorsUnderKey,
     FieldKind,
     FieldRef,

@@ -30,10 +30,10 @@ from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeTallies
 from paywitness.limits.circuits import CurrentRules, LocalCircuits
 from paywitness.limits.factory import Limits, budget_listener
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import RingKey, Vault
-from paywitness.settings import Settings
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import TelemetryEvent
 from paywitness.upstream.client import UpstreamClient
@@ -53,6 +53,9 @@ _RING = (RingKey("k1", b"0" * 32),)
 
 
 class _NoMetrics:
+    def names_without_kind(self, counts: object) -> frozenset[tuple[str, str]]:
+        return frozenset()
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **values: None
 

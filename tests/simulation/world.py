@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from paywitness.core.announcements import event_id
 from paywitness.core.call import Headers
 from paywitness.core.operation import HistoryEntry, Operation, State
-from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.upstream.request import WireRequest
 from tests.simulation.callers import Callers, Wish, wishes_of
 from tests.simulation.checkers import Checkers

@@ -12,6 +12,10 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Classification, ResultClass
 
 CREATED_AT = 1_750_000_000.0
+# As a book tells its names: provider -> operation -> kind.
+ACME_NAMES = {"acme": {"authorization": OperationKind.AUTHORIZATION}}
+# The labels of that operation.
+ACME = {"provider": "acme", "operation": "authorization", "kind": "authorization"}
 
 _OPERATION = Operation(
     id="op_01JXQ6ZP00ABCDEFGHJKMNPQRS",

@@ -39,7 +39,7 @@ from paywitness.telemetry.events import (
 )
 from paywitness.telemetry.gauges import QueueRow
 from tests.telemetry.conftest import Told
-from tests.telemetry.samples import attempt, decision, operation
+from tests.telemetry.samples import ACME_NAMES, attempt, decision, operation
 from tests.telemetry.test_limits import watched
 from tests.telemetry.test_metrics import counted
 from tests.telemetry.test_server_gauges import at_the_door
@@ -62,7 +62,7 @@ def documented() -> dict[str, set[str]]:
 
 def shown(told: Told) -> dict[str, set[str]]:
     """Metric -> labels, as a scrape shows them once everything has happened."""
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.tell(AttemptFinished(operation(), attempt(), decision()))
     told.tell(AttemptFinished(operation(), attempt(), decision(Action.RETRY_SAME_OPERATION)))
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
@@ -113,3 +113,10 @@ def test_the_page_and_the_registry_name_the_same_metrics_and_labels(told: Told) 
 def test_every_metric_says_what_it_is(told: Told) -> None:
     for family in told.metrics.registry.collect():
         assert family.documentation.endswith(".")
+
+
+def test_every_metric_by_operation_is_by_kind_too(told: Told) -> None:
+    """Else payouts of two providers, whose policies call them differently, could not be summed."""
+    by_operation = {name: labels for name, labels in shown(told).items() if "operation" in labels}
+    assert len(by_operation) > 10
+    assert [name for name, labels in by_operation.items() if "kind" not in labels] == []

@@ -16,14 +16,12 @@ from paywitness.telemetry.gauges import QueueRow, queue_rows
 from paywitness.telemetry.metrics import LoopLagMonitor
 from tests.journal.memory import MemoryJournal
 from tests.telemetry.conftest import Told
-from tests.telemetry.samples import operation
+from tests.telemetry.samples import ACME, ACME_NAMES, operation
 from tests.telemetry.test_metrics import counted
-
-ACME = {"provider": "acme", "operation": "authorization"}
 
 
 def reloaded() -> PolicyReloaded:
-    return PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)})
+    return PolicyReloaded("r1", ok=True, operations=ACME_NAMES)
 
 
 def test_what_an_alert_waits_for_is_zero_before_it_first_happens(told: Told) -> None:

@@ -22,6 +22,7 @@ from paywitness.telemetry.events import (
 )
 from paywitness.telemetry.gauges import LimitsSources
 from tests.telemetry.conftest import Told
+from tests.telemetry.samples import ACME, ACME_NAMES
 
 
 def standing(state: CircuitState, group: CallGroup = CallGroup.WRITE, provider: str = "acme") -> CircuitStatus:
@@ -40,7 +41,7 @@ def watched(
 
 @pytest.fixture
 def acme(told: Told) -> Told:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     return told
 
 
@@ -122,7 +123,7 @@ def test_limits_are_asked_by_the_look_and_never_by_the_thread_that_writes_the_sc
 @pytest.mark.parametrize("scope", list(BudgetScope))
 def test_a_refused_retry_is_counted_by_the_scope_that_refused_it(acme: Told, scope: BudgetScope) -> None:
     acme.tell(RetryRefused("acme", "authorization", scope))
-    labels = {"provider": "acme", "operation": "authorization", "scope": scope}
+    labels = {**ACME, "scope": scope}
     assert acme.value("payment_retry_budget_exhausted_total", **labels) == 1
     line = acme.lines()[-1]
     assert (line["level"], line["event"], line["scope"]) == ("info", "retry_refused", scope)

@@ -8,6 +8,7 @@ from prometheus_client import generate_latest
 from paywitness.core.decide import Action
 from paywitness.core.operation import DoubtCount, Finding, FindingKind, Outcome, State
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.telemetry.events import (
     AttemptFinished,
@@ -27,12 +28,10 @@ from paywitness.telemetry.events import (
     ScheduleRanOut,
     WebhookReceived,
 )
-from paywitness.telemetry.gauges import QueueRow, reviews_by_reason
+from paywitness.telemetry.gauges import QueueRow, queue_rows, reviews_by_reason
 from paywitness.telemetry.prometheus import KnownNames
 from tests.telemetry.conftest import Told
-from tests.telemetry.samples import CREATED_AT, attempt, decision, operation
-
-ACME = {"provider": "acme", "operation": "authorization"}
+from tests.telemetry.samples import ACME, ACME_NAMES, CREATED_AT, attempt, decision, operation
 
 
 def test_a_clean_call_counts_one_attempt_one_end_and_no_retry(told: Told) -> None:
@@ -76,7 +75,7 @@ def test_a_doubt_is_counted_when_it_opens_and_when_it_closes(told: Told) -> None
 
 
 def test_incidents_refusals_and_forwarded_calls_are_counted(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.tell(IncidentOpened(operation(State.FAILED, incident="success_after_failure"), "success_after_failure"))
     told.tell(CallRefused("acme", Problem.KEY_REQUIRED))
     told.tell(CallForwarded("acme"))
@@ -96,7 +95,7 @@ def test_a_duplicate_or_late_success_is_counted_by_operation(told: Told, kind: s
 
 def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> None:
     doubtful = operation(State.UNKNOWN)
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     for found in (FindingKind.MISSED, FindingKind.MISSED, FindingKind.HIT):
         told.tell(InquiryFinished(doubtful, Finding("ask[0]", found, 200), 0.2))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
@@ -106,7 +105,7 @@ def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> Non
 
 
 def test_webhooks_and_fallbacks_are_counted_and_strangers_names_folded(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": (), "acme_eu": ()}))
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": {}, "acme_eu": {}}))
     told.tell(WebhookReceived("acme", "accepted"))
     told.tell(WebhookReceived("made-up", "unknown_provider"))
     told.tell(FellBack("acme", "acme_eu", "not_sent", "op_1"))
@@ -126,6 +125,7 @@ def test_the_outbox_shows_what_waits_and_what_failed(told: Told) -> None:
 
 
 def test_the_queue_is_shown_as_counted_ages_and_empties_to_zero(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     assert told.value("payment_retry_queue_depth", **ACME) is None
     told.metrics.set_queue([QueueRow("acme", "authorization", 3, 40.0)])
     told.now += 5
@@ -158,7 +158,7 @@ def test_a_bad_reload_keeps_the_revision_and_shows_zero(told: Told) -> None:
 
 
 def test_names_that_callers_make_up_are_folded(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     for number in range(50):
         told.tell(CallAnswered(f"made-up-{number}", None, Outcome.NONE, 403, Problem.PROVIDER_NOT_ALLOWED, 0.001))
         told.tell(CallAnswered("acme", f"made-up-{number}", Outcome.NONE, 403, None, 0.001))
@@ -166,15 +166,16 @@ def test_names_that_callers_make_up_are_folded(told: Told) -> None:
         told.tell(CallForwarded(f"made-up-{number}"))
     told.tell(CallAnswered(None, None, Outcome.NONE, 400, Problem.MALFORMED, 0.001))
     assert b"made-up" not in generate_latest(told.metrics.registry)
-    assert told.value("payment_call_duration_seconds_count", provider="other", operation="none") == 50
-    assert told.value("payment_call_duration_seconds_count", provider="acme", operation="other") == 50
-    assert told.value("payment_call_duration_seconds_count", provider="none", operation="none") == 1
+    no_operation = {"operation": "none", "kind": "none"}
+    assert told.value("payment_call_duration_seconds_count", provider="other", **no_operation) == 50
+    assert told.value("payment_call_duration_seconds_count", provider="acme", operation="other", kind="unknown") == 50
+    assert told.value("payment_call_duration_seconds_count", provider="none", **no_operation) == 1
     assert told.value("payment_refusals_total", provider="other", reason="provider-not-allowed") == 50
 
 
 def test_a_name_of_a_removed_policy_keeps_its_series(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
-    told.tell(PolicyReloaded("r2", ok=True, operations={"other_one": ("sale",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    told.tell(PolicyReloaded("r2", ok=True, operations={"other_one": {"sale": OperationKind.SALE}}))
     told.tell(CallForwarded("acme"))
     assert told.value("payment_unmatched_calls_total", provider="acme") == 1
 
@@ -191,9 +192,9 @@ def test_words_of_our_own_are_bounded_too(told: Told) -> None:
 
 def test_there_is_a_bound_on_names() -> None:
     names = KnownNames()
-    names.learn({f"provider-{number}": ("sale",) for number in range(2000)})
-    assert len(names.providers()) + len(names.pairs()) == 1000
-    assert names.pair("provider-1999", "sale") == ("other", "other")
+    names.learn({f"provider-{number}": {"pay": OperationKind.SALE} for number in range(2000)})
+    assert len(names.providers()) + len(names.operations()) == 1000
+    assert names.operation("provider-1999", "pay") == ("other", "other", "unknown")
 
 
 def test_two_metrics_share_nothing(told: Told) -> None:
@@ -205,6 +206,72 @@ def test_two_metrics_share_nothing(told: Told) -> None:
 def test_no_created_samples_double_the_series(told: Told) -> None:
     told.tell(AttemptFinished(operation(), attempt(), decision()))
     assert b"_created" not in generate_latest(told.metrics.registry)
+
+
+# --- kinds
+
+
+def ended(provider: str, name: str, kind: OperationKind) -> OperationEnded:
+    return OperationEnded(operation(provider=provider, operation=name, kind=kind), EvidenceKind.RESPONSE)
+
+
+def by_kind(told: Told, metric: str) -> dict[str, float]:
+    """What a query shows that sums a metric by its kind, over all providers and operations."""
+    summed: dict[str, float] = {}
+    for family in told.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == metric:
+                summed[sample.labels["kind"]] = summed.get(sample.labels["kind"], 0) + sample.value
+    return summed
+
+
+def test_payouts_of_two_providers_under_two_names_are_summed_by_kind(told: Told) -> None:
+    names = {
+        "acme": {"transfer": OperationKind.PAYOUT, "pay": OperationKind.SALE},
+        "other_one": {"send_money": OperationKind.PAYOUT},
+    }
+    told.tell(PolicyReloaded("r1", ok=True, operations=names))
+    told.tell(ended("acme", "transfer", OperationKind.PAYOUT))
+    told.tell(ended("acme", "pay", OperationKind.SALE))
+    told.tell(ended("other_one", "send_money", OperationKind.PAYOUT))
+    told.tell(CallAnswered("acme", "transfer", Outcome.SUCCEEDED, 200, None, 0.09))
+    told.tell(CallAnswered("other_one", "send_money", Outcome.SUCCEEDED, 200, None, 0.09))
+    doubts = [counted(operation="transfer"), counted(provider="other_one", operation="send_money", count=3)]
+    told.metrics.set_doubt(doubts)
+    told.metrics.set_queue(queue_rows(doubts, [], CREATED_AT))
+    assert by_kind(told, "payment_operations_total") == {"payout": 2, "sale": 1}
+    assert by_kind(told, "payment_call_duration_seconds_count")["payout"] == 2
+    assert by_kind(told, "payment_operations_in_doubt") == {"payout": 5, "sale": 0}
+    assert by_kind(told, "payment_retry_queue_depth") == {"payout": 5, "sale": 0}
+
+
+def test_a_policy_edit_that_changes_a_kind_holds_for_counters_and_gauges_alike(told: Told) -> None:
+    """One name has one kind in a sidecar at a time, so that shares and joins over two metrics find each other."""
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": {"pay": OperationKind.SALE}}))
+    told.tell(ended("acme", "pay", OperationKind.SALE))
+    told.tell(PolicyReloaded("r2", ok=True, operations={"acme": {"pay": OperationKind.PAYOUT}}))
+    told.tell(ended("acme", "pay", OperationKind.SALE))  # was journalled before the edit
+    told.metrics.set_doubt([counted(operation="pay")])
+    assert by_kind(told, "payment_operations_total") == {"sale": 1, "payout": 1}
+    assert by_kind(told, "payment_operations_in_doubt") == {"payout": 2}
+    assert by_kind(told, "payment_operation_unknown_total") == {"sale": 0, "payout": 0}
+
+
+def test_a_refused_book_changes_no_kind(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    told.tell(PolicyReloaded("r1", ok=False, problems=("acme.yaml:1:1: broken",)))
+    told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
+    assert told.value("payment_operations_total", **ACME, outcome="succeeded") == 1
+
+
+def test_a_doubt_that_nobody_gave_a_kind_is_counted_as_unknown_until_an_operation_tells_it(told: Told) -> None:
+    told.metrics.set_doubt([counted()])
+    assert by_kind(told, "payment_operations_in_doubt") == {"unknown": 2}
+    assert told.metrics.names_without_kind([counted()]) == {("acme", "authorization")}
+    told.tell(DoubtOpened(operation(State.UNKNOWN)))
+    assert told.metrics.names_without_kind([counted()]) == frozenset()
+    told.metrics.set_doubt([counted()])
+    assert by_kind(told, "payment_operations_in_doubt") == {"authorization": 2}
 
 
 # --- doubt
@@ -234,6 +301,7 @@ def test_doubt_is_shown_as_the_journal_counted_it(told: Told) -> None:
     yen = counted(currency="JPY", minor_units=900, count=1, oldest_at=CREATED_AT - 10)
     review = counted(state=State.REQUIRES_REVIEW, count=3, minor_units=300, oldest_at=CREATED_AT - 500)
     nameless = counted(currency="", count=1, minor_units=0)
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.metrics.set_doubt([counted(), yen, review, nameless])
     assert told.value("payment_operations_in_doubt", **ACME) == 7
     assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 28.5
@@ -250,11 +318,11 @@ def test_the_age_grows_between_two_counts(told: Told) -> None:
 
 
 def test_a_doubt_that_ended_is_a_zero_and_not_a_gap(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"calm": ("sale",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations={**ACME_NAMES, "calm": {"pay": OperationKind.SALE}}))
     told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)], {("acme", "in_doubt_nobody_to_ask"): 2})
     told.metrics.set_doubt([])
     assert told.value("payment_operations_in_doubt", **ACME) == 0
-    assert told.value("payment_operations_in_doubt", provider="calm", operation="sale") == 0
+    assert told.value("payment_operations_in_doubt", provider="calm", operation="pay", kind="sale") == 0
     assert told.value("payment_money_in_doubt", provider="acme", currency="EUR") == 0
     assert told.value("payment_review_open", provider="acme", reason="in_doubt_nobody_to_ask") == 0
     assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 0

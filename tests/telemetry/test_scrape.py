@@ -20,6 +20,7 @@ from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import doubting, owned, succeeding
+from tests.telemetry.samples import ACME
 
 OPEN, ENDED = 20, 2_000
 Counting = Callable[[Callable[[], Awaitable[object]]], Awaitable[int]]
@@ -96,9 +97,7 @@ async def test_what_a_scrape_shows_reads_no_more_of_a_larger_journal(counted: Co
     many = await counting(recovery._update_gauges)
     assert few > OPEN
     assert many < few * 1.2  # ended ones come in by the thousand; not one of them is read
-    assert metrics.registry.get_sample_value(
-        "payment_operations_in_doubt", {"provider": "acme", "operation": "authorization"}
-    ) == float(OPEN)
+    assert metrics.registry.get_sample_value("payment_operations_in_doubt", ACME) == float(OPEN)
 
 
 async def test_a_scrape_itself_asks_no_journal(counted: Counted) -> None:

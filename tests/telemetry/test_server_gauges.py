@@ -10,6 +10,7 @@ from paywitness.server.limits_and_timeouts import CALLER_LEFT, TOO_MANY_CONNECTI
 from paywitness.telemetry.events import CallAnswered, PolicyReloaded
 from paywitness.telemetry.gauges import ServerCounters
 from tests.telemetry.conftest import Told
+from tests.telemetry.samples import ACME_NAMES
 
 
 def at_the_door() -> ServerCounters:
@@ -49,7 +50,7 @@ def answered(problem: Problem | None) -> CallAnswered:
 
 @pytest.mark.parametrize("problem", [Problem.KEY_REUSED, Problem.GUARDED, Problem.IN_FLIGHT, Problem.KEY_EXPIRED])
 def test_what_the_journal_refuses_is_a_refusal(told: Told, problem: Problem) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.tell(answered(problem))
     assert told.value("payment_refusals_total", provider="acme", reason=problem) == 1
 

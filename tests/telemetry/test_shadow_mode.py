@@ -10,7 +10,7 @@ from paywitness.core.decide import Action
 from paywitness.core.result import Classification, ResultClass, ShadowMatch
 from paywitness.telemetry.events import AttemptFinished, CallShadowed, PolicyReloaded
 from tests.telemetry.conftest import Told, at_debug
-from tests.telemetry.samples import attempt, decision, operation
+from tests.telemetry.samples import ACME, ACME_NAMES, attempt, decision, operation
 
 UNREAD = Classification.of(ResultClass.UNKNOWN_OUTCOME, "unrecognised_2xx")
 WATCHED = replace(UNREAD, shadow_match=ShadowMatch("answers.charge[0]", ResultClass.SUCCEEDED))
@@ -20,7 +20,7 @@ ASKED = CallShadowed("acme", "authorization", Action.STATUS_INQUIRY, "in_doubt_a
 
 @pytest.fixture(autouse=True)
 def known(told: Told) -> None:
-    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": ("authorization",)}))
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.stream.truncate(0)
     told.stream.seek(0)
 
@@ -52,21 +52,23 @@ def test_calls_are_counted_by_class_action_and_rule(told: Told) -> None:
     told.tell(ASKED)
     told.tell(ASKED)
     told.tell(CallShadowed("acme", None, "refused", "body-unreadable"))
-    names = {"provider": "acme", "operation": "authorization", "class": "unknown_outcome"}
+    names = {**ACME, "class": "unknown_outcome"}
     asked = {**names, "action": "status_inquiry", "rule": "in_doubt_ask"}
     assert told.value("payment_observed_decisions_total", **asked) == 2
-    refused = {"provider": "acme", "operation": "none", "class": "none", "action": "refused", "rule": "body-unreadable"}
+    no_operation = {"provider": "acme", "operation": "none", "kind": "none"}
+    refused = {**no_operation, "class": "none", "action": "refused", "rule": "body-unreadable"}
     assert told.value("payment_observed_decisions_total", **refused) == 1
 
 
 def test_a_name_that_no_policy_gave_is_folded(told: Told) -> None:
     told.tell(CallShadowed("somebody", "something", "refused", "key-required"))
-    labels = {"provider": "other", "operation": "other", "class": "none", "action": "refused", "rule": "key-required"}
+    stranger = {"provider": "other", "operation": "other", "kind": "unknown"}
+    labels = {**stranger, "class": "none", "action": "refused", "rule": "key-required"}
     assert told.value("payment_observed_decisions_total", **labels) == 1
 
 
 def test_a_row_is_counted_for_calls_that_pass_and_for_attempts_in_force(told: Told) -> None:
-    labels = {"provider": "acme", "operation": "authorization", "row": "answers.charge[0]"}
+    labels = {**ACME, "row": "answers.charge[0]"}
     told.tell(ASKED)
     assert told.value("payment_observed_rows_total", **labels) == 1
     told.tell(AttemptFinished(operation(), replace(attempt(), classification=WATCHED), decision()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paywitness.clock import SystemClock
-from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, IDENTITY_SECRET, Address, Settings
+from paywitness.option_defaults import ADMIN_TOKEN, ENCRYPTION_KEYS, IDENTITY_SECRET, Address, Settings
 from paywitness.tools.doctor.checklist import run_checks
 from paywitness.tools.doctor.runner import DoctorFinding, DoctorReport
 

@@ -16,7 +16,7 @@ import pytest
 from paywitness.clock import SystemClock
 from paywitness.core.identity import check_value
 from paywitness.journal.sqlite.journal import SqliteJournal
-from paywitness.settings import ENCRYPTION_KEYS, IDENTITY_SECRET, Address
+from paywitness.option_defaults import ENCRYPTION_KEYS, IDENTITY_SECRET, Address
 from paywitness.tools.doctor import runner as check_runner
 from paywitness.tools.doctor import sqlite_checks
 from paywitness.tools.doctor.redis_checks import clock_finding

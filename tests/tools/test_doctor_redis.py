@@ -11,8 +11,8 @@ from redis.asyncio.connection import Connection
 
 from paywitness.clock import SystemClock
 from paywitness.core.identity import check_value
+from paywitness.option_defaults import IDENTITY_SECRET
 from paywitness.redis.url import RedisTarget
-from paywitness.settings import IDENTITY_SECRET
 from paywitness.tools.doctor import runner as check_runner
 from paywitness.tools.doctor.redis_checks import RedisPurpose, _RedisChecks, _tls_finding, journal_findings
 from paywitness.tools.doctor.runner import Severity

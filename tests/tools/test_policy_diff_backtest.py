@@ -17,7 +17,7 @@ from paywitness.core.operation import Operation
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.redis.journal import RedisJournal
 from paywitness.journal.sqlite.journal import SqliteJournal
-from paywitness.settings import ENCRYPTION_KEYS
+from paywitness.option_defaults import ENCRYPTION_KEYS
 from paywitness.tools.policy_diff.backtest import Backtest
 from paywitness.tools.policy_diff.comparison import diff
 from paywitness.tools.policy_diff.journal_reader import open_read_only

@@ -14,9 +14,9 @@ import pytest
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateExchange, LateResponses
+from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import (

@@ -12,7 +12,7 @@ import pytest
 from paywitness.core.evidence import WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.pool import UpstreamLimits
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 

@@ -12,7 +12,7 @@ import pytest
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all

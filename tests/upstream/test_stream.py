@@ -11,7 +11,7 @@ import pytest
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.request import StreamRequest
 from paywitness.upstream.stream import ResponseBodyBroken, StreamedResponse
 from tests.upstream.conftest import CHARGE, Authority, origin

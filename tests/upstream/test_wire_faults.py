@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.connection_limits import UpstreamLimits
+from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import ALL, ANSWER_BYTES_MAX, Case

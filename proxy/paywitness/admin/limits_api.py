@@ -18,7 +18,7 @@ from paywitness.core.policy import Provider
 from paywitness.core.redact import redact
 from paywitness.engine.operator_commands import ACTOR_LENGTH_MAX, REASON_LENGTH_MAX, REASON_LENGTH_MIN
 from paywitness.limits.circuits import FORCED_MAX_S, CircuitCommand
-from paywitness.settings import read_duration
+from paywitness.option_defaults import read_duration
 from paywitness.telemetry.events import CircuitForced
 
 _FORCED_DEFAULT_S = 3600.0

@@ -10,7 +10,7 @@ import click
 
 from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
 from paywitness.core.operation import State
-from paywitness.settings import DEFAULTS
+from paywitness.option_defaults import DEFAULTS
 from paywitness.telemetry.logs import printable
 
 _STATES = [state.value for state in State]

@@ -11,8 +11,8 @@ import click
 from paywitness.cli.run import default_policies
 from paywitness.clock import SystemClock
 from paywitness.core.errors import PaywitnessError, SettingsError
+from paywitness.option_defaults import DEFAULTS, read_address
 from paywitness.policy.book import load_directory
-from paywitness.settings import DEFAULTS, read_address
 from paywitness.transparent.ca_files import LocalCaFiles, node_proxy_beside, shell_lines
 from paywitness.transparent.local_ca import LocalCa, utc_datetime
 

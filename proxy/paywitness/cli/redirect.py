@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from paywitness.cli.ca import OneLineErrorsGroup
-from paywitness.settings import DEFAULTS
+from paywitness.option_defaults import DEFAULTS
 from paywitness.transparent.redirect import (
     FirewallBackend,
     RedirectRules,

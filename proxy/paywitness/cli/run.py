@@ -15,11 +15,7 @@ import click
 import yaml
 
 from paywitness.core.errors import PaywitnessError, SettingsError
-from paywitness.policy.book import PolicyBook
-from paywitness.policy.shipped_policies import shipped_directory
-from paywitness.process import serve
-from paywitness.randomness import SystemRandomness
-from paywitness.settings import (
+from paywitness.option_defaults import (
     DEFAULTS,
     LOCAL,
     OFF,
@@ -34,6 +30,10 @@ from paywitness.settings import (
     read_sink,
     redacted_url,
 )
+from paywitness.policy.book import PolicyBook
+from paywitness.policy.shipped_policies import shipped_directory
+from paywitness.process import serve
+from paywitness.randomness import SystemRandomness
 
 
 def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:

@@ -9,7 +9,7 @@ import signal
 import click
 
 from paywitness.core.errors import PaywitnessError
-from paywitness.settings import SANDBOX, read_address
+from paywitness.option_defaults import SANDBOX, read_address
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 
 

@@ -7,6 +7,7 @@ what comes in
     call               what the application asked of us, and its Paywitness-* options
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
     payment_rules      which payment an operation acts on, and how its numbers are read and held
+    policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it
     provider_contract  what a provider promises of one operation: its key, how long it remembers it
     recognise          from a call to its operation, or to a refusal before anything is written
     identity           which operation a call is: keys, fingerprint, guard
@@ -28,7 +29,7 @@ what to do
     budget             how many retries the fleet may make (mirrored in limits/lua/budget.lua)
     circuit            the circuit breaker (mirrored in limits/lua/circuit.lua)
     admission          the concurrency limit and the admission queue of a provider
-    health             what an attempt shows of the provider's health
+    provider_health    what an attempt shows of the provider's health
     operator_actions   what an operator may do, and what to do about an incident
 what goes out
     reply              the provider's response passed on, or a problem of ours

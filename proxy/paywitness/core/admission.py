@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 
 _BATCH_S = 1.0
 _BATCH_SAMPLES = 50

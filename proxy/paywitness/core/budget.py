@@ -31,12 +31,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from paywitness.core import policy_defaults
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CallGroup
 from paywitness.core.record import record
 from paywitness.core.result import Classification, Effect, ResultClass
 
-RATIO_LEAST = 0.05  # retries that do not help are cut to this part of first attempts (or to the floor)
+# Retries that do not help are cut to this part of first attempts (or to the floor). It is the policy's default too: a
+# ratio starts at its least.
+RATIO_LEAST = policy_defaults.BUDGET_RATIO
 INTENT_MS = 86_400_000  # an intent's retries are counted for a day, which is how long most providers know a key
 
 # So much of what was tried must have helped before the ratio rises above its least; at 35% it is the ceiling. A
@@ -70,8 +73,8 @@ class ScopeRule:
     """`floor`: cost that always fits into a window, fleet-wide. `ratio`: of first attempts, where nothing is known."""
 
     floor: float
-    ratio: float = RATIO_LEAST
-    ceiling: float = 1.0
+    ratio: float = policy_defaults.BUDGET_RATIO
+    ceiling: float = policy_defaults.BUDGET_CEILING
 
     @property
     def least(self) -> float:
@@ -82,12 +85,12 @@ class ScopeRule:
 class BudgetRules:
     """A provider's budgets, as its policy gives them."""
 
-    window_s: float = 10.0
-    provider: ScopeRule = ScopeRule(10)
-    operation: ScopeRule = ScopeRule(5)
-    account: ScopeRule = ScopeRule(3)
-    failure_class: ScopeRule = ScopeRule(5)
-    per_intent: int = 3
+    window_s: float = policy_defaults.BUDGET_WINDOW_S
+    provider: ScopeRule = ScopeRule(policy_defaults.BUDGET_PROVIDER_FLOOR)
+    operation: ScopeRule = ScopeRule(policy_defaults.BUDGET_OPERATION_FLOOR)
+    account: ScopeRule = ScopeRule(policy_defaults.BUDGET_ACCOUNT_FLOOR)
+    failure_class: ScopeRule = ScopeRule(policy_defaults.BUDGET_FAILURE_CLASS_FLOOR)
+    per_intent: int = policy_defaults.BUDGET_PER_INTENT
 
     @property
     def window_ms(self) -> int:

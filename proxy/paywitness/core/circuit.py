@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from paywitness.core.health import NO_HEALTH_COUNTS, HealthCounts
+from paywitness.core import policy_defaults
+from paywitness.core.provider_health import NO_HEALTH_COUNTS, HealthCounts
 
 STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
 JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a look at all rows
@@ -52,6 +53,7 @@ CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
 PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
 GATE_MAX_MS = 300_000  # a longer Retry-After is asked about again after this
 GATE_LEAST = 3  # calls that met it: where fewer are made, one more is no storm, and each waits for its own anyway
+_NEVER_REACHED = 2.0  # a share is at most 1
 
 
 class CallGroup(StrEnum):
@@ -80,7 +82,7 @@ class CircuitThresholds:
     bad: float
     unknown: float
     slow: float
-    throttled: float = 2.0
+    throttled: float = _NEVER_REACHED  # `open_at` has none
 
     def reached(self, counts: HealthCounts) -> bool:
         total = counts.total
@@ -96,11 +98,20 @@ class CircuitThresholds:
 class CircuitRules:
     """The policy's numbers."""
 
-    window_s: float = 10.0
-    minimum: int = 20
-    slow_after_s: float = 8.0
-    open_at: CircuitThresholds = CircuitThresholds(bad=0.85, unknown=0.5, slow=0.9)
-    degrade_at: CircuitThresholds = CircuitThresholds(bad=0.2, unknown=0.05, slow=0.5, throttled=0.1)
+    window_s: float = policy_defaults.CIRCUIT_WINDOW_S
+    minimum: int = policy_defaults.CIRCUIT_MINIMUM
+    slow_after_s: float = policy_defaults.CIRCUIT_SLOW_AFTER_S
+    open_at: CircuitThresholds = CircuitThresholds(
+        bad=policy_defaults.CIRCUIT_OPEN_AT_BAD,
+        unknown=policy_defaults.CIRCUIT_OPEN_AT_UNKNOWN,
+        slow=policy_defaults.CIRCUIT_OPEN_AT_SLOW,
+    )
+    degrade_at: CircuitThresholds = CircuitThresholds(
+        bad=policy_defaults.CIRCUIT_DEGRADE_AT_BAD,
+        unknown=policy_defaults.CIRCUIT_DEGRADE_AT_UNKNOWN,
+        slow=policy_defaults.CIRCUIT_DEGRADE_AT_SLOW,
+        throttled=policy_defaults.CIRCUIT_DEGRADE_AT_THROTTLED,
+    )
     opens_from: int = 0  # calls, where fewer than `minimum` are enough to open it
 
     @property

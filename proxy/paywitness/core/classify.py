@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Encoding, Tree, decode_response
 from paywitness.core.errors import BodyError, MoneyError
 from paywitness.core.evidence import Evidence, Response, WireFault
@@ -144,7 +145,7 @@ class ClassifyRules:
     reference: Expression | None = None
     fit: ResponseMatcher = ResponseMatcher()
     moves_money: bool = True
-    encoding: Encoding = Encoding.JSON  # of requests, and so of answers
+    encoding: Encoding = Encoding(policy_defaults.BODY)  # of requests, and so of answers
 
 
 def _lost(evidence: Evidence) -> Classification:

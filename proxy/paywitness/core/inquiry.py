@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import (
     ClassifyRules,
@@ -49,10 +50,6 @@ def filled_body(places: BodyTemplate, values: TemplateValues) -> dict[str, Any] 
     return body
 
 
-DEFAULT_LAG_S = 5.0
-DEFAULT_MISSES = 3  # that many inquiries in a row find nothing before a payment counts as absent
-
-
 @dataclass(frozen=True, slots=True)
 class BelongsFields:
     """Where a found object shows what was asked for, so that another object is not taken for ours."""
@@ -85,8 +82,8 @@ class Inquiry:
     headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
     at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
     more: Expression | None = None  # true of an answer that is one page of several
-    lag_s: float = DEFAULT_LAG_S  # how far the look-up may be behind
-    misses: int = DEFAULT_MISSES
+    lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
+    misses: int = policy_defaults.ASK_MISSES
     belongs: BelongsFields = BelongsFields()
 
     def target(self, values: TemplateValues) -> str | None:

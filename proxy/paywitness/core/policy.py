@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
@@ -27,6 +28,8 @@ from paywitness.core.result import ResultClass
 from paywitness.core.retry import RetryRule
 from paywitness.core.template import Template
 from paywitness.core.webhook_event import WebhookRules
+
+DEFAULT_PRIORITY = Priority(policy_defaults.PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +52,13 @@ class PriorityRule:
 def priority_of(
     caller_priority: Priority | None, rules: tuple[PriorityRule, ...], tree: Tree, money: Money | None
 ) -> Priority:
-    """The caller's own word, else the first row that applies, else high.
-
-    A service that says nothing has one kind of payments, and nothing of it is worth less.
-    """
+    """The caller's own word, else the first row that applies, else the default."""
     if caller_priority is not None:
         return caller_priority
     for rule in rules:
         if rule.applies(tree, money):
             return rule.priority
-    return Priority.HIGH
+    return DEFAULT_PRIORITY
 
 
 # Amounts of two currencies do not compare, and an amount that is not known is neither more nor less.
@@ -120,33 +120,37 @@ class AmountField:
     absent_is_full: bool = False
 
 
+# No key sets it. The whole response from its first byte: a byte every nine seconds must not last for ever.
+_RESPONSE_S = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamTimeouts:
     """How long each phase of a request to a provider may take, in seconds."""
 
-    connect_s: float = 2.0  # waiting for a free connection, the name and the connect, all together
-    tls_s: float = 3.0
-    write_s: float = 5.0  # until the kernel has taken the whole request
-    first_byte_s: float = 5.0  # from then on; informational responses do not extend it
-    body_idle_s: float = 10.0  # between two reads of the response
-    response_s: float = 60.0  # the whole response from its first byte: a byte every nine seconds must not last for ever
+    connect_s: float = policy_defaults.TIMEOUT_CONNECT_S
+    tls_s: float = policy_defaults.TIMEOUT_TLS_S
+    write_s: float = policy_defaults.TIMEOUT_WRITE_S
+    first_byte_s: float = policy_defaults.TIMEOUT_FIRST_BYTE_S
+    body_idle_s: float = policy_defaults.TIMEOUT_BODY_IDLE_S
+    response_s: float = _RESPONSE_S
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(UpstreamTimeouts):
     """The timeouts of a policy: those of each attempt, and the caller's."""
 
-    deadline_s: float = 20.0  # bounds the caller's wait, never an attempt
+    deadline_s: float = policy_defaults.TIMEOUT_DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRules:
     """How doubt is resolved after the caller has left."""
 
-    settle_s: float = 600.0
-    resend_for_s: float = 120.0
-    schedule_s: tuple[float, ...] = (2.0, 10.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
-    action_expires_s: float = 86400.0  # a customer who has not acted by then is asked about once, and set aside
+    settle_s: float = policy_defaults.RESOLVE_SETTLE_S
+    resend_for_s: float = policy_defaults.RESOLVE_RESEND_FOR_S
+    schedule_s: tuple[float, ...] = policy_defaults.RESOLVE_SCHEDULE_S
+    action_expires_s: float = policy_defaults.RESOLVE_ACTION_EXPIRES_S
 
 
 class FallbackCause(StrEnum):
@@ -213,7 +217,7 @@ class Policy:
     revision: str  # content hash of the provider's policy; the journal keeps the content under it
     upstream: str
     trust: UpstreamTrust = UpstreamTrust()
-    encoding: Encoding = Encoding.JSON
+    encoding: Encoding = Encoding(policy_defaults.BODY)
     where: Expression | None = None
     account: tuple[FieldRef, ...] = ()
     take_from: tuple[FieldRef, ...] = ()
@@ -228,8 +232,8 @@ class Policy:
     target: FieldRef | None = None
     payment: PaymentRules = PaymentRules()
     merchant: str = ""
-    after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG
-    during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG
+    after_success: RepeatPaymentRule = RepeatPaymentRule(policy_defaults.AFTER_SUCCESS)
+    during_action: RepeatPaymentRule = RepeatPaymentRule(policy_defaults.DURING_ACTION)
     timeouts: Timeouts = Timeouts()
     retry: Mapping[ResultClass, RetryRule] = field(default_factory=dict)
     retry_default: RetryRule = RetryRule()
@@ -279,7 +283,7 @@ class Provider:
     content: str  # the file as it was read, kept in the journal under its revision
     source: str  # the file's path, for messages
     policies: tuple[Policy, ...]
-    unmatched: UnmatchedCalls = UnmatchedCalls.FORWARD
+    unmatched: UnmatchedCalls = UnmatchedCalls(policy_defaults.UNMATCHED)
     listen: str | None = None
     timeouts: Timeouts = Timeouts()
     problem: Mapping[str, Any] | None = None

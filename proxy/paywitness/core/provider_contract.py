@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-# A re-send later than this part of the window could meet a provider that has just forgotten the key.
-WINDOW_SHARE_FOR_RESEND = 0.8
-DEFAULT_KEY_LENGTH_MAX = 255
+from paywitness.core import policy_defaults
 
 
 class OperationKind(StrEnum):
@@ -72,8 +70,8 @@ class ProviderContract:
     send_as: FieldRef | None  # where the provider takes its idempotency key; None where it has none
     window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
     errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
-    max_length: int = DEFAULT_KEY_LENGTH_MAX
-    min_length: int = 1
+    max_length: int = policy_defaults.IDEMPOTENCY_MAX_LENGTH
+    min_length: int = policy_defaults.IDEMPOTENCY_MIN_LENGTH
     characters: frozenset[str] | None = None  # of a key; None: every visible ASCII character
     key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out
     supports_inquiry: bool = False
@@ -96,4 +94,4 @@ class ProviderContract:
         """Age of the first send from which on a re-send is no longer safe."""
         if not self.dedupes or self.window_s is None:
             return 0.0
-        return self.window_s * WINDOW_SHARE_FOR_RESEND
+        return self.window_s * policy_defaults.WINDOW_SHARE_FOR_RESEND

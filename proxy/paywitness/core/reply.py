@@ -23,7 +23,6 @@ from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import LimitCheck, LimitVerdict
-from paywitness.core.provider_contract import OperationKind
 from paywitness.core.problems import (
     NEEDS_A_PERSON,
     PROBLEM_TYPE_PREFIX,
@@ -33,6 +32,7 @@ from paywitness.core.problems import (
     contradicted_text,
     problem_body,
 )
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.core.result import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
 
@@ -90,9 +90,7 @@ def reply_for(
 
 
 # What contradicts a payment that was made, but not that it was made: its reply is still true, and carries the incident.
-_SOFT_INCIDENTS = frozenset(
-    {IncidentKind.ANOTHER_AMOUNT, IncidentKind.TWO_REFERENCES, IncidentKind.NEGATIVE_REMAINDER}
-)
+_SOFT_INCIDENTS = frozenset({IncidentKind.ANOTHER_AMOUNT, IncidentKind.TWO_REFERENCES, IncidentKind.NEGATIVE_REMAINDER})
 
 
 def blocks_replay(operation: Operation) -> bool:
@@ -170,8 +168,8 @@ def refunded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
     """409: an equal payment of the same intent was made and given back. A late duplicate must not charge again."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
     detail = (
-        f"The {what} was paid by operation {holder.id} and given back since. Nothing was sent by this call. If it is meant "
-        "to be paid again, say why in Paywitness-Distinct."
+        f"The {what} was paid by operation {holder.id} and given back since. Nothing was sent by this call. If it is "
+        "meant to be paid again, say why in Paywitness-Distinct."
     )
     return problem_reply(Problem.REFUNDED, detail, operation=holder, shape=shape, sent=False)
 
@@ -189,8 +187,8 @@ def limit_reply(
         left = str(Money(max(0, limit.remaining), payment.currency))
     if holder is not None and limit is not None and limit.verdict is LimitVerdict.RESERVED:
         detail = (
-            f"{left} is left for this {kind}: another {limit.reserved_by} of the payment is {holder.outcome} and reserves "
-            "the rest. Nothing was sent by this call. Try again when that one has ended."
+            f"{left} is left for this {kind}: another {limit.reserved_by} of the payment is {holder.outcome} and "
+            "reserves the rest. Nothing was sent by this call. Try again when that one has ended."
         )
         return problem_reply(
             Problem.GUARDED, detail, operation=holder, shape=shape, sent=False, retry_after_s=_RESERVED_RETRY_S

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
+from paywitness.core import policy_defaults
 from paywitness.core.evidence import Response
 
 _DOUBLINGS_MAX = 30  # 2**30 times any base is beyond every cap; more would only overflow
@@ -30,10 +31,10 @@ class Jitter(StrEnum):
 class RetryRule:
     """How often and how far apart. `attempts` counts tries, not retries."""
 
-    attempts: int = 3
-    jitter: Jitter = Jitter.FULL
-    base_s: float = 0.1
-    cap_s: float = 5.0
+    attempts: int = policy_defaults.RETRY_ATTEMPTS
+    jitter: Jitter = Jitter(policy_defaults.RETRY_JITTER)
+    base_s: float = policy_defaults.RETRY_BASE_S
+    cap_s: float = policy_defaults.RETRY_CAP_S
 
 
 def backoff_delay_s(rule: RetryRule, tries: int, draw: float, previous_s: float = 0.0) -> float:

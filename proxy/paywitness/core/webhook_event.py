@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
 from paywitness.core.classify import Expression, ResponseRule, evaluate
@@ -17,8 +18,6 @@ from paywitness.core.classify import Expression, ResponseRule, evaluate
 EVENT_ID_LENGTH_MAX = 255
 EVENTS_MAX = 500  # of one delivery
 
-
-DEFAULT_TOLERANCE_S = 300.0  # how far a signed timestamp may be from our clock
 # How long an event waits before it is matched again. A response that crossed its own webhook is recorded within one
 # or two seconds. After that it is somebody else's payment, or one whose reference we learn when its doubt is resolved:
 # then the steps are those of the resolver's schedule.
@@ -57,7 +56,7 @@ class WebhookRules:
     secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
     event_id: tuple[Expression | EventIdHeader, ...]  # joined where there are several
     find: tuple[tuple[MatchKey, Expression], ...]  # over the event, in the order to try them
-    tolerance_s: float = DEFAULT_TOLERANCE_S
+    tolerance_s: float = policy_defaults.WEBHOOK_TOLERANCE_S
     events: Expression | None = None  # the events of a delivery; None: it is one
     at: Expression | None = None  # the object in the event; None: the event itself
     answers: Mapping[str, tuple[ResponseRule, ...]] = field(default_factory=dict)  # by object name
@@ -66,7 +65,7 @@ class WebhookRules:
     read: tuple[ResponseRule, ...] = ()  # over the event itself, before the object's rows
     account: Expression | None = None  # where an event names the account it is about
     reply: str = ""  # what the provider wants to hear
-    refuse_with: int = 401  # the status for a delivery that is not genuine
+    refuse_with: int = policy_defaults.WEBHOOK_REFUSE_WITH
     relay: str | None = None  # the service's own webhook address: told again, at least once
     hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
 

@@ -22,7 +22,7 @@ import aiohttp
 
 import paywitness
 from paywitness.core.errors import PaywitnessError
-from paywitness.settings import ADMIN_TOKEN
+from paywitness.option_defaults import ADMIN_TOKEN
 from paywitness_sandbox.server import Sandbox
 
 FIRST_BYTE_S = 1.5  # how long anybody here waits for the provider to begin an answer

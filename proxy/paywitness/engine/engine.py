@@ -158,7 +158,9 @@ class Engine:
             decision = await self.gate.admit(context, len(self.in_flight))
         context.permit, context.refusal = decision.attempt_permit, decision.detail
         reply = await self.pipeline.run(context, permitted=decision.granted)
-        while context.waits_for is not None and await self.duplicates.wait_while_in_flight(context, context.waits_for):
+        while context.waits_for is not None and await self.pipeline.duplicates.wait_while_in_flight(
+            context, context.waits_for
+        ):
             decision = await self.gate.admit(context, len(self.in_flight))
             context.permit, context.refusal = decision.attempt_permit, decision.detail
             reply = await self.pipeline.run(context, permitted=decision.granted)

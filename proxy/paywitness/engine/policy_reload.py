@@ -74,7 +74,9 @@ class PolicyReload:
 
 
 def reload_event(book: PolicyBook) -> PolicyReloaded:
-    names = {name: tuple(policy.operation for policy in entry.policies) for name, entry in book.providers.items()}
+    names = {
+        name: {policy.operation: policy.kind for policy in entry.policies} for name, entry in book.providers.items()
+    }
     return PolicyReloaded(book.revision, ok=True, operations=names)
 
 

@@ -1,7 +1,7 @@
 """What a record, an expired lease, a taken or renewed lease, an expedited due time or a cursor lease makes of the
 stored row. Pure: `now` and the stored operation are passed in; nothing here reads a clock or a store. Every store
 runs these functions, and those of `claim_plan`, between its read and its write, so stores cannot disagree. Claims
-and fallbacks belong in `claim_plan`; tombstones in `retention`.
+and fallbacks belong in `claim_plan`; tombstones in `tombstones`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from paywitness.core.admission import (
     TrafficClass,
     queue_wait_max_s,
 )
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.randomness import Randomness
 
 

@@ -27,7 +27,7 @@ from paywitness.core.circuit import (
     SidecarReport,
     view_of,
 )
-from paywitness.core.health import RECENT_BUCKETS, Health, HealthSample, HealthWindow
+from paywitness.core.provider_health import RECENT_BUCKETS, Health, HealthSample, HealthWindow
 from paywitness.randomness import Randomness
 
 FORCED_MAX_S = 7 * 86400.0  # an operator's word is forgotten sooner than the operator

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from paywitness.clock import Clock
 from paywitness.core.budget import WEIGHT_OF_A_TIMEOUT
 from paywitness.core.circuit import CallGroup
-from paywitness.core.health import Health, HealthSample
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets, LocalBudgets
 from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
+from paywitness.option_defaults import LOCAL
 from paywitness.randomness import Randomness
 from paywitness.redis.url import parse_limits_url
-from paywitness.settings import LOCAL
 
 
 async def _nothing_to_close() -> None:

@@ -31,7 +31,7 @@ from paywitness.core.circuit import (
     view_of,
 )
 from paywitness.core.errors import StoreUnavailable
-from paywitness.core.health import HealthCounts, HealthSample
+from paywitness.core.provider_health import HealthCounts, HealthSample
 from paywitness.limits.circuits import (
     CircuitChange,
     CircuitCommand,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paywitness.core.budget import BudgetRules
-from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
 from paywitness.core.classify import Expression
 from paywitness.core.errors import PolicyError
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
-from paywitness.core.policy import Policy, PriorityRule, Provider
+from paywitness.core.policy import DEFAULT_PRIORITY, Policy, PriorityRule, Provider
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.retry import RetryRule
 from paywitness.core.webhook_event import WebhookRules
@@ -115,7 +114,7 @@ def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
         if not conditions:
             return ", else ".join([*parts, str(rule.priority)])
         parts.append(f"{rule.priority} where {' and '.join(conditions)}")
-    return ", else ".join([*parts, str(Priority.HIGH)])
+    return ", else ".join([*parts, str(DEFAULT_PRIORITY)])
 
 
 def describe_policy(policy: Policy) -> tuple[str, ...]:

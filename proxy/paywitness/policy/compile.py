@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from paywitness.core import policy_defaults
 from paywitness.core.addresses import is_private
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import truthy
@@ -90,7 +91,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
     answers = read_answers(file, tables)
     classify = read_rows(file, "classify", tables)
     rows_are_whole = file.problems.count == before
-    encoding = file.read_or("body", one_of(Encoding), Encoding.JSON)
+    encoding = file.read_or("body", one_of(Encoding), Encoding(policy_defaults.BODY))
     return SharedRules(
         file=file,
         name=own_name,
@@ -137,7 +138,7 @@ def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], 
         content=content,
         source=source,
         policies=policies,
-        unmatched=file.read_or("unmatched", one_of(UnmatchedCalls), UnmatchedCalls.FORWARD),
+        unmatched=file.read_or("unmatched", one_of(UnmatchedCalls), UnmatchedCalls(policy_defaults.UNMATCHED)),
         listen=file.read("listen", listen),
         timeouts=_timeouts(file),
         problem=json_value(problem) if problem is not None else None,
@@ -185,7 +186,7 @@ def _read_account(file: Section) -> tuple[FieldRef, ...]:
             file.add_problem(
                 "account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id"
             )
-    return found or (FieldRef(FieldKind.CONST, "main"),)
+    return found or (FieldRef(FieldKind.CONST, policy_defaults.ACCOUNT),)
 
 
 def _check_problem(file: Section) -> None:

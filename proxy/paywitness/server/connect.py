@@ -19,6 +19,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
 
 from paywitness.core.problems import Problem
+from paywitness.option_defaults import Unlisted
 from paywitness.server.connection import ServerConnection
 from paywitness.server.errors import RequestRejected, malformed
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
@@ -26,7 +27,6 @@ from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.request_boundary import has_plain_request_line
 from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress, host_and_port
-from paywitness.settings import Unlisted
 from paywitness.tasks import TaskRefused, Tasks
 
 # --- Tunnels

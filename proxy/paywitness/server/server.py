@@ -16,6 +16,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from paywitness.clock import Clock, SystemClock
+from paywitness.option_defaults import Address, read_address
 from paywitness.policy.book import PolicyBook
 from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
@@ -26,7 +27,6 @@ from paywitness.server.listener import Listener, listening_sockets
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import DateLine
 from paywitness.server.request_target import Ingress
-from paywitness.settings import Address, read_address
 from paywitness.telemetry.emitter import Tracing
 from paywitness.telemetry.gauges import ServerCounters
 

@@ -21,6 +21,7 @@ from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.decide import Decision
 from paywitness.core.operation import AttemptSummary, Finding, Operation, Outcome, State
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.core.result import Classification, Effect
 
@@ -239,7 +240,8 @@ class PolicyReloaded:
     revision: str  # of the book that is now in force
     ok: bool
     problems: tuple[str, ...] = ()
-    operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the book's names: provider -> operations
+    # The book's names: provider -> operation -> kind.
+    operations: Mapping[str, Mapping[str, OperationKind]] = field(default_factory=dict)
 
 
 TelemetryEvent = (

@@ -19,14 +19,14 @@ from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState, CircuitStatus
 from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, Operation, State
-from paywitness.telemetry.prometheus import OTHER, BoundedLabels, KnownNames
+from paywitness.telemetry.prometheus import OPERATION_LABELS, OTHER, BoundedLabels, KnownNames, OperationLabels
 
 
 @dataclass(frozen=True, slots=True)
 class _DoubtSnapshot:
     """What was last counted, in labels. Immutable: a scrape in another thread sees one count or the next."""
 
-    operations: Mapping[tuple[str, str], int]  # provider, operation
+    operations: Mapping[OperationLabels, int]
     money: Mapping[tuple[str, str], float]  # provider, currency; major units
     reviews: Mapping[tuple[str, str], int]  # provider, reason
     oldest_at: Mapping[str, float | None]  # provider
@@ -56,19 +56,20 @@ class DoubtGauges:
         """Show what the journal counted. `reviews`: operations in review by provider and reason, as far as known."""
         self._counts = tuple(counts)
         for count in self._counts:
-            self._names.learn_pair(count.provider, count.operation)
+            self._names.learn_operation(count.provider, count.operation)
         previous = self._snapshot
         money = dict.fromkeys(previous.money if previous is not None else (), 0.0)
-        operations = dict.fromkeys(self._names.pairs(), 0)
+        operations = dict.fromkeys(self._names.operations(), 0)
         oldest_at: dict[str, float | None] = dict.fromkeys(self._names.providers())
         for count in self._counts:
-            pair = self._names.pair(count.provider, count.operation)
-            operations[pair] = operations.get(pair, 0) + count.count
-            oldest = oldest_at.get(pair[0])
-            oldest_at[pair[0]] = count.oldest_at if oldest is None else min(oldest, count.oldest_at)
+            labels = self._names.operation(count.provider, count.operation)
+            provider = labels[0]
+            operations[labels] = operations.get(labels, 0) + count.count
+            oldest = oldest_at.get(provider)
+            oldest_at[provider] = count.oldest_at if oldest is None else min(oldest, count.oldest_at)
             if count.currency:
                 major = float(Money(count.minor_units, count.currency).major)
-                money[pair[0], count.currency] = money.get((pair[0], count.currency), 0.0) + major
+                money[provider, count.currency] = money.get((provider, count.currency), 0.0) + major
         self._snapshot = _DoubtSnapshot(operations, money, self._reviews(reviews or {}), oldest_at)
 
     def _reviews(self, listed: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
@@ -97,7 +98,7 @@ class DoubtGauges:
         in_doubt = GaugeMetricFamily(
             "payment_operations_in_doubt",
             "Operations whose outcome is not known, those in review among them.",
-            labels=("provider", "operation"),
+            labels=OPERATION_LABELS,
         )
         money = GaugeMetricFamily(
             "payment_money_in_doubt",
@@ -114,8 +115,8 @@ class DoubtGauges:
             now = self._now()
             for provider, oldest_at in snapshot.oldest_at.items():
                 age.add_metric((provider,), 0.0 if oldest_at is None else max(0.0, now - oldest_at))
-            for labels, number in snapshot.operations.items():
-                in_doubt.add_metric(labels, number)
+            for names, number in snapshot.operations.items():
+                in_doubt.add_metric(names, number)
             for labels, major in snapshot.money.items():
                 money.add_metric(labels, major)
             for labels, number in snapshot.reviews.items():
@@ -124,8 +125,6 @@ class DoubtGauges:
 
 
 # --- Retry queue
-
-_OPERATION_LABELS = ("provider", "operation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +150,8 @@ def queue_rows(counts: Iterable[DoubtCount], pending: Iterable[Operation], now: 
 
 @dataclass(frozen=True, slots=True)
 class _QueueSnapshot:
-    depth: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    oldest_at: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    depth: Mapping[OperationLabels, int] = field(default_factory=dict)
+    oldest_at: Mapping[OperationLabels, float] = field(default_factory=dict)
 
 
 class QueueGauges:
@@ -166,27 +165,27 @@ class QueueGauges:
     def update(self, rows: Iterable[QueueRow]) -> None:
         counted = tuple(rows)
         for row in counted:
-            self._names.learn_pair(row.provider, row.operation)
-        depth = dict.fromkeys(self._names.pairs(), 0)
-        oldest_at: dict[tuple[str, str], float] = {}
+            self._names.learn_operation(row.provider, row.operation)
+        depth = dict.fromkeys(self._names.operations(), 0)
+        oldest_at: dict[OperationLabels, float] = {}
         now = self._now()
         for row in counted:
-            pair = self._names.pair(row.provider, row.operation)
-            depth[pair] = depth.get(pair, 0) + row.count
+            labels = self._names.operation(row.provider, row.operation)
+            depth[labels] = depth.get(labels, 0) + row.count
             if row.count:
-                oldest_at[pair] = min(oldest_at.get(pair, now), now - row.oldest_age_s)
+                oldest_at[labels] = min(oldest_at.get(labels, now), now - row.oldest_age_s)
         self._snapshot = _QueueSnapshot(depth, oldest_at)
 
     def collect(self) -> Iterator[Metric]:
         depth = GaugeMetricFamily(
             "payment_retry_queue_depth",
             "Operations that wait to be tried or looked at again.",
-            labels=_OPERATION_LABELS,
+            labels=OPERATION_LABELS,
         )
         age = GaugeMetricFamily(
             "payment_retry_queue_oldest_age_seconds",
             "Age of the oldest operation that waits to be tried or looked at again, 0 where there is none.",
-            labels=_OPERATION_LABELS,
+            labels=OPERATION_LABELS,
         )
         snapshot = self._snapshot
         if snapshot is not None:

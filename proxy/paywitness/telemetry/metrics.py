@@ -17,13 +17,13 @@ from paywitness.clock import Clock
 from paywitness.core.decide import Action
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import DoubtCount, Operation, Outcome
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass, ShadowMatch
 from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
     CallRefused,
-    LimitChecked,
     CallShadowed,
     DoubtClosed,
     DoubtOpened,
@@ -32,6 +32,7 @@ from paywitness.telemetry.events import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
+    LimitChecked,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
@@ -51,11 +52,14 @@ from paywitness.telemetry.gauges import (
 from paywitness.telemetry.prometheus import (
     JOURNAL_REFUSALS,
     NONE,
+    OPERATION_LABELS,
     REFUSAL_REASONS,
+    UNKNOWN_KIND,
     BoundedLabels,
     DurationHistogram,
     HistogramSeries,
     KnownNames,
+    OperationLabels,
 )
 
 
@@ -67,26 +71,26 @@ class ShadowCounters:
         self._decisions = Counter(
             "payment_observed_decisions_total",
             "Calls that passed as they came, by what would have been done.",
-            ("provider", "operation", "class", "action", "rule"),
+            (*OPERATION_LABELS, "class", "action", "rule"),
             registry=registry,
         )
         self._rows = Counter(
             "payment_observed_rows_total",
             "Answers that a row which is only watched would have read first.",
-            ("provider", "operation", "row"),
+            (*OPERATION_LABELS, "row"),
             registry=registry,
         )
 
     def call(self, event: CallShadowed) -> None:
         read = event.classification
-        labels = self._names.pair(event.provider, event.operation_name)
+        labels = self._names.operation(event.provider, event.operation_name)
         action, rule = self._rule_labels.label(event.action), self._rule_labels.label(event.because)
         self._decisions.labels(*labels, read.result_class if read is not None else NONE, action, rule).inc()
         if read is not None and read.shadow_match is not None and event.operation_name is not None:
             self.row(event.provider, event.operation_name, read.shadow_match)
 
     def row(self, provider: str, operation: str, observed: ShadowMatch) -> None:
-        self._rows.labels(*self._names.pair(provider, operation), self._row_labels.label(observed.rule)).inc()
+        self._rows.labels(*self._names.operation(provider, operation), self._row_labels.label(observed.rule)).inc()
 
 
 # --- Metrics
@@ -103,7 +107,6 @@ _LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 # The customer was charged although somebody had been told otherwise, or twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
-_OPERATION = ("provider", "operation")
 
 
 class MetricRegistry(CollectorRegistry):
@@ -125,13 +128,13 @@ class _BackgroundFamilies:
         self.late_successes = counter(
             "payment_duplicate_late_success_total",
             "Successes that came after a failure was told, or beside another success of the intent.",
-            _OPERATION,
+            OPERATION_LABELS,
         )
         self.inquiries = counter(
             "payment_status_inquiry_total", "Inquiries, by what came of them.", ("provider", "outcome")
         )
         self.exhausted = counter(
-            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", _OPERATION
+            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", OPERATION_LABELS
         )
         self.webhooks = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
         self.fallbacks = counter(
@@ -162,28 +165,32 @@ class _MetricFamilies:
             return DurationHistogram(name, help_text, labels, buckets, registry)
 
         self.operations = counter(
-            "payment_operations_total", "Operations that ended, by what became of the money.", (*_OPERATION, "outcome")
+            "payment_operations_total",
+            "Operations that ended, by what became of the money.",
+            (*OPERATION_LABELS, "outcome"),
         )
         self.attempts = counter(
-            "payment_attempts_total", "Attempts at the wire, by how they were read.", (*_OPERATION, "failure_class")
+            "payment_attempts_total",
+            "Attempts at the wire, by how they were read.",
+            (*OPERATION_LABELS, "failure_class"),
         )
         self.calls = histogram(
-            "payment_call_duration_seconds", "From a call's arrival to its answer.", _OPERATION, _CALL_BUCKETS_S
+            "payment_call_duration_seconds", "From a call's arrival to its answer.", OPERATION_LABELS, _CALL_BUCKETS_S
         )
         self.upstream = histogram(
-            "payment_upstream_duration_seconds", "How long one attempt took.", _OPERATION, _CALL_BUCKETS_S
+            "payment_upstream_duration_seconds", "How long one attempt took.", OPERATION_LABELS, _CALL_BUCKETS_S
         )
         self.retries = counter(
             "payment_operation_retry_total",
             "Retries that were decided, by what was read and the rule that allowed them.",
-            (*_OPERATION, "failure_class", "decision"),
+            (*OPERATION_LABELS, "failure_class", "decision"),
         )
         self.retries_refused = counter(
             "payment_retry_budget_exhausted_total",
             "Retries that found no allowance left, by the scope that refused them.",
-            (*_OPERATION, "scope"),
+            (*OPERATION_LABELS, "scope"),
         )
-        self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", _OPERATION)
+        self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", OPERATION_LABELS)
         self.doubt_duration = histogram(
             "payment_doubt_duration_seconds",
             "From the first send of an operation in doubt to the end of its doubt.",
@@ -224,9 +231,9 @@ class _MetricFamilies:
 
     def begin_at_zero(self, names: KnownNames) -> None:
         """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
-        for pair in names.pairs():
+        for labels in names.operations():
             for family in (self.unknown, self.background.exhausted, self.background.late_successes):
-                family.labels(*pair)
+                family.labels(*labels)
         for provider in names.providers():
             for kind in IncidentKind:
                 self.incidents.labels(provider, kind)
@@ -243,7 +250,7 @@ class _OperationSeries:
         *("calls", "exhausted", "late_successes", "unknown", "upstream"),
     )
 
-    def __init__(self, families: _MetricFamilies, labels: tuple[str, str]) -> None:
+    def __init__(self, families: _MetricFamilies, labels: OperationLabels) -> None:
         self._families = families
         self._labels = labels
         self._attempts: dict[ResultClass, Counter] = {}
@@ -294,7 +301,7 @@ class Metrics:
         self._shadow = ShadowCounters(self.registry, self._names)
         self._loop = self._families.loop.labels()
         ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
-        self._series: dict[tuple[str, str], _OperationSeries] = {}
+        self._series: dict[tuple[str, str], _OperationSeries] = {}  # by provider and operation, which say the kind
         self._journal: dict[str, HistogramSeries] = {}
         self._rules = BoundedLabels()
         self._reasons = BoundedLabels(only=REFUSAL_REASONS)
@@ -304,9 +311,22 @@ class Metrics:
         self._webhook_results = BoundedLabels()
         self._fallback_reasons = BoundedLabels()
 
-    def learn(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Let a book's names become labels: provider -> operations."""
+    def learn(self, names: Mapping[str, Mapping[str, OperationKind]]) -> None:
+        """Let a book's names become labels: provider -> operation -> kind."""
         self._names.learn(names)
+        self._series.clear()  # a kind may have changed: the series are looked up anew
+
+    def learn_operations(self, operations: Iterable[Operation]) -> None:
+        """Let the names and kinds of journalled operations become labels, if no book gave them."""
+        for operation in operations:
+            self._names.learn_operation(operation.provider, operation.operation, operation.kind)
+
+    def names_without_kind(self, counts: Iterable[DoubtCount]) -> frozenset[tuple[str, str]]:
+        """The names (provider, operation) among these that neither a book nor an operation has given a kind."""
+        names = {(count.provider, count.operation) for count in counts}
+        for name in names:
+            self._names.learn_operation(*name)
+        return frozenset(name for name in names if self._names.operation(*name) == (*name, UNKNOWN_KIND))
 
     def set_doubt(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
         """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
@@ -407,8 +427,8 @@ class Metrics:
         self._families.background.outbox_pending.set(event.lag)
 
     def retry_refused(self, event: RetryRefused) -> None:
-        pair = self._names.pair(event.provider, event.operation_name)
-        self._families.retries_refused.labels(*pair, event.scope).inc()
+        labels = self._names.operation(event.provider, event.operation_name)
+        self._families.retries_refused.labels(*labels, event.scope).inc()
 
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
         """An incident of the journal, and so of no provider."""
@@ -437,16 +457,17 @@ class Metrics:
         """The series of an operation that was journalled: a policy gave it its names."""
         found = self._series.get((operation.provider, operation.operation))
         if found is None:
-            self._names.learn_pair(operation.provider, operation.operation)
+            self._names.learn_operation(operation.provider, operation.operation, operation.kind)
             found = self._series_of_call(operation.provider, operation.operation)
         return found
 
     def _series_of_call(self, provider: str | None, operation: str | None) -> _OperationSeries:
         """The series of a call, whose names may be anything."""
-        labels = self._names.pair(provider, operation)
-        found = self._series.get(labels)
+        labels = self._names.operation(provider, operation)
+        names = labels[:2]
+        found = self._series.get(names)
         if found is None:
-            found = self._series[labels] = _OperationSeries(self._families, labels)
+            found = self._series[names] = _OperationSeries(self._families, labels)
         return found
 
 

@@ -17,15 +17,23 @@ from prometheus_client.samples import Exemplar
 from paywitness.core.admission import AdmissionRefusal
 from paywitness.core.circuit import CircuitRefusal
 from paywitness.core.problems import Problem
+from paywitness.core.provider_contract import OperationKind
 
 # --- Labels
 # Which words may become labels. The rest, which a caller may have made up, is `other`.
 #
 # A name of a provider or an operation becomes known by a policy book that was in force, or by an operation that was
 # journalled under one; it stays known, so that a series does not change its name when a policy file is removed.
+#
+# `kind` follows from the two names, so that all metrics of a sidecar agree on it: the newest book gives it. If no book
+# names the operation, it is the kind that the operation was journalled with.
 
 OTHER = "other"
 NONE = "none"  # there is no such thing: a call that matched no operation
+UNKNOWN_KIND = "unknown"  # of a name that neither a book nor a journalled operation gave a kind
+OPERATION_LABELS = ("provider", "operation", "kind")
+
+OperationLabels = tuple[str, str, str]  # provider, operation, kind
 
 # Policies name dozens; a thousand keeps a mistake from growing without end.
 _NAMES_MAX = 1000
@@ -52,30 +60,36 @@ JOURNAL_REFUSALS = frozenset(
 
 
 class KnownNames:
-    """The names of providers and their operations."""
+    """The names of providers and their operations, and the kind of each operation."""
 
     def __init__(self) -> None:
-        self._operations: dict[str, set[str]] = {}
+        self._operations: dict[str, dict[str, str]] = {}  # provider -> operation -> kind
         self._count = 0
 
-    def learn(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Know a book's names: provider -> operations."""
+    def learn(self, names: Mapping[str, Mapping[str, OperationKind]]) -> None:
+        """Know a book's names: provider -> operation -> kind. The book's kind replaces an earlier one."""
         for provider, operations in names.items():
             self._learn_provider(provider)
-            for operation in operations:
-                self.learn_pair(provider, operation)
+            for operation, kind in operations.items():
+                self.learn_operation(provider, operation)
+                if operation in self._operations.get(provider, ()):
+                    self._operations[provider][operation] = kind
 
-    def learn_pair(self, provider: str, operation: str) -> None:
-        """Know the names of an operation that was journalled."""
+    def learn_operation(self, provider: str, operation: str, kind: OperationKind | None = None) -> None:
+        """Know the names of an operation that was journalled. Its kind counts only if the name has none yet."""
         self._learn_provider(provider)
         known = self._operations.get(provider)
-        if known is not None and operation not in known and self._count < _NAMES_MAX:
-            known.add(operation)
+        if known is None:
+            return
+        if operation not in known and self._count < _NAMES_MAX:
+            known[operation] = UNKNOWN_KIND
             self._count += 1
+        if kind is not None and known.get(operation) == UNKNOWN_KIND:
+            known[operation] = kind
 
     def _learn_provider(self, provider: str) -> None:
         if provider not in self._operations and self._count < _NAMES_MAX:
-            self._operations[provider] = set()
+            self._operations[provider] = {}
             self._count += 1
 
     def provider(self, name: str | None) -> str:
@@ -84,18 +98,23 @@ class KnownNames:
             return NONE
         return name if name in self._operations else OTHER
 
-    def pair(self, provider: str | None, operation: str | None) -> tuple[str, str]:
-        """The labels of a provider and one of its operations."""
+    def operation(self, provider: str | None, operation: str | None) -> OperationLabels:
+        """The labels of a provider's operation."""
         label = self.provider(provider)
         if operation is None:
-            return label, NONE
-        return label, operation if operation in self._operations.get(label, ()) else OTHER
+            return label, NONE, NONE
+        kind = self._operations.get(label, {}).get(operation)
+        return (label, OTHER, UNKNOWN_KIND) if kind is None else (label, operation, kind)
 
     def providers(self) -> tuple[str, ...]:
         return tuple(self._operations)
 
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        return tuple((provider, operation) for provider, known in self._operations.items() for operation in known)
+    def operations(self) -> tuple[OperationLabels, ...]:
+        return tuple(
+            (provider, operation, kind)
+            for provider, known in self._operations.items()
+            for operation, kind in known.items()
+        )
 
 
 class BoundedLabels:

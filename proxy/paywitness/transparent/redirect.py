@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paywitness.core.errors import SettingsError
-from paywitness.settings import DEFAULTS
+from paywitness.option_defaults import DEFAULTS
 
 # --- Rules as text
 # The rules as text, for nftables and for iptables. Pure.

@@ -21,13 +21,12 @@ from functools import partial
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.settings import DEFAULTS
+from paywitness.option_defaults import DEFAULTS
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.dial import NotConnected, dial
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse
-from paywitness.upstream.pool import OriginPool, Pool, PoolGrant
+from paywitness.upstream.pool import OriginPool, Pool, PoolGrant, UpstreamLimits
 from paywitness.upstream.request import Origin, StreamRequest, WireRequest, request_bytes
 from paywitness.upstream.response_parser import ResponseParser
 from paywitness.upstream.stream import StreamedResponse, StreamExchange, stream_head_bytes, upload_and_await_head

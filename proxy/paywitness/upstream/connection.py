@@ -21,12 +21,14 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from paywitness.core.evidence import NetworkPhase, WireFault
-from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.dial import NotConnected, set_user_timeout
 from paywitness.upstream.exchange import UpstreamExchange
+
+if TYPE_CHECKING:
+    from paywitness.upstream.pool import UpstreamLimits  # the pool imports this module
 
 _NO_BYTES = struct.pack("i", 0)
 _LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds

@@ -15,9 +15,21 @@ import contextlib
 from collections import deque
 from enum import Enum
 
+from paywitness.core.record import record
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.request import Origin
+
+
+@record
+class UpstreamLimits:
+    """What is kept finite towards a provider: connections, waiting calls, a connection's age, a response's size."""
+
+    connections_per_origin: int = 256
+    waiting_per_origin: int = 1024
+    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
+    age_s: float = 300.0  # so that a change of DNS is noticed
+    calls_per_connection: int = 1000  # nginx closes after 1000
+    response_bytes_max: int = 4 * 1024 * 1024
 
 
 class PoolGrant(Enum):

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTrust
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.connection_limits import UpstreamLimits
 from paywitness.upstream.dial import NotConnected
+from paywitness.upstream.pool import UpstreamLimits
 
 _READ_BYTES = 256 * 1024
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from paywitness.core import policy_defaults
 from paywitness.core.call import Headers
 from paywitness.core.credential_and_hop_headers import TOKEN_CLASS
 from paywitness.webhook_signatures.scheme import (
@@ -93,14 +94,18 @@ class GenericHmac:
 def generic_hmac_options(algorithm: Algorithm) -> tuple[SchemeOption, ...]:
     return (
         SchemeOption(
-            "header", "Webhook-Signature", "the header with the signature, or several between commas or spaces"
+            "header",
+            policy_defaults.WEBHOOK_SIGNATURE_HEADER,
+            "the header with the signature, or several between commas or spaces",
         ),
         SchemeOption("encoding", "hex", "how the signature is written: hex or base64"),
         SchemeOption(
             "prefix", f"{algorithm}=", "what stands before a signature; a signature without it is read as well"
         ),
         SchemeOption(
-            "timestamp_header", "Webhook-Timestamp", "the header with the time in seconds; none where none is sent"
+            "timestamp_header",
+            policy_defaults.WEBHOOK_TIMESTAMP_HEADER,
+            "the header with the time in seconds; none where none is sent",
         ),
         SchemeOption("signed", "", f"what is signed: {_TIMED}, or {_UNTIMED} where timestamp_header is none"),
     )

@@ -2,5 +2,5 @@
 
 bank     Bank and Payouts: every method changes an object and writes its entry, or changes nothing
 ledger   what really happened to the money, one entry per effect; never edited
-objects  Charge, Refund, Payout; changes not published yet; which card token or destination ends how
+objects  Charge, Capture, Refund, Dispute, Payout; changes not published yet; what chooses how each of them ends
 """

@@ -1,4 +1,4 @@
-"""What a charge, capture, void, refund or payout does to the money. Nobody else writes to the ledger.
+"""What a charge, capture, void, refund, dispute or payout does to the money. Nobody else writes to the ledger.
 
 No HTTP, no faults, and no meaning of idempotency keys: a key is only written beside the effect. Each method either
 changes the object and writes its ledger entry, or raises and changes nothing. Nothing here awaits.
@@ -6,14 +6,18 @@ changes the object and writes its ledger entry, or raises and changes nothing. N
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from paywitness_sandbox.bank.ledger import EntryKind, Ledger, charge_id
 from paywitness_sandbox.bank.objects import (
     BankRefused,
+    Capture,
     Charge,
     ChargeStatus,
     ChargeTerms,
+    Dispute,
+    DisputeStatus,
     IdSequence,
     Label,
     ObjectIndex,
@@ -22,9 +26,11 @@ from paywitness_sandbox.bank.objects import (
     PayoutTerms,
     PendingChanges,
     Refund,
+    RefundStatus,
     card_outcome,
     labels_of,
     payout_outcome,
+    refund_outcome,
 )
 from paywitness_sandbox.clock import Clock
 
@@ -91,12 +97,21 @@ class Payouts:
             order=terms.order,
             amount=terms.amount,
             currency=terms.currency,
+            account=terms.account,
         )
 
 
 # --- Charges
 
 REFUNDS_PER_CHARGE_MAX = 1_000
+REFUND_FAILURE_REASON = "expired_or_canceled_card"  # one of Stripe's
+UNPAID = frozenset({ChargeStatus.CREATED, ChargeStatus.FAILED})
+"""The card may be asked, again after a decline."""
+CALLED_OFF_FREELY = UNPAID | {ChargeStatus.REQUIRES_ACTION}
+NOT_PAYABLE_CODES = {
+    ChargeStatus.REQUIRES_ACTION: "charge_requires_action",
+    ChargeStatus.VOIDED: "charge_already_voided",
+}
 
 
 class Bank:
@@ -105,7 +120,9 @@ class Bank:
         self._clock = clock
         self._ids = IdSequence(salt)
         self._charges: ObjectIndex[Charge] = ObjectIndex("charge", clock, search_lag_s)
+        self._captures: ObjectIndex[Capture] = ObjectIndex("capture", clock, search_lag_s)
         self._refunds: ObjectIndex[Refund] = ObjectIndex("refund", clock, search_lag_s)
+        self._disputes: ObjectIndex[Dispute] = ObjectIndex("dispute", clock, search_lag_s)
         self.changes = PendingChanges()
         self.payouts = Payouts(ledger, clock, self._ids, self.changes, search_lag_s=search_lag_s)
 
@@ -121,11 +138,12 @@ class Bank:
 
     def pay(self, charge: Charge, key: str | None, source: str | None = None) -> None:
         """Ask the card. A decline is an answer, not a refusal: it leaves the charge failed."""
-        if charge.status not in (ChargeStatus.CREATED, ChargeStatus.FAILED):
-            raise BankRefused("charge_already_paid", f"the charge is {charge.status}")
+        if charge.status not in UNPAID:
+            code = NOT_PAYABLE_CODES.get(charge.status, "charge_already_paid")
+            raise BankRefused(code, f"the charge is {charge.status}")
         outcome = card_outcome(source or charge.source)
         self.ledger.require_room()
-        charge.source = source or charge.source
+        charge.source, charge.paying_key = source or charge.source, key
         charge.failure_code, charge.failed_with_200 = outcome.code, outcome.fails_with_200
         charge.status = outcome.status
         if outcome.status is ChargeStatus.SUCCEEDED:
@@ -134,31 +152,80 @@ class Bank:
             self._write_entry(EntryKind.CHARGE, charge, charge.id, charge.terms.amount, key)
         self.changes.add(charge, charge.status, key)
 
-    def capture(self, charge: Charge, key: str | None, amount: int | None = None) -> None:
+    def update(
+        self,
+        charge: Charge,
+        *,
+        amount: int | None = None,
+        source: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Metadata at any time, amount and card before the payment. Metadata are added; an empty one is removed."""
+        if charge.status not in UNPAID and (amount is not None or source is not None):
+            raise BankRefused("charge_already_paid", f"the amount and card of a charge that is {charge.status} stay")
+        if source is not None:
+            card_outcome(source)
+        terms = charge.terms
+        merged = {name: value for name, value in {**terms.metadata, **(metadata or {})}.items() if value != ""}
+        self._charges.relabel(charge, labels_of(terms.metadata.items()), labels_of(merged.items()))
+        charge.terms = replace(terms, amount=terms.amount if amount is None else amount, metadata=merged)
+        charge.source = source or charge.source
+
+    def increment(self, charge: Charge, key: str | None, total: int) -> None:
+        """Authorize more, up to the new total. The line has the difference."""
+        if charge.status is not ChargeStatus.AUTHORIZED:
+            raise BankRefused(*self._not_authorized_reason(charge, "incremented"))
+        difference = total - charge.terms.amount
+        if difference <= 0:
+            raise BankRefused("amount_too_small", f"{charge.terms.amount} is authorized already", conflict=False)
+        self._write_entry(EntryKind.AUTHORIZATION, charge, self._ids.new("in"), difference, key)
+        charge.terms = replace(charge.terms, amount=total)
+        self.changes.add(charge, "incremented", key)
+
+    def capture(
+        self,
+        charge: Charge,
+        key: str | None,
+        amount: int | None = None,
+        *,
+        final: bool = True,
+        metadata: dict[str, object] | None = None,
+    ) -> Capture:
+        """A final capture releases the remainder; one that is not leaves it to be captured."""
         if charge.status is not ChargeStatus.AUTHORIZED:
             raise BankRefused(*self._not_authorized_reason(charge, "captured"))
-        amount = charge.terms.amount if amount is None else amount
-        if amount > charge.terms.amount:
-            raise BankRefused("amount_too_large", f"only {charge.terms.amount} was authorized", conflict=False)
-        self._write_entry(EntryKind.CAPTURE, charge, self._ids.new("cp"), amount, key)
-        charge.status, charge.amount_captured = ChargeStatus.SUCCEEDED, amount
+        left = charge.amount_capturable
+        amount = left if amount is None else amount
+        if amount > left:
+            raise BankRefused("amount_too_large", f"only {left} is left to capture", conflict=False)
+        self._captures.require_room()
+        capture = Capture(self._ids.new("cp"), charge, amount, final, key, self._clock(), metadata or {})
+        self._write_entry(EntryKind.CAPTURE, charge, capture.id, amount, key)
+        self._captures.add(capture, labels_of(capture.metadata.items(), key=key, charge=charge.id))
+        charge.amount_captured += amount
+        if final or amount == left:
+            charge.status = ChargeStatus.SUCCEEDED
         self.changes.add(charge, "captured", key)
+        return capture
 
     def void(self, charge: Charge, key: str | None) -> None:
-        """Release an authorization, or call off what was never paid (no effect, no line)."""
+        """Release what is not captured of an authorization, or call off what was never paid (no effect, no line)."""
         if charge.status is ChargeStatus.AUTHORIZED:
-            self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.terms.amount, key)
-        elif charge.status not in (ChargeStatus.CREATED, ChargeStatus.REQUIRES_ACTION):
+            self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.amount_capturable, key)
+            charge.amount_voided = charge.amount_capturable
+        elif charge.status not in CALLED_OFF_FREELY:
             raise BankRefused(*self._not_authorized_reason(charge, "voided"))
-        charge.status = ChargeStatus.VOIDED
-        self.changes.add(charge, charge.status, key)
+        charge.status = ChargeStatus.SUCCEEDED if charge.amount_captured else ChargeStatus.VOIDED
+        self.changes.add(charge, "voided", key)
 
     def refund(
         self, charge: Charge, key: str | None, amount: int | None = None, metadata: dict[str, object] | None = None
     ) -> Refund:
-        if charge.status is not ChargeStatus.SUCCEEDED:
-            raise BankRefused("charge_not_captured", f"a charge that is {charge.status} cannot be refunded")
-        left = charge.amount_captured - charge.amount_refunded
+        """Pending is an effect, as succeeded is: the money has left us. A failure leaves no line."""
+        self._require_captured(charge, "refunded")
+        left, status = charge.amount_left, refund_outcome(metadata or {})
+        if left == 0 and charge.amount_disputed:
+            raise BankRefused("charge_disputed", "what is left of the charge is disputed")
         if left == 0:
             raise BankRefused("charge_already_refunded", "the charge has been refunded in full")
         amount = left if amount is None else amount
@@ -167,13 +234,44 @@ class Bank:
         if len(charge.refunds) >= REFUNDS_PER_CHARGE_MAX:
             raise BankRefused("too_many_refunds", f"a charge takes {REFUNDS_PER_CHARGE_MAX} refunds", conflict=False)
         self._refunds.require_room()
-        refund = Refund(self._ids.new("re"), charge, amount, key, self._clock(), metadata or {})
-        self._write_entry(EntryKind.REFUND, charge, refund.id, amount, key)
-        charge.amount_refunded += amount
+        refund = Refund(self._ids.new("re"), charge, amount, key, self._clock(), metadata or {}, status)
+        if status is RefundStatus.FAILED:
+            refund.failure_reason = REFUND_FAILURE_REASON
+        else:
+            self._write_entry(EntryKind.REFUND, charge, refund.id, amount, key)
+            charge.amount_refunded += amount
         charge.refunds.append(refund)
         self._refunds.add(refund, labels_of(refund.searchable.items(), key=key, charge=charge.id))
-        self.changes.add(refund, "succeeded", key)
+        self.changes.add(refund, status, key)
         return refund
+
+    def void_or_refund(
+        self, charge: Charge, key: str | None, metadata: dict[str, object] | None = None
+    ) -> Refund | None:
+        """Undo a payment as it stands: refund what is left of the captured, release what is not captured."""
+        refund = None
+        self.ledger.require_room(2)
+        if charge.amount_captured and not (charge.amount_capturable and charge.amount_left == 0):
+            refund = self.refund(charge, key, metadata=metadata)
+        if charge.amount_captured == 0 or charge.amount_capturable:
+            self.void(charge, key)
+        return refund
+
+    def settle_refund(self, refund: Refund, status: RefundStatus) -> None:
+        """End a pending refund: the later word of the customer's bank."""
+        if refund.status is not RefundStatus.PENDING:
+            raise BankRefused("refund_not_open", f"a refund that is {refund.status} has nothing to settle")
+        if status is RefundStatus.FAILED:
+            self._return_refund(refund)
+        else:
+            refund.status = status
+            self.changes.add(refund, "updated", None)
+
+    def fail_refund(self, refund: Refund) -> None:
+        """The customer's bank sends back a refund that had succeeded."""
+        if refund.status is not RefundStatus.SUCCEEDED:
+            raise BankRefused("refund_not_succeeded", f"a refund that is {refund.status} cannot fail any more")
+        self._return_refund(refund)
 
     def settle(self, charge: Charge, status: ChargeStatus) -> None:
         """End what was left open (processing, 3DS): the issuer's or the customer's later word."""
@@ -181,24 +279,49 @@ class Bank:
             raise BankRefused("charge_not_open", f"a charge that is {charge.status} has nothing to settle")
         was = charge.status
         if status is ChargeStatus.SUCCEEDED and was is ChargeStatus.REQUIRES_ACTION:
-            self._collect(charge, charge.key)
+            self._collect(charge, charge.paying_key)
         elif status is ChargeStatus.SUCCEEDED:
             charge.amount_captured = charge.terms.amount
             charge.status = status
         else:
             if was is ChargeStatus.PROCESSING:
-                self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.terms.amount, charge.key)
+                self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.terms.amount, charge.paying_key)
             charge.failure_code, charge.status = "generic_decline", ChargeStatus.FAILED
         self.changes.add(charge, charge.status, None)
 
     def reverse(self, charge: Charge) -> None:
         """Take back what had succeeded: the provider's own later word, which nobody asked for."""
-        left = charge.amount_captured - charge.amount_refunded
+        left = charge.amount_left
         if charge.status is not ChargeStatus.SUCCEEDED or left == 0:
             raise BankRefused("charge_not_captured", f"a charge that is {charge.status} has nothing to reverse")
-        self._write_entry(EntryKind.REVERSAL, charge, self._ids.new("rv"), left, charge.key)
+        self._write_entry(EntryKind.REVERSAL, charge, self._ids.new("rv"), left, charge.paying_key)
         charge.status = ChargeStatus.REVERSED
         self.changes.add(charge, charge.status, None)
+
+    def open_dispute(self, charge: Charge, amount: int | None = None) -> Dispute:
+        """The customer's bank takes the money back until it is decided."""
+        self._require_captured(charge, "disputed")
+        amount = charge.amount_left if amount is None else amount
+        if not 0 < amount <= charge.amount_left:
+            raise BankRefused("amount_too_large", f"only {charge.amount_left} is left to dispute", conflict=False)
+        self._disputes.require_room()
+        dispute = Dispute(self._ids.new("dp"), charge, amount, self._clock())
+        self._write_entry(EntryKind.DISPUTE, charge, dispute.id, amount, charge.paying_key)
+        charge.amount_disputed += amount
+        self._disputes.add(dispute, labels_of(charge.terms.metadata.items(), charge=charge.id))
+        self.changes.add(dispute, "created", None)
+        return dispute
+
+    def close_dispute(self, dispute: Dispute, status: DisputeStatus) -> None:
+        """Won, the money comes back. Lost, it stays away: its line is written already."""
+        if dispute.status is not DisputeStatus.NEEDS_RESPONSE:
+            raise BankRefused("dispute_not_open", f"a dispute that is {dispute.status} has nothing to settle")
+        if status is DisputeStatus.WON:
+            charge = dispute.charge
+            self._write_entry(EntryKind.DISPUTE_WON, charge, self._ids.new("dw"), dispute.amount, charge.paying_key)
+            charge.amount_disputed -= dispute.amount
+        dispute.status = status
+        self.changes.add(dispute, "closed", None)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -209,9 +332,18 @@ class Bank:
     def refund_by_id(self, reference: str) -> Refund:
         return self._refunds.get(reference)
 
+    def dispute(self, reference: str) -> Dispute:
+        return self._disputes.get(reference)
+
     def search(self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None) -> list[Charge]:
         """The charges that fit everything given, newest first, as far as the search index has caught up."""
         return self._charges.search(labels_of(metadata, key=key))
+
+    def search_captures(
+        self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None, *, charge: str
+    ) -> list[Capture]:
+        """Likewise; of one charge."""
+        return self._captures.search(labels_of(metadata, key=key, charge=self.charge(charge).id))
 
     def search_refunds(
         self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None, charge: str | None = None
@@ -220,10 +352,17 @@ class Bank:
         charge = None if charge is None else self.charge(charge).id
         return self._refunds.search(labels_of(metadata, key=key, charge=charge))
 
+    def search_disputes(self, metadata: Iterable[tuple[str, str]] = (), charge: str | None = None) -> list[Dispute]:
+        """Likewise; by the metadata of the charge."""
+        charge = None if charge is None else self.charge(charge).id
+        return self._disputes.search(labels_of(metadata, charge=charge))
+
     def clear(self) -> None:
         """Forget everything. Names go on counting: an old name must never come back as another charge."""
         self._charges.clear()
+        self._captures.clear()
         self._refunds.clear()
+        self._disputes.clear()
         self.payouts.clear()
         self.changes.take()
 
@@ -234,6 +373,17 @@ class Bank:
         self._write_entry(kind, charge, charge.id, charge.terms.amount, key)
         charge.status = ChargeStatus.SUCCEEDED if charge.terms.capture else ChargeStatus.AUTHORIZED
         charge.amount_captured = charge.terms.amount if charge.terms.capture else 0
+        charge.authorized_at = None if charge.terms.capture else self._clock()
+
+    def _require_captured(self, charge: Charge, verb: str) -> None:
+        if charge.status not in (ChargeStatus.SUCCEEDED, ChargeStatus.AUTHORIZED) or charge.amount_captured == 0:
+            raise BankRefused("charge_not_captured", f"a charge that is {charge.status} cannot be {verb}")
+
+    def _return_refund(self, refund: Refund) -> None:
+        self._write_entry(EntryKind.REFUND_FAILED, refund.charge, self._ids.new("rf"), refund.amount, refund.key)
+        refund.charge.amount_refunded -= refund.amount
+        refund.status, refund.failure_reason = RefundStatus.FAILED, REFUND_FAILURE_REASON
+        self.changes.add(refund, refund.status, None)
 
     def _write_entry(self, kind: EntryKind, charge: Charge, id: str, amount: int, key: str | None) -> None:
         terms = charge.terms
@@ -246,6 +396,7 @@ class Bank:
             order=terms.order,
             amount=amount,
             currency=terms.currency,
+            account=terms.account,
         )
 
     def _not_authorized_reason(self, charge: Charge, verb: str) -> tuple[str, str]:

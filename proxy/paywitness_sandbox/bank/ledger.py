@@ -22,10 +22,14 @@ class EntryKind(StrEnum):
     VOID = "void"
     PAYOUT = "payout"
     REVERSAL = "reversal"  # the provider took back what had succeeded
+    REFUND_FAILED = "refund_failed"  # a refund that had left us came back
+    DISPUTE = "dispute"  # the disputed money leaves us
+    DISPUTE_WON = "dispute_won"  # and comes back
 
 
 PAYING = frozenset({EntryKind.CHARGE, EntryKind.AUTHORIZATION})
-"""Two of these for one order mean that a customer paid, or was held, twice."""
+"""Two charges with one of these for one order mean that a customer paid, or was held, twice. An increment adds an
+authorization to the same charge."""
 
 
 class LedgerFull(Exception):
@@ -44,6 +48,8 @@ class LedgerEntry:
     order: str | None
     amount: int
     currency: str
+    account: str | None = None
+    """The sub-account: each has keys of its own."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -62,9 +68,9 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def require_room(self) -> None:
+    def require_room(self, lines: int = 1) -> None:
         """Raises before anything is changed, so that an effect without its line cannot be."""
-        if len(self._entries) >= self.entries_max:
+        if len(self._entries) + lines > self.entries_max:
             raise LedgerFull(f"the ledger holds its {self.entries_max} entries; POST /_sandbox/reset empties it")
 
     def write(
@@ -78,9 +84,10 @@ class Ledger:
         order: str | None,
         amount: int,
         currency: str,
+        account: str | None = None,
     ) -> LedgerEntry:
         self.require_room()
-        entry = LedgerEntry(len(self._entries) + 1, at, kind, id, charge, key, order, amount, currency.upper())
+        entry = LedgerEntry(len(self._entries) + 1, at, kind, id, charge, key, order, amount, currency.upper(), account)
         self._entries.append(entry)
         for name, value in (("key", key), ("order", order), ("charge", charge)):
             if value is not None:
@@ -93,6 +100,7 @@ class Ledger:
         order: str | None = None,
         charge: str | None = None,
         kind: EntryKind | str | None = None,
+        account: str | None = None,
     ) -> list[LedgerEntry]:
         """The entries that fit everything given. A `pi_` name finds the charge behind the payment intent."""
         charge = None if charge is None else charge_id(charge)
@@ -108,6 +116,7 @@ class Ledger:
             and (order is None or entry.order == order)
             and (charge is None or entry.charge == charge)
             and (kind is None or entry.kind == kind)
+            and (account is None or entry.account == account)
         ]
 
     def effects(
@@ -116,11 +125,12 @@ class Ledger:
         order: str | None = None,
         charge: str | None = None,
         kind: EntryKind | str | None = None,
+        account: str | None = None,
     ) -> int:
-        return len(self.find(key, order, charge, kind))
+        return len(self.find(key, order, charge, kind, account))
 
     def charges_by_order(self) -> dict[str, int]:
-        """How often each order was paid (charged or authorized)."""
+        """How many charges have paid each order (charged or authorized it)."""
         return charges_by_order(self._entries)
 
     def duplicates_by_order(self) -> dict[str, int]:
@@ -137,7 +147,8 @@ class Ledger:
 
 
 def charges_by_order(entries: Iterable[LedgerEntry]) -> dict[str, int]:
-    return dict(Counter(entry.order for entry in entries if entry.kind in PAYING and entry.order is not None))
+    paying = {(entry.order, entry.charge): None for entry in entries if entry.kind in PAYING}  # in their order
+    return dict(Counter(order for order, _ in paying if order is not None))
 
 
 def payouts_by_order(entries: Iterable[LedgerEntry]) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""Charges, refunds and payouts as the bank knows them: values, their states, changes not published yet,
-and which card token or destination ends how.
+"""Charges, refunds, disputes and payouts as the bank knows them: values, their states, changes not published yet,
+and which card token, refund or destination ends how.
 
 What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
 """
@@ -33,6 +33,9 @@ class Dialect(StrEnum):
     STRIPE = "stripe"
 
 
+AUTHORIZATION_LASTS_S = 7 * 86_400.0  # seven days, as Stripe's and most issuers'
+
+
 @dataclass(frozen=True, slots=True)
 class ChargeTerms:
     """What is asked for. The amount is an integer of minor units."""
@@ -63,9 +66,30 @@ class Charge:
     status: ChargeStatus = ChargeStatus.CREATED
     amount_captured: int = 0
     amount_refunded: int = 0
+    """Pending refunds included: they have left us."""
+    amount_voided: int = 0
+    amount_disputed: int = 0
+    """In disputes that are open or lost."""
+    authorized_at: float | None = None
+    paying_key: str | None = None
+    """Of the request that asked the card last; what the issuer says later is an effect of that request."""
     failure_code: str | None = None
     failed_with_200: bool = False
     refunds: list[Refund] = field(default_factory=list)
+
+    @property
+    def amount_capturable(self) -> int:
+        return self.terms.amount - self.amount_captured if self.status is ChargeStatus.AUTHORIZED else 0
+
+    @property
+    def amount_left(self) -> int:
+        """What can still be refunded or disputed."""
+        return self.amount_captured - self.amount_refunded - self.amount_disputed
+
+    @property
+    def capture_before(self) -> int | None:
+        """Unix seconds. The bank tells it, and still captures afterwards."""
+        return None if self.authorized_at is None else int(self.authorized_at + AUTHORIZATION_LASTS_S)
 
     @property
     def intent_id(self) -> str:
@@ -74,6 +98,23 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
+class Capture:
+    id: str
+    charge: Charge
+    amount: int
+    final: bool
+    key: str | None
+    created_at: float
+    metadata: dict[str, object]
+
+
+class RefundStatus(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
 class Refund:
     id: str
     charge: Charge
@@ -81,12 +122,29 @@ class Refund:
     key: str | None
     created_at: float
     metadata: dict[str, object]
+    status: RefundStatus = RefundStatus.SUCCEEDED
+    failure_reason: str | None = None
 
     @property
     def searchable(self) -> dict[str, object]:
         """What it is searched by: a refund that names no order is one of its charge's order."""
         order = self.charge.terms.order
         return self.metadata if order is None else {"order_id": order, **self.metadata}
+
+
+class DisputeStatus(StrEnum):
+    NEEDS_RESPONSE = "needs_response"
+    WON = "won"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class Dispute:
+    id: str
+    charge: Charge
+    amount: int
+    created_at: float
+    status: DisputeStatus = DisputeStatus.NEEDS_RESPONSE
 
 
 # --- Payouts
@@ -131,9 +189,12 @@ class Payout:
 CHANGES_MAX = 1_000  # between two looks; one request makes one or two
 
 
+ChangedObject = Charge | Refund | Dispute | Payout
+
+
 @dataclass(frozen=True, slots=True)
 class BankChange:
-    subject: Charge | Refund | Payout
+    subject: ChangedObject
     transition: str
     """In the past tense, as event types have it: `succeeded`, `captured`, `voided`."""
     key: str | None
@@ -144,7 +205,7 @@ class PendingChanges:
     def __init__(self) -> None:
         self._pending: deque[BankChange] = deque(maxlen=CHANGES_MAX)
 
-    def add(self, subject: Charge | Refund | Payout, transition: str, key: str | None) -> None:
+    def add(self, subject: ChangedObject, transition: str, key: str | None) -> None:
         self._pending.append(BankChange(subject, transition, key))
 
     def take(self) -> list[BankChange]:
@@ -177,6 +238,12 @@ DESTINATIONS_HELP = {
     "dest_pending": "200, status pending: accepted, not final (an effect)",
     "dest_failed_<code>": "200, status failed with <code>",
     "dest_refused_<code>": "402, refused with <code>",
+}
+
+OUTCOMES_HELP = {
+    RefundStatus.SUCCEEDED: "refunded at once; so is every refund that names no outcome",
+    RefundStatus.PENDING: "200, status pending: accepted, not final (an effect)",
+    RefundStatus.FAILED: "200, status failed (no effect)",
 }
 
 # Stripe's test methods: pm_card_chargeDeclinedStolenCard, pm_card_visa_chargeDeclinedInsufficientFunds, ...
@@ -241,6 +308,14 @@ def payout_outcome(destination: str) -> PayoutOutcome:
     return PayoutOutcome(PayoutStatus.PAID)
 
 
+def refund_outcome(metadata: dict[str, object]) -> RefundStatus:
+    """A refund has no token of its own, so `metadata.outcome` chooses."""
+    outcome = metadata.get("outcome", RefundStatus.SUCCEEDED)
+    if outcome not in list(RefundStatus):
+        raise UnknownToken(f"metadata.outcome {outcome!r} is none of {', '.join(OUTCOMES_HELP)}")
+    return RefundStatus(str(outcome))
+
+
 def snake_case(words: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", words).lower()
 
@@ -262,7 +337,7 @@ class BankRefused(Exception):
 
 
 class ObjectNotFound(Exception):
-    """No such charge, refund, payout or event."""
+    """No such charge, refund, dispute, payout or event."""
 
 
 # --- Ids
@@ -336,6 +411,15 @@ class ObjectIndex(Generic[Indexed]):
             for item in reversed(first)
             if item.created_at <= seen_until and all(item.id in group for group in names)
         ]
+
+    def relabel(self, item: Indexed, before: Iterable[Label], after: Iterable[Label]) -> None:
+        """Find an object that has changed by what it says now. Lists stay in the order of creation."""
+        for label in before:
+            self._by_label[label] = [other for other in self._by_label.get(label, []) if other.id != item.id]
+        for label in after:
+            found = self._by_label.setdefault(label, [])
+            found.append(item)
+            found.sort(key=lambda other: other.created_at)
 
     def clear(self) -> None:
         self._objects.clear()

@@ -96,6 +96,12 @@ def metadata_from(value: object) -> dict[str, object]:
     return value
 
 
+def flag_from(value: object, param: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidField(param, f"{param} is true or false")
+    return value
+
+
 def page_of(items: Sequence[Item], id_of: Callable[[Item], str], query: Mapping[str, str]) -> tuple[list[Item], bool]:
     """One page, and whether there is more: `limit`, and `starting_after` the last name of the page before."""
     try:

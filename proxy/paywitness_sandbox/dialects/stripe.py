@@ -9,7 +9,7 @@ import re
 
 from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.objects import BankRefused, Charge, ChargeStatus, ChargeTerms, Dialect
-from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, settle_url
+from paywitness_sandbox.dialects.acme import metadata_filters, refund_json, refund_response, settle_url
 from paywitness_sandbox.dialects.base import (
     InvalidField,
     PathNames,
@@ -46,7 +46,13 @@ STATUSES = {
 }
 # The bank's refusals that Stripe words for an intent; the others keep their code.
 INTENT_STATE = frozenset(
-    {"charge_already_paid", "charge_already_captured", "charge_already_voided", "charge_not_authorized"}
+    {
+        "charge_already_paid",
+        "charge_already_captured",
+        "charge_already_voided",
+        "charge_not_authorized",
+        "charge_requires_action",
+    }
 )
 
 
@@ -69,13 +75,22 @@ def create_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResp
         text(tree, "capture_method") != "manual",
         metadata_from(tree.get("metadata")),
         Dialect.STRIPE,
-        request.headers.get("stripe-account"),
+        request.account,
     )
     charge = bank.open(terms, request.key)
     if text(tree, "confirm") != "true":
         return json_response(200, intent_json(charge, request))
     bank.pay(charge, request.key)
     return paid_response(charge, request)
+
+
+@stripe_errors
+def update_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge, tree = bank.charge(names["intent"]), form_of(request)
+    metadata = metadata_from(tree.get("metadata"))
+    amount, source = optional_number(tree, "amount"), text(tree, "payment_method")
+    bank.update(charge, amount=amount, source=source, metadata=metadata)
+    return json_response(200, intent_json(charge, request))
 
 
 @stripe_errors
@@ -87,8 +102,18 @@ def confirm_intent(bank: Bank, request: Request, names: PathNames) -> SandboxRes
 
 @stripe_errors
 def capture_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    charge, tree = bank.charge(names["intent"]), form_of(request)
+    final = text(tree, "final_capture") or "true"
+    if final not in ("true", "false"):
+        raise InvalidField("final_capture", "final_capture is true or false")
+    bank.capture(charge, request.key, optional_number(tree, "amount_to_capture"), final=final == "true")
+    return json_response(200, intent_json(charge, request))
+
+
+@stripe_errors
+def increment_intent(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
     charge = bank.charge(names["intent"])
-    bank.capture(charge, request.key, optional_number(form_of(request), "amount_to_capture"))
+    bank.increment(charge, request.key, whole_number(form_of(request), "amount"))
     return json_response(200, intent_json(charge, request))
 
 
@@ -124,7 +149,7 @@ def create_refund(bank: Bank, request: Request, names: PathNames) -> SandboxResp
         raise InvalidField("payment_intent", "a refund names its payment_intent or charge", "parameter_missing")
     amount = optional_number(tree, "amount")
     refund = bank.refund(bank.charge(reference), request.key, amount, metadata_from(tree.get("metadata")))
-    return json_response(200, refund_json(refund))
+    return refund_response(refund)
 
 
 @stripe_errors
@@ -180,7 +205,7 @@ def intent_json(charge: Charge, request: Request) -> dict[str, object]:
         "id": charge.intent_id,
         "object": "payment_intent",
         "amount": terms.amount,
-        "amount_capturable": terms.amount if charge.status is ChargeStatus.AUTHORIZED else 0,
+        "amount_capturable": charge.amount_capturable,
         "amount_received": charge.amount_captured,
         "capture_method": "automatic" if terms.capture else "manual",
         "client_secret": f"{charge.intent_id}_secret",
@@ -205,7 +230,9 @@ def intent_json(charge: Charge, request: Request) -> dict[str, object]:
 
 STRIPE_ROUTES: tuple[SandboxRoute, ...] = (
     SandboxRoute("POST", "/v1/payment_intents", create_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}", update_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/confirm", confirm_intent),
+    SandboxRoute("POST", "/v1/payment_intents/{intent}/increment_authorization", increment_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/capture", capture_intent),
     SandboxRoute("POST", "/v1/payment_intents/{intent}/cancel", cancel_intent),
     SandboxRoute("GET", "/v1/payment_intents/search", search_intents),

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from paywitness_sandbox.bank.objects import BankChange, Charge, Dialect, Payout, Refund
-from paywitness_sandbox.dialects.acme import charge_json, payout_json, refund_json
+from paywitness_sandbox.bank.objects import BankChange, Charge, ChargeStatus, Dialect, Dispute, Payout, Refund
+from paywitness_sandbox.dialects.acme import charge_json, dispute_json, payout_json, refund_json
 from paywitness_sandbox.dialects.stripe import intent_json
 from paywitness_sandbox.messages import Request
 from paywitness_sandbox.parameters import (
@@ -228,7 +228,15 @@ INTENT_TYPES = {
     "requires_action": "payment_intent.requires_action",
     "voided": "payment_intent.canceled",
     "reversed": "payment_intent.canceled",
+    "incremented": "payment_intent.amount_capturable_updated",
 }
+REFUND_TYPES = {
+    "succeeded": "refund.created",
+    "pending": "refund.created",
+    "updated": "charge.refund.updated",
+    "failed": "refund.failed",
+}
+DISPUTE_TYPES = {"created": "charge.dispute.created", "closed": "charge.dispute.closed"}
 # Nothing is to come after these, so an older event that arrives later must not count.
 FINAL_TRANSITIONS = frozenset({"succeeded", "authorized", "failed", "paid"})
 
@@ -273,16 +281,29 @@ def event_for(change: BankChange, request: Request, *, id: str, created: int) ->
         return SandboxEvent(id, type, created, subject.terms.account, Dialect.ACME, payout_json(subject), change.key)
     if isinstance(subject, Refund):
         terms = subject.charge.terms
-        type = "refund.created" if terms.dialect is Dialect.STRIPE else f"refund.{change.transition}"
+        type = REFUND_TYPES[change.transition] if terms.dialect is Dialect.STRIPE else f"refund.{change.transition}"
         return SandboxEvent(id, type, created, terms.account, terms.dialect, refund_json(subject), change.key)
+    if isinstance(subject, Dispute):
+        terms = subject.charge.terms
+        type = DISPUTE_TYPES[change.transition] if terms.dialect is Dialect.STRIPE else f"dispute.{change.transition}"
+        return SandboxEvent(id, type, created, terms.account, terms.dialect, dispute_json(subject), change.key)
     type, data = _charge_type_and_data(subject, change.transition, request)
     return SandboxEvent(id, type, created, subject.terms.account, subject.terms.dialect, data, change.key)
 
 
 def _charge_type_and_data(charge: Charge, transition: str, request: Request) -> tuple[str, dict[str, object]]:
     if charge.terms.dialect is Dialect.STRIPE:
-        return INTENT_TYPES[transition], intent_json(charge, request)
+        return _intent_type(charge, transition), intent_json(charge, request)
     return f"charge.{transition}", charge_json(charge, request)
+
+
+def _intent_type(charge: Charge, transition: str) -> str:
+    """A capture or a void in part leaves the intent in another state than a whole one."""
+    if transition == "captured" and charge.status is ChargeStatus.AUTHORIZED:
+        transition = "authorized"
+    if transition == "voided" and charge.status is ChargeStatus.SUCCEEDED:
+        transition = "succeeded"
+    return INTENT_TYPES[transition]
 
 
 def older_event(event: SandboxEvent, change: BankChange, *, id: str) -> SandboxEvent:
@@ -292,7 +313,8 @@ def older_event(event: SandboxEvent, change: BankChange, *, id: str) -> SandboxE
         type = INTENT_TYPES["processing"] if is_stripe else "charge.processing"
         nothing_yet: dict[str, object] = {"amount_received": 0, "amount_capturable": 0, "last_payment_error": None}
         if not is_stripe:
-            nothing_yet = {"captured": False, "amount_captured": 0, "failure_code": None}
+            nothing_yet = {"captured": False, "amount_captured": 0, "amount_capturable": 0, "failure_code": None}
+            nothing_yet["capture_before"] = None
         data = event.data | nothing_yet | {"status": "processing"}
     else:
         type = event.type if event.dialect is Dialect.STRIPE else event.type.partition(".")[0] + ".pending"

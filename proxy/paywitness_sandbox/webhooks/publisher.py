@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from paywitness_sandbox.bank.bank import Bank
 from paywitness_sandbox.bank.ledger import LedgerFull
-from paywitness_sandbox.bank.objects import BankChange, BankRefused, Charge, IdSequence, Payout, Refund
+from paywitness_sandbox.bank.objects import BankChange, BankRefused, Charge, IdSequence, Payout
 from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.messages import Request
 from paywitness_sandbox.webhooks.events import (
@@ -123,7 +123,7 @@ class EventPublisher:
         if mode.name == "early":
             return delivery
         subject = change.subject
-        if mode.name == "reversed" and change.transition in REVERSIBLE and not isinstance(subject, Refund):
+        if mode.name == "reversed" and change.transition in REVERSIBLE and isinstance(subject, Charge | Payout):
             pause_s = mode.number("delay_s")
             delivery.on_done = lambda: self._sender.call_later(pause_s, lambda: self._reverse(subject, request))
         self._sender.send(delivery)

@@ -12,9 +12,9 @@ from unittest.mock import patch
 from paywitness.clock import Clock
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
-from paywitness.core.health import HealthSample
 from paywitness.core.operation import State
 from paywitness.core.policy import ResolutionRules
+from paywitness.core.provider_health import HealthSample
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.limits.admission import Admission

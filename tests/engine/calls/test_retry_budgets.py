@@ -75,7 +75,7 @@ async def test_without_an_allowance_nothing_more_is_tried_and_the_call_ends_as_n
         (operation,) = await world.journal.find_operations(OperationQuery())
         assert (operation.state, operation.because) == (State.FAILED, "no_effect_budget_exhausted")
         assert operation.attempts == 1 + 3  # the account's floor
-        labels = {"provider": "acme", "operation": "sale", "scope": "account"}
+        labels = {"provider": "acme", "operation": "sale", "kind": "sale", "scope": "account"}
         assert counted(world, "payment_retry_budget_exhausted_total", **labels) == 1
         assert ended_grants(world) == {"failed": 3}
 
@@ -145,7 +145,7 @@ async def test_the_fourth_retry_of_a_purchase_is_refused_whatever_operation_asks
         assert second.status_code == 503
         assert posts(world)[3:] == ["hold"] * 2
         assert "scope=intent; remaining=0.0" in (header(second, "Paywitness-Limited-By") or "")
-        labels = {"provider": "acme", "operation": "authorization", "scope": "intent"}
+        labels = {"provider": "acme", "operation": "authorization", "kind": "authorization", "scope": "intent"}
         assert counted(world, "payment_retry_budget_exhausted_total", **labels) == 1
         other = await world.charge("other", order="order-2", fault="error_503,-")
         assert other.status_code == 200

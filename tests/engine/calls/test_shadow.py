@@ -286,7 +286,7 @@ async def test_a_row_that_is_only_watched_is_counted_and_the_call_goes_on_withou
     reply = await world.charge()
     await close(world)
     assert outcome(reply) == "succeeded"
-    labels = {"provider": "acme", "operation": "sale", "row": "answers.charge[0]"}
+    labels = {"provider": "acme", "operation": "sale", "kind": "sale", "row": "answers.charge[0]"}
     registry = world.engine.telemetry.metrics.registry
     assert registry.get_sample_value("payment_observed_rows_total", labels) == 1
 

@@ -164,7 +164,7 @@ async def test_a_schedule_that_runs_out_is_a_review_and_never_a_failure(sandbox:
             frozenset({1}),
         )
         exhausted = world.engine.telemetry.metrics.registry.get_sample_value(
-            "payment_schedule_exhausted_total", {"provider": "acme", "operation": "sale"}
+            "payment_schedule_exhausted_total", {"provider": "acme", "operation": "sale", "kind": "sale"}
         )
         assert exhausted == 1
         told = [entry.announcement.kinds for entry in await world.journal.history(found.id) if entry.announcement]

@@ -14,11 +14,11 @@ from paywitness.clock import SystemClock
 from paywitness.core.errors import PaywitnessError, PolicyError
 from paywitness.core.policy import Policy
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
+from paywitness.option_defaults import redacted_url
 from paywitness.policy.book import PolicyBook, load_directory
 from paywitness.policy.check import check as check_policies
 from paywitness.policy.explain import FailureScenario, explain
 from paywitness.policy.reading.value_readers import InvalidValue, duration
-from paywitness.settings import redacted_url
 from paywitness.telemetry.logs import printable
 from paywitness.tools.policy_diff.backtest import Backtest, BacktestReport
 from paywitness.tools.policy_diff.comparison import ProviderDiff, diff

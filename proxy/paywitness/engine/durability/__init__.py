@@ -1,9 +1,9 @@
 """What must survive a crash, a pause or a store that loses writes. Evidence is never dropped.
 
-leases          the right to send, on a clock that counts suspension
-journal_writer  claims and records, with retries over version conflicts and lost replies
-recovery        expired leases become unknown outcomes, at start and while running
-rollback        notices a journal that lost its last writes, and restores them
-spool           evidence on the local disk that the journal did not take, and its replay
-retention       when ended operations are retired
+leases           the right to send, on a clock that counts suspension
+journal_writer   claims and records, with retries over version conflicts and lost replies
+recovery         expired leases become unknown outcomes, at start and while running
+rollback         notices a journal that lost its last writes, and restores them
+spool            evidence on the local disk that the journal did not take, and its replay
+retention_sweep  when ended operations are retired
 """

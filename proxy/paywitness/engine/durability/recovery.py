@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import DoubtCount, Operation, State
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalCalled, transition_events
@@ -17,6 +17,7 @@ _log = logging.getLogger("paywitness.recovery")
 _CHECK_EVERY_S = 5.0
 _IN_REVIEW = OperationQuery(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
 _PENDING = OperationQuery(states=frozenset({State.PENDING}), limit=500)
+_IN_DOUBT = frozenset(state for state in State if state.in_doubt)
 _ROUNDS_MAX = 1_000  # of 1,000 operations each: a start that finds more has other problems
 
 
@@ -71,8 +72,17 @@ class Recovery:
         in_review = await self.journal.find_operations(_IN_REVIEW)
         pending = await self.journal.find_operations(_PENDING)
         counts = await self.journal.doubt_counts()
+        self.telemetry.metrics.learn_operations((*in_review, *pending))
+        await self._learn_kinds(counts)
         self.telemetry.metrics.set_doubt(counts, reviews_by_reason(in_review))
         self.telemetry.metrics.set_queue(queue_rows(counts, pending, self.clock.now()))
+
+    async def _learn_kinds(self, counts: tuple[DoubtCount, ...]) -> None:
+        """A count has no kind. The book gives it, and if a policy was removed, an operation of that name does: one is
+        read, once for each name."""
+        for provider, operation in sorted(self.telemetry.metrics.names_without_kind(counts)):
+            query = OperationQuery(provider=provider, operation=operation, states=_IN_DOUBT, limit=1)
+            self.telemetry.metrics.learn_operations(await self.journal.find_operations(query))
 
     def _emit_changes(self, operations: tuple[Operation, ...]) -> None:
         now = self.clock.now()

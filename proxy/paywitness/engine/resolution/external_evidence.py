@@ -206,9 +206,7 @@ class ExternalEvidenceRecorder:
     ) -> OperationChange:
         """A dispute is a fact of the payment: the operation stays as it is."""
         kind = AnnouncementKind.DISPUTE_WON if shown.dispute == "won" else AnnouncementKind.DISPUTED
-        announcement = Announcement(
-            (kind,), current.outcome, current.result_class, current.reference, current.incident
-        )
+        announcement = Announcement((kind,), current.outcome, current.result_class, current.reference, current.incident)
         context = self._write_context(current, policy, lease_token)
         change = change_of(current, current, (kind.value,), context, source=source, finding=finding, shown=shown)
         return replace(change, announcement=announcement)

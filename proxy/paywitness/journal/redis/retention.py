@@ -10,7 +10,6 @@ import asyncio
 
 from paywitness.core.claim import Alias
 from paywitness.core.operation import Operation
-from paywitness.journal import retention
 from paywitness.journal.claim_plan import FALLBACKS_MAX
 from paywitness.journal.ledger import may_forget
 from paywitness.journal.redis import scripts
@@ -23,6 +22,7 @@ from paywitness.journal.redis.rows import (
     tombstone_to_text,
 )
 from paywitness.journal.redis.writer import RedisWriter
+from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 from paywitness.redis.connection import Argument
 
 _SCAN_MAX = 500  # operations in one script: about 2 ms of Redis' time
@@ -89,7 +89,7 @@ class RedisRetention:
             if len(retired_ids) >= limit:
                 stopped = True
                 break
-            groups.append(retention.retired_together(operation, expired.by_id, expired.may_retire))
+            groups.append(retired_together(operation, expired.by_id, expired.may_retire))
             retired_ids.update(each.id for each in groups[-1])
         retired_count = 0
         for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
@@ -114,7 +114,7 @@ class _ExpiredRows:
         return None if row is None else row.operation
 
     def may_retire(self, operation: Operation) -> bool:
-        if not retention.may_retire(operation, self._ended_before):
+        if not may_retire(operation, self._ended_before):
             return False
         return self._read_to is None or self.rows[operation.id].last_announced_seq <= self._read_to
 
@@ -130,6 +130,6 @@ class _ExpiredRows:
             what = (operation.id, str(operation.version), held, operation.key, operation.provider)
             arguments.extend((*what, fixed_index_lines(operation)))
         for operation in group:
-            for tombstone in retention.tombstones_of(operation, self.aliases[operation.id], group[0]):
+            for tombstone in tombstones_of(operation, self.aliases[operation.id], group[0]):
                 arguments.extend((tombstone.key, repr(tombstone.ended_at), tombstone_to_text(tombstone)))
         return arguments

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from paywitness.core.claim import Tombstone
 from paywitness.core.operation import Operation
-from paywitness.journal import retention
 from paywitness.journal.ledger import may_forget
 from paywitness.journal.sqlite.schema import WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
+from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 _SCAN_MAX = 5_000  # operations in one call: some milliseconds of the writer's time
 
@@ -66,7 +66,7 @@ class SqliteRetention:
         read_to = self._writer.rows.scalar(_READ_TO)
 
         def may_go(operation: Operation) -> bool:
-            if not retention.may_retire(operation, ended_before):
+            if not may_retire(operation, ended_before):
                 return False
             return read_to is None or bool(self._writer.rows.scalar(_LAST_SEQ, operation.id) <= read_to)
 
@@ -80,7 +80,7 @@ class SqliteRetention:
             operation = self._writer.rows.by_id(operation_id) if is_over else None
             if operation is None or not may_go(operation) or self._fallback_stays(operation):
                 continue
-            together = retention.retired_together(operation, self._writer.rows.by_id, may_go)
+            together = retired_together(operation, self._writer.rows.by_id, may_go)
             for operation_to_retire in together:
                 self._replace_by_tombstones(operation_to_retire, operation, now)
             retired += len(together)
@@ -91,7 +91,7 @@ class SqliteRetention:
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
         cursor = self._writer.cursor
-        for tombstone in retention.tombstones_of(operation, self._writer.rows.aliases_of(operation.id), last):
+        for tombstone in tombstones_of(operation, self._writer.rows.aliases_of(operation.id), last):
             cursor.execute(_STORE_TOMBSTONE, (*_tombstone_row(tombstone), now))
         cursor.execute("DELETE FROM aliases WHERE operation_id = ?", (operation.id,))
         cursor.execute("DELETE FROM changes WHERE operation_id = ?", (operation.id,))

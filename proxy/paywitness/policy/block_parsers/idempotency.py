@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from paywitness.core.provider_contract import DEFAULT_KEY_LENGTH_MAX, ErrorsUnderKey, FieldKind, FieldRef
+from paywitness.core import policy_defaults
+from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef
 from paywitness.policy.reading.document import MapNode
 from paywitness.policy.reading.section import Layers, Section
 from paywitness.policy.reading.value_readers import (
@@ -66,8 +67,10 @@ def read_key_rules(layers: Layers, *, moves_money: bool) -> KeyRules:
         take_from=given or ((sent_place,) if sent_place is not None else ()),
         window_s=window[0] if keyed and window is not None and window[0] != _UNKNOWN_S else None,
         errors_under_key=errors[0] if keyed and errors is not None else ErrorsUnderKey.UNKNOWN,
-        max_length=layers.read_or("max_length", whole_number(_KEY_LENGTH, 1000), DEFAULT_KEY_LENGTH_MAX),
-        min_length=layers.read_or("min_length", whole_number(1, _KEY_LENGTH), 1),
+        max_length=layers.read_or(
+            "max_length", whole_number(_KEY_LENGTH, 1000), policy_defaults.IDEMPOTENCY_MAX_LENGTH
+        ),
+        min_length=layers.read_or("min_length", whole_number(1, _KEY_LENGTH), policy_defaults.IDEMPOTENCY_MIN_LENGTH),
         characters=layers.read("characters", _characters),
         required=layers.read_or("required", boolean, default=False),
         key_space_is_account=layers.read_or("key_space", choice_of("account", "wider"), "account") == "account",

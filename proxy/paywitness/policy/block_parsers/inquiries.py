@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from paywitness.core import policy_defaults
 from paywitness.core.classify import ResponseRule
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
-from paywitness.core.inquiry import DEFAULT_LAG_S, DEFAULT_MISSES, BelongsFields, Cancel, Inquiry
+from paywitness.core.inquiry import BelongsFields, Cancel, Inquiry
 from paywitness.core.provider_contract import FieldRef
 from paywitness.core.template import Placeholder, Template
 from paywitness.policy.block_parsers.response_rules import Tables, read_rows
@@ -98,8 +99,8 @@ def _read_inquiry(
     used += _used(section, "at", at.template if at is not None else None, known)
     needs_reference = _read_needs(section, known)
     more = section.read("more", expression)
-    lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), DEFAULT_LAG_S)
-    misses = section.read_or("misses", whole_number(1, 10), DEFAULT_MISSES)
+    lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), policy_defaults.ASK_LAG_S)
+    misses = section.read_or("misses", whole_number(1, 10), policy_defaults.ASK_MISSES)
     belongs = _read_belongs(section.child("belongs", BELONGS), operation_belongs, used, known)
     if section.problems.count > before or request is None or answer is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
@@ -113,8 +114,8 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         target=target,
         payment=payment,
         merchant=shared.merchant,
-        after_success=section.read_or("after_success", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
-        during_action=section.read_or("during_action", one_of(RepeatPaymentRule), RepeatPaymentRule.FLAG),
+        after_success=_read_repeat_rule(section, "after_success", policy_defaults.AFTER_SUCCESS),
+        during_action=_read_repeat_rule(section, "during_action", policy_defaults.DURING_ACTION),
         timeouts=timeouts,
         retry=retry,
         retry_default=retry_default,
@@ -151,6 +152,10 @@ def _check_name(entry: SectionEntry, shared: SharedRules) -> None:
         name(entry.name)
     except InvalidValue as invalid:
         shared.file.problems.add(entry.location, entry.path, invalid_value_message(entry.name, invalid))
+
+
+def _read_repeat_rule(section: Section, key: str, default: str) -> RepeatPaymentRule:
+    return section.read_or(key, one_of(RepeatPaymentRule), RepeatPaymentRule(default))
 
 
 def _read_stamp(section: Section, shared: SharedRules) -> FieldRef | None:

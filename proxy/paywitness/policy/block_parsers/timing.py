@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from paywitness.core import policy_defaults
 from paywitness.core.policy import ResolutionRules, Timeouts
-from paywitness.core.provider_contract import WINDOW_SHARE_FOR_RESEND, ProviderContract
+from paywitness.core.provider_contract import ProviderContract
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
 from paywitness.core.retry import Jitter, RetryRule
+from paywitness.option_defaults import DEFAULTS
 from paywitness.policy.reading.locations import did_you_mean, listed
 from paywitness.policy.reading.section import Layers, Section, section_of
 from paywitness.policy.reading.value_readers import duration, duration_text, one_of, whole_number
 from paywitness.policy.schema import RETRY_RULE
-from paywitness.settings import DEFAULTS
 
 # The right to send: an attempt may still be writing until it is over. A file is checked without `--lease-seconds`.
 _LEASE_S = DEFAULTS.lease_s
 _DAY_S = 86400.0
-_THROTTLED_BASE_S = 1.0  # a provider that says "too many" is not asked again within a tenth of a second
 _SCHEDULE_STEPS_MAX = 50
 
 # Classes that a retry may follow. A decline, an invalid call or a refused credential is never tried again by itself.
@@ -67,7 +67,7 @@ def read_retry(operation: Section | None, provider: Section | None) -> tuple[Ret
 def _class_default(default: RetryRule, reading: ResultClass) -> RetryRule:
     if reading is not ResultClass.RATE_LIMITED:
         return default
-    base_s = max(default.base_s, _THROTTLED_BASE_S)
+    base_s = max(default.base_s, policy_defaults.RETRY_RATE_LIMITED_BASE_S)
     return RetryRule(default.attempts, default.jitter, base_s, max(default.cap_s, base_s))
 
 
@@ -119,7 +119,8 @@ def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts,
         resend_for_s = min(default.resend_for_s, until_s)
     elif contract.dedupes and resend_for_s > contract.resend_until_s and contract.window_s is not None:
         window, most = duration_text(contract.window_s), duration_text(contract.resend_until_s)
-        allowed = f"allowed: at most {most} ({WINDOW_SHARE_FOR_RESEND:.0%} of the window of {window} in '{operation}')"
+        share = f"{policy_defaults.WINDOW_SHARE_FOR_RESEND:.0%} of the window of {window} in '{operation}'"
+        allowed = f"allowed: at most {most} ({share})"
         found = f"found {duration_text(resend_for_s)}, {allowed}"
         layers.add_problem("resend_for", f"{found}: later the provider may have forgotten the key")
     schedule = layers.read_list("schedule", duration(0.1, 30 * _DAY_S))

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from paywitness.core import policy_defaults
 from paywitness.core.classify import Expression, ResponseRule
-from paywitness.core.webhook_event import DEFAULT_TOLERANCE_S, EventIdHeader, MatchKey, WebhookRules
+from paywitness.core.webhook_event import EventIdHeader, MatchKey, WebhookRules
 from paywitness.policy.block_parsers.inquiries import check_answer_name
 from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import ListNode, MapNode, TextNode
@@ -93,7 +94,7 @@ def read_webhook(
         secrets=secrets,
         event_id=_read_event_id(section),
         find=_read_match_keys(section, stamped=stamped),
-        tolerance_s=section.read_or("tolerance", duration(1, 86400), DEFAULT_TOLERANCE_S),
+        tolerance_s=section.read_or("tolerance", duration(1, 86400), policy_defaults.WEBHOOK_TOLERANCE_S),
         events=section.read("events", expression),
         at=section.read("at", expression),
         answers=answers,
@@ -102,7 +103,9 @@ def read_webhook(
         read=read_rows(section, "read", tables),
         account=section.read("account", expression),
         reply=section.read_or("reply", text, ""),
-        refuse_with=int(section.read_or("refuse_with", choice_of("401", "403", "498"), "401")),
+        refuse_with=int(
+            section.read_or("refuse_with", choice_of("401", "403", "498"), str(policy_defaults.WEBHOOK_REFUSE_WITH))
+        ),
         relay=section.read("relay", _relay_url),
         hint=hint,
     )
@@ -221,8 +224,9 @@ def _check_signed(section: Section, options: Mapping[str, str]) -> None:
             section.add_problem(
                 "scheme", f"found 'signed' as {signed!r}, allowed: text with {' and '.join(wanted)}, once each"
             )
-    header = options.get("header", "Webhook-Signature")
-    if timed and options.get("timestamp_header", "Webhook-Timestamp").lower() == header.lower():
+    header = options.get("header", policy_defaults.WEBHOOK_SIGNATURE_HEADER)
+    timestamp_header = options.get("timestamp_header", policy_defaults.WEBHOOK_TIMESTAMP_HEADER)
+    if timed and timestamp_header.lower() == header.lower():
         section.add_problem(
             "scheme", f"found {header!r} for both 'header' and 'timestamp_header', allowed: two headers"
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from paywitness.clock import Clock
 from paywitness.core.errors import SettingsError
+from paywitness.option_defaults import Settings
 from paywitness.redis.url import RedisTarget, parse_limits_url, parse_redis_url
-from paywitness.settings import Settings
 from paywitness.tools.doctor.machine_checks import machine_findings, port_findings
 from paywitness.tools.doctor.policy_checks import policy_findings
 from paywitness.tools.doctor.redis_checks import RedisPurpose, check_redis

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from paywitness.settings import Address, Settings
+from paywitness.option_defaults import Address, Settings
 from paywitness.tools.doctor.redis_checks import is_loopback
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 

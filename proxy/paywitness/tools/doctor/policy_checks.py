@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from paywitness.core.errors import PolicyError
 from paywitness.core.policy import Provider
+from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook, compile_content, cross_file_problems, policy_files, read_policy_file
 from paywitness.policy.compile import CompiledFile
-from paywitness.settings import Settings
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 
 _PROBLEMS_SHOWN = 20

@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from paywitness.core.errors import PolicyError, SettingsError
+from paywitness.option_defaults import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET, Settings
 from paywitness.policy.book import load_directory
 from paywitness.secrets import read_identity_secret, read_ring
-from paywitness.settings import ADMIN_TOKEN, ENCRYPTION_KEYS, EVENTS_SECRET, IDENTITY_SECRET, Settings
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 from paywitness.transparent.ca_files import LocalCaFiles
 from paywitness.transparent.local_ca import LocalCa, utc_datetime

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paywitness.core.identity import check_value
 from paywitness.journal.sqlite.schema import APPLICATION_ID
-from paywitness.settings import Settings
+from paywitness.option_defaults import Settings
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 from paywitness.tools.doctor.secret_checks import identity_secret
 

@@ -21,8 +21,8 @@ from paywitness.journal.base import OperationQuery, PolicyRevision
 from paywitness.journal.sqlite.file import unfit
 from paywitness.journal.sqlite.reader import SqliteReader
 from paywitness.journal.sqlite.schema import APPLICATION_ID
+from paywitness.option_defaults import ENCRYPTION_KEYS, Settings
 from paywitness.secrets import Vault, read_ring
-from paywitness.settings import ENCRYPTION_KEYS, Settings
 from paywitness.tools.doctor.secret_checks import find_secret
 
 _PAGE = 200

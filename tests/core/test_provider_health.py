@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, NetworkPhase, WireFault
-from paywitness.core.health import Health, HealthSample, health_sample_of, health_sample_of_inquiry
+from paywitness.core.provider_health import Health, HealthSample, health_sample_of, health_sample_of_inquiry
 from paywitness.core.result import ResultClass
 from tests.core.samples import answered, response, unanswered
 

@@ -6,7 +6,8 @@ import asyncio
 
 from paywitness.clock import SystemClock
 from paywitness.core.errors import JournalUnavailable
-from paywitness.engine.durability.retention import Retention
+from paywitness.engine.durability.retention_sweep import Retention
+from paywitness.journal.base import PAYMENTS_KEPT_S
 from tests.journal.memory import MemoryJournal
 
 
@@ -27,7 +28,9 @@ class FullJournal(MemoryJournal):
         self.old, self.failures = old, failures
         self.asked: list[tuple[float, float, int]] = []
 
-    async def retire(self, *, retention_s: float, tombstone_s: float, limit: int) -> int:
+    async def retire(
+        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+    ) -> int:
         self.asked.append((retention_s, tombstone_s, limit))
         if self.failures:
             self.failures -= 1

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from paywitness.cli.run import run as run_command
 from paywitness.core.errors import SettingsError
 from paywitness.limits.factory import limits_factory, local_limits
-from paywitness.settings import (
+from paywitness.option_defaults import (
     EVENTS_SECRET,
     Address,
     Settings,

@@ -1,7 +1,8 @@
-"""Settings: flags, environment and `paywitness.yaml` joined into one frozen value, read once at start.
+"""Every option of `paywitness run`, with its default. The numbers of a policy are in core/policy_defaults.py.
 
-A flag wins over the environment, the environment over the file, the file over the default. Secrets come from the
-environment alone; a journal of our own (SQLite) makes and keeps them beside itself, readable by its owner only.
+`Settings` is flags, environment and `paywitness.yaml` joined into one frozen value, read once at start. A flag wins
+over the environment, the environment over the file, the file over the default. Secrets come from the environment alone;
+a journal of our own (SQLite) makes and keeps them beside itself, readable by its owner only.
 """
 
 from __future__ import annotations
