@@ -22,7 +22,7 @@ from paywitness.core.operation import (
 from paywitness.core.result import ResultClass
 from tests.telemetry.samples import operation as some_operation
 
-SECRETS = ("key-hash", "account-hash", "credential-hash", "fingerprint-hash", "request-hash", "guard-hash", "canary")
+SECRETS = ("key-hash", "credential-hash", "fingerprint-hash", "request-hash", "guard-hash", "canary")
 
 
 def told(*words: AnnouncementKind, **changes: object) -> Announcement:
@@ -72,6 +72,9 @@ def test_an_event_is_a_cloudevent_that_says_what_became_of_the_money() -> None:
         "provider": "acme",
         "name": "authorization",
         "kind": "authorization",
+        "account": "account-hash",
+        "payment": None,
+        "posting": None,
         "words": ["resolved", "ended"],
         "outcome": "succeeded",
         "state": "succeeded",

@@ -143,7 +143,17 @@ def test_a_reversal_is_its_own_reading_and_no_incident() -> None:
     assert told.kinds == (AnnouncementKind.REVERSED,)
 
 
-@pytest.mark.parametrize("reading", [ResultClass.RETURNED, ResultClass.DISPUTED, ResultClass.DISPUTE_WON])
+def test_what_the_provider_takes_back_after_success_is_returned_and_is_no_incident() -> None:
+    before = standing(State.SUCCEEDED).changed(result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+    after, event = conclude_external(before, EvidenceSource.WEBHOOK, read(ResultClass.RETURNED), REPLAYED, settled=True)
+    assert (after.state, after.result_class, after.incident) == (State.SUCCEEDED, ResultClass.RETURNED, None)
+    assert event is Event.WEBHOOK_TOLD_REVERSAL
+    told = announcement_of(before, after)
+    assert told is not None
+    assert told.kinds == (AnnouncementKind.RETURNED,)
+
+
+@pytest.mark.parametrize("reading", [ResultClass.DISPUTED, ResultClass.DISPUTE_WON])
 @pytest.mark.parametrize("source", EvidenceSource)
 @pytest.mark.parametrize("state", State)
 def test_what_became_of_a_payment_later_moves_no_operation(

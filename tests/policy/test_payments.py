@@ -374,6 +374,11 @@ FULL = (
 )
 
 
+def test_a_step_that_names_nothing_may_continue_a_payment() -> None:
+    assert rules("sale", "continues: yes", target=False).continues
+    assert not rules("sale", target=False).continues
+
+
 def test_check_and_explain_describe_the_payment() -> None:
     policy = act("sale", *FULL)
     said = (

@@ -165,7 +165,8 @@ def judge_guard(
         if fresh.distinct and not (guard.kind is GuardKind.INTENT and hold is GuardHold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
         equal = _same_call(holder, fresh)
-        given_back = hold is not GuardHold.OPEN and payment_holds.get(holder.id, IntentHold.PAID) is not IntentHold.PAID
+        stands = holder.state is State.SUCCEEDED or holder.paid_elsewhere
+        given_back = stands and payment_holds.get(holder.id, IntentHold.PAID) is not IntentHold.PAID
         if given_back:
             if equal and payment_holds[holder.id] is IntentHold.REFUNDED:
                 return GuardJudgement(holder, AliasKind.REFUSED, refunded=True)

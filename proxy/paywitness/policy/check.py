@@ -153,6 +153,7 @@ def describe_payment(rules: PaymentRules) -> str:
         _PARTIAL_TEXTS[rules.partial] if rules.partial is not None else "",
         _describe_choice(rules.final, "what is left is released", "what is left stays authorised"),
         _MEANS_TEXTS[rules.increment_means] if rules.increment_means is not None else "",
+        "continues what an earlier call began" if rules.continues else "",
         "its object pays at most once" if rules.once_per_target else "",
         "a failure after success is a return" if rules.failed_is_return else "",
         f"payments of its intent up to {rules.intent_total}" if rules.intent_total is not None else "",

@@ -88,6 +88,7 @@ OPERATION = Block(
         "means": "total or difference",
         "final": f"yes, no or {_EXPRESSION} over the request's body",
         "partial": "single or sequence",
+        "continues": "yes or no",
         "once_per_target": "yes or no",
         "failed_after_success": "incident or returned",
         "intent_total": f"{_EXPRESSION} over the request's body",

@@ -217,7 +217,7 @@ class TestMigrations:
         connection = sqlite3.connect(path, isolation_level=None)
         newer = (*schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT",))
         schema.migrate(connection, newer)
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
         assert connection.execute("SELECT count(*), count(colour) FROM operations").fetchone() == (30, 0)
         connection.close()
 

@@ -177,9 +177,9 @@ class CallPipeline:
         if evidence is None:
             self.retry_budget.count_attempt(context, operation, policy)
             evidence = await self.sender.send(context, operation, policy, self._on_late_response)
-        classification, context.response_tree = read_response(
-            evidence, policy.classify, ExpectedPayment(context.expected.money, operation.sent_stamp)
-        )
+        money = context.expected.money or operation.expected_payment.money  # a follow-up's may be its payment's
+        expected = ExpectedPayment(money, operation.sent_stamp)
+        classification, context.response_tree = read_response(evidence, policy.classify, expected)
         await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)
         health_sample = await self.gate.release(context, evidence, classification)
         if context.grant is not None:

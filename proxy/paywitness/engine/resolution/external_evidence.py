@@ -214,18 +214,15 @@ class ExternalEvidenceRecorder:
     def _conclude(
         self, current: Operation, policy: Policy, source: EvidenceSource, finding: Finding
     ) -> tuple[Operation, Event | None]:
-        if finding.classification is None:
+        classification = finding.classification
+        if classification is None:
             return current, None
-        if (
-            policy.payment.failed_is_return
-            and current.state is State.SUCCEEDED
-            and finding.classification.result_class in DENIALS
-        ):
-            returned = replace(finding.classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
-            finding = replace(finding, classification=returned)
+        fails_after_success = current.state is State.SUCCEEDED and classification.result_class in DENIALS
+        if policy.payment.failed_is_return and fails_after_success:
+            classification = replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
         time = self.journal_writer.journal_clock
         settled = time.known and is_settled(current, self.settle_s(policy), time.now())
-        return conclude_external(current, source, finding.classification, policy.contract, settled=settled)
+        return conclude_external(current, source, classification, policy.contract, settled=settled)
 
     def _write_context(self, current: Operation, policy: Policy, lease_token: str | None) -> WriteContext:
         now = self.journal_writer.journal_clock.now()

@@ -10,6 +10,7 @@ from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.payment import FOLLOW_UPS
 from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.template import Template
@@ -234,7 +235,7 @@ def _classify_rules(
         rows=shared.classify,
         answers=shared.answers[answer] if answer is not None else (),
         reference=section.read("reference", expression),
-        fit=_read_fit(section, stamp),
+        fit=_read_fit(section, stamp, of_payment=kind in FOLLOW_UPS),
         moves_money=kind.moves_money,
         encoding=shared.encoding,
     )
@@ -250,7 +251,7 @@ def _read_amount(section: Section) -> AmountField | None:
     return AmountField(at, unit, absent_is_full) if at is not None else None
 
 
-def _read_fit(section: Section, stamp: FieldRef | None) -> ResponseMatcher:
+def _read_fit(section: Section, stamp: FieldRef | None, *, of_payment: bool) -> ResponseMatcher:
     fits = section.child("fits", FITS)
     if fits is None:
         return ResponseMatcher()
@@ -260,7 +261,8 @@ def _read_fit(section: Section, stamp: FieldRef | None) -> ResponseMatcher:
             fits.location, fits.key_path("unit"), "found nothing beside 'amount', it is required: minor or major"
         )
     for key in ("amount", "currency"):
-        lacking = [needed for needed in ("amount", "currency") if not section.has(needed)]
+        needed_keys = ("amount",) if of_payment else ("amount", "currency")  # the currency may be the payment's
+        lacking = [needed for needed in needed_keys if not section.has(needed)]
         if fits.has(key) and lacking:
             fits.add_problem(key, f"found without '{lacking[0]}' in the operation: {nothing}")
     if fits.has("stamp") and stamp is None:

@@ -36,6 +36,7 @@ _KINDS: dict[str, tuple[OperationKind, ...]] = {
     "means": (OperationKind.INCREMENT,),
     "final": (OperationKind.CAPTURE,),
     "partial": (OperationKind.CAPTURE,),
+    "continues": _STEPS,
     "once_per_target": _STEPS,
     "failed_after_success": (
         OperationKind.SALE,
@@ -70,6 +71,7 @@ def read_payment(section: Section, file: Section, encoding: Encoding, target: Fi
         increment_means=section.read("means", one_of(IncrementMeaning)),
         final=section.read("final", _word_or({"yes": True, "no": False, "true": True, "false": False}, over_request)),
         partial=section.read("partial", one_of(PartialCaptures)),
+        continues=section.read_or("continues", yes_or_no, default=False),
         once_per_target=section.read_or("once_per_target", yes_or_no, default=False),
         failed_is_return=section.read("failed_after_success", choice_of("incident", "returned")) == "returned",
         intent_total=section.read("intent_total", expression),
@@ -155,6 +157,8 @@ def _check_company(section: Section, rules: PaymentRules) -> None:
             section.add_problem(
                 "intent_at", "found without 'target' or 'payment': there is no object that could show it"
             )
+    if rules.continues and rules.acts_on:
+        section.add_problem("continues", "found beside 'target' or 'payment', which names what it continues")
     if section.has("means") and not section.has("amount"):
         section.add_problem("means", "found without 'amount', whose meaning it is")
     lacking = [key for key in ("amount", "currency") if not section.has(key)]

@@ -53,7 +53,9 @@ _POLICY_KEYS = {
     "payment.increment_means": "means",
     "payment.failed_is_return": "failed_after_success",
     **{f"payment.{key}": key for key in ("also_known_as", "captures", "balance", "limits", "final", "partial")},
-    **{f"payment.{key}": key for key in ("once_per_target", "intent_total", "intent_at", "capture_before")},
+    **{
+        f"payment.{key}": key for key in ("continues", "once_per_target", "intent_total", "intent_at", "capture_before")
+    },
     "payment.authorization_expires_s": "authorization_expires",
     "names": "name in keys",
     "encoding": "body",

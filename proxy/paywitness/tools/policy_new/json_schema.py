@@ -166,6 +166,7 @@ _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("webhook", "find"): lambda: _list_of(_map_of(_TEXT)),
     # An editor that reads YAML 1.1 makes booleans of `yes`, `no` and `off`.
     ("", "limits"): lambda: {"enum": ["enforce", "warn", "off", False]},
+    ("operation", "continues"): lambda: {"enum": ["yes", "no", *_BOOLEAN["enum"]]},
     ("operation", "once_per_target"): lambda: {"enum": ["yes", "no", *_BOOLEAN["enum"]]},
     ("row", "status"): lambda: {"anyOf": [_TEXT, _list_of(_TEXT)]},
     ("cancel", "body"): lambda: {"type": "object"},
