@@ -6,6 +6,7 @@ is unknown: it never counts as zero.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from paywitness.core.bodies.tree import Tree
@@ -13,11 +14,11 @@ from paywitness.core.classify import Expression, evaluate, reference_text, truth
 from paywitness.core.errors import MoneyError
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import Guard, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, PaymentName, ShownBalance, payment_names
+from paywitness.core.payment import FOLLOW_UPS, Payment, PaymentName, ShownBalance, payment_names
 from paywitness.core.payment_rules import IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import DOES_NOT_FIT, Classification, ResultClass
+from paywitness.core.result import DOES_NOT_FIT, Classification, Effect, ResultClass
 
 _NAMES_SHOWN_MAX = 10
 
@@ -146,14 +147,27 @@ def _time(value: Tree) -> float | None:
 # --- "Already done"
 
 
-def is_refusal_of_done(operation: Operation, classification: Classification, policy: Policy) -> bool:
-    """Whether "already done" answers the only attempt of an operation that names what it acts on. If nothing of ours on
-    that payment was left unanswered, it was not done by us: a refusal without effect."""
-    return (
-        classification.result_class is ResultClass.ALREADY_DONE
-        and operation.attempts == 1
-        and not operation.doubt
-        and operation.state is State.SENDING
-        and bool(operation.payment)
-        and bool(policy.payment.acts_on)
-    )
+def without_doubt_of_others(
+    classification: Classification,
+    operation: Operation,
+    policy: Policy,
+    payment: Payment | None,
+    *,
+    rolled_back: bool,
+) -> Classification:
+    """ "Already done" as the answer to the only attempt of an operation that names what it acts on. If nothing of ours on
+    that payment was left unanswered, and the journal has forgotten nothing, it was not done by us: a refusal without
+    effect. `payment` is as it stood before the operation was claimed."""
+    is_first = operation.attempts == 1 and not operation.doubt and operation.state is State.SENDING
+    if classification.result_class is not ResultClass.ALREADY_DONE or not is_first or not policy.payment.acts_on:
+        return classification
+    if payment is None or payment.unanswered or payment.reserved() or rolled_back:
+        return classification
+    return replace(classification, effect=Effect.NONE, rule=f"{classification.rule}, not by us")
+
+
+def is_paid_elsewhere(operation: Operation, classification: Classification, policy: Policy) -> bool:
+    """Whether the response says that the payment was made, but not by us: until an inquiry has read the object, its
+    intent counts as paid."""
+    is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
+    return is_refusal and policy.kind.pays and bool(policy.payment.acts_on) and bool(operation.payment)

@@ -18,7 +18,7 @@ from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
-from paywitness.core.payment_evidence import is_refusal_of_done, shown_balance
+from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
@@ -88,9 +88,6 @@ class AttemptRecorder:
         classification: Classification,
     ) -> tuple[Operation, Decision]:
         """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
-        done_by_others = self._is_done_by_others(call_context, operation, policy, classification)
-        if done_by_others:
-            classification = replace(classification, effect=Effect.NONE, rule=f"{classification.rule}, not by us")
         attempt = attempt_summary(operation.attempts, evidence, classification)
         finished = _FinishedAttempt(
             call_context,
@@ -120,7 +117,7 @@ class AttemptRecorder:
                 events += more
             executed = classification.executed
             shown = self._shown_balance(call_context, following, policy, classification)
-            if done_by_others and policy.kind.pays:
+            if is_paid_elsewhere(following, classification, policy):
                 verify_at = self.journal_writer.journal_clock.now() + policy.resolve.schedule_s[0]
                 shown = replace(shown or ShownBalance(), verify_at=verify_at)
                 following = following.changed(paid_elsewhere=True)
@@ -155,17 +152,6 @@ class AttemptRecorder:
             self.waiters.due.set()
         call_context.last_delay_s = decided.delay_s
         return recorded, decided
-
-    def _is_done_by_others(
-        self, call_context: CallContext, operation: Operation, policy: Policy, classification: Classification
-    ) -> bool:
-        """Whether "already done" answers a first attempt on a payment on which nothing of ours was left unanswered."""
-        if not is_refusal_of_done(operation, classification, policy):
-            return False
-        payment = call_context.payment
-        if payment is None or payment.unanswered or payment.reserved():
-            return False
-        return self.journal_writer.journal.rolled_back_s() is None
 
     def _shown_balance(
         self, call_context: CallContext, operation: Operation, policy: Policy, classification: Classification

@@ -21,6 +21,7 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation, State
+from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.policy import Policy
 from paywitness.core.problems import ATTEMPT_NOT_RECORDED
 from paywitness.core.reply import Reply, reply_for, unknown_reply
@@ -180,6 +181,10 @@ class CallPipeline:
         money = context.expected.money or operation.expected_payment.money  # a follow-up's may be its payment's
         expected = ExpectedPayment(money, operation.sent_stamp)
         classification, context.response_tree = read_response(evidence, policy.classify, expected)
+        rolled_back = self.journal_writer.journal.rolled_back_s() is not None
+        classification = without_doubt_of_others(
+            classification, operation, policy, context.payment, rolled_back=rolled_back
+        )
         await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)
         health_sample = await self.gate.release(context, evidence, classification)
         if context.grant is not None:
