@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paywitness.core.claim import Alias, Tombstone
-from paywitness.core.guard import indexed_guard
+from paywitness.core.guard import indexed_guard, is_remembered
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
-from paywitness.journal.ledger import may_forget
+from paywitness.journal.ledger import intent_key, may_forget, remembered_row
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 
@@ -147,6 +147,8 @@ class MemoryTables:
         return retired
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
+        if operation.guard is not None and is_remembered(operation):
+            self.store_rows([remembered_row(operation, self.row(intent_key(operation.guard.value)))], now)
         aliases = [alias for alias in self.aliases.values() if alias.operation_id == operation.id]
         for tombstone in tombstones_of(operation, aliases, last):
             earlier = self.tombstone(tombstone.key)

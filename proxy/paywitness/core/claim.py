@@ -28,6 +28,7 @@ class ClaimVerdict(StrEnum):
     IN_DOUBT = "in_doubt"  # unknown or in review, nobody holds it
     MISMATCH = "mismatch"  # the key belongs to another payload
     GUARDED = "guarded"  # another open operation guards the same money
+    PAID_BEFORE = "paid_before"  # an operation that was retired since paid the intent or the payout reference
     REFUNDED = "refunded"  # an equal payment of the intent was paid and given back
     RESERVED = "reserved"  # the balance of the payment allows it only once open movements have ended without effect
     EXCEEDS = "exceeds"  # the balance of the payment does not allow it
@@ -100,6 +101,7 @@ class Claim:
     payment: Payment | None = None  # as it stood before the claim, if the call acts on one
     limit: LimitCheck | None = None  # what the balance says, if it was asked
     waits: bool = False  # GUARDED: only while the holder is in flight
+    paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
 
 
 @record

@@ -84,6 +84,14 @@ def _is_kept_transfer(operation: Operation) -> bool:
     )
 
 
+def is_remembered(operation: Operation) -> bool:
+    """Whether its intent, or its payout's reference, must not be paid again after the operation itself is retired."""
+    guard = operation.guard
+    if guard is None or guard.after_success is not RepeatPaymentRule.BLOCK:
+        return False
+    return _is_kept_transfer(operation) or (guard.kind is GuardKind.INTENT and is_paid(operation))
+
+
 def _is_open(operation: Operation) -> bool:
     """Whether it may still pay, ended in a contradiction that callers are told as unknown, or is being answered."""
     contradicted = operation.state.ended and operation.incident not in {None, IncidentKind.BOTH_KEYS_RETURNED}

@@ -155,9 +155,9 @@ def without_doubt_of_others(
     *,
     rolled_back: bool,
 ) -> Classification:
-    """ "Already done" as the answer to the only attempt of an operation that names what it acts on. If nothing of ours on
-    that payment was left unanswered, and the journal has forgotten nothing, it was not done by us: a refusal without
-    effect. `payment` is as it stood before the operation was claimed."""
+    """What "already done" means as the answer to the only attempt of an operation that names what it acts on. If
+    nothing of ours on that payment was left unanswered, and the journal has forgotten nothing, it was not done by us: a
+    refusal without effect. `payment` is as it stood before the operation was claimed."""
     is_first = operation.attempts == 1 and not operation.doubt and operation.state is State.SENDING
     if classification.result_class is not ResultClass.ALREADY_DONE or not is_first or not policy.payment.acts_on:
         return classification

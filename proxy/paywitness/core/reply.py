@@ -164,6 +164,15 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
     return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False)
 
 
+def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
+    """409: the intent or payout reference was paid by an operation that is no longer kept."""
+    detail = (
+        f"This was paid before by operation {paid_by}, whose record is no longer kept. Nothing was sent by this call. "
+        "If another payment of it is meant, say why in Paywitness-Distinct."
+    )
+    return problem_reply(Problem.GUARDED, detail, shape=shape, sent=False, provider=provider)
+
+
 def refunded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
     """409: an equal payment of the same intent was made and given back. A late duplicate must not charge again."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"

@@ -35,7 +35,7 @@ from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
 from paywitness.core.payment_claims import LimitCheck, PaymentVerdict, judge_movement, with_money, with_reservation
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.ledger import link_row, payment_by_name, payment_holds, payment_row
+from paywitness.journal.ledger import link_row, payment_by_name, payment_holds, payment_row, remembered_payer
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
@@ -86,6 +86,7 @@ class ClaimPlan:
     payment: Payment | None = None  # that the call acts on, as it stood before
     limit: LimitCheck | None = None
     waits: bool = False  # GUARDED: only while the holder is in flight
+    paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
@@ -219,6 +220,8 @@ def _plan_under_guard(
         payment_holds=payment_holds(lookups, holders.values()),
         once_per_target=request.payment.once_per_target,
     )
+    if guard.holder is None and (payer := _payer_before(fresh, lookups)) is not None:
+        return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)
     if guard.holder is None or guard.alias is None or _is_covered(request, holders.values(), guard):
         return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
     holder, first = holders[guard.holder.id], firsts[guard.holder.id]
@@ -255,6 +258,14 @@ def _after_lease(found: Operation, before: list[OperationWrite], now: float) -> 
     if all(write.operation.id != other.operation.id for other in before):
         before.append(write)
     return write.operation
+
+
+def _payer_before(fresh: Operation, lookups: ClaimLookups) -> str | None:
+    """The operation, retired since, that paid the intent or the payout reference of one that would start."""
+    guard = fresh.guard
+    if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:
+        return None
+    return remembered_payer(lookups, guard.value)
 
 
 def _is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
@@ -422,6 +433,7 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         plan.payment,
         plan.limit,
         plan.waits,
+        plan.paid_by,
     )
 
 

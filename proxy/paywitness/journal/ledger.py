@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule
 from paywitness.core.payment import (
+    FOLLOW_UPS,
     Movement,
     MovementStatus,
     PaidElsewhere,
@@ -21,6 +22,7 @@ from paywitness.core.payment import (
     PaymentName,
     ShownBalance,
     after_change,
+    name_key,
     payment_key,
 )
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
@@ -144,8 +146,57 @@ def due_of(payment: Payment) -> float | None:
     return min(times, default=None)
 
 
+REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
+
+
+def intent_key(guard: str) -> str:
+    return f"i:{guard}"
+
+
+def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
+    """What stays of an operation's intent or payout reference when the operation is retired."""
+    entries = [] if before is None else _decode(before.text)
+    entry = [operation.id, operation.payment]
+    if entry not in entries:
+        entries = [*entries, entry][-REMEMBERED_MAX:]
+    guard = operation.guard.value if operation.guard is not None else ""
+    return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
+
+
+def remembered_payer(lookups: RowLookups, guard: str) -> str | None:
+    """The id of a retired operation that paid the intent, or the payout reference, and was not given back."""
+    row = lookups.row(intent_key(guard))
+    for operation_id, payment_id in () if row is None else reversed(_decode(row.text)):
+        found = payment_by_id(lookups, payment_id) if payment_id else None
+        if found is None or hold_of_payment(found.payment) is IntentHold.PAID:
+            return str(operation_id)
+    return None
+
+
 def link_row(key: str, payment_id: str) -> LedgerRow:
     return LedgerRow(key, 1, f"@{payment_key(payment_id)}")
+
+
+def restored_rows(operation: Operation, lookups: RowLookups) -> tuple[LedgerRow, ...]:
+    """The payment of an operation that the journal had lost, if it has lost that too: known by its name, with unknown
+    numbers."""
+    if not operation.payment or operation.reference is None or payment_by_id(lookups, operation.payment) is not None:
+        return ()
+    name = PaymentName(operation.reference, name_key(operation.provider, operation.account, operation.reference))
+    if operation.kind in FOLLOW_UPS or lookups.row(name.key) is not None:
+        return ()
+    guard = operation.guard
+    payment = Payment(
+        operation.payment,
+        operation.provider,
+        operation.account,
+        (name.name,),
+        intent=guard if guard is not None and guard.kind is GuardKind.INTENT else None,
+        paid=operation.kind.pays and operation.state.value == "succeeded",
+        unanswered=True,
+        steps=(operation.id,),
+    )
+    return (payment_row(payment, None), link_row(name.key, payment.id))
 
 
 def may_forget(row: LedgerRow, linked: LedgerRow | None) -> bool:

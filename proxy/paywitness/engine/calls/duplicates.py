@@ -28,6 +28,7 @@ from paywitness.core.reply import (
     expired_reply,
     guarded_reply,
     limit_reply,
+    paid_before_reply,
     pass_through,
     problem_reply,
     refunded_reply,
@@ -78,6 +79,8 @@ class DuplicateCalls:
                 return problem_reply(
                     Problem.NOT_SENT, context.refusal, shape=context.shape, provider=context.policy.provider, sent=False
                 )
+            case ClaimVerdict.PAID_BEFORE:
+                return paid_before_reply(claim.paid_by, context.shape, context.policy.provider)
             case ClaimVerdict.REFUNDED:
                 return refunded_reply(self.holder(claim), context.shape)
             case ClaimVerdict.EXCEEDS | ClaimVerdict.RESERVED:

@@ -7,15 +7,19 @@ it. What may not go yet is passed by; the next walk goes on from there.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from paywitness.core.claim import Alias
+from paywitness.core.guard import is_remembered
 from paywitness.core.operation import Operation
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.claim_plan import FALLBACKS_MAX
-from paywitness.journal.ledger import may_forget
+from paywitness.journal.ledger import intent_key, may_forget, remembered_row
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import (
     RedisRow,
     fixed_index_lines,
+    ledger_args,
     parse_alias,
     parse_ledger_row,
     parse_row,
@@ -48,6 +52,22 @@ class RedisRetention:
             scripts.PURGE, repr(float(now) - tombstone_s), repr(float(now) - retention_s), str(limit)
         )
         return retired + int(forgotten) + await self._forget_ledger_rows(float(now), payments_s, limit)
+
+    async def _remember_intents(self, operations: list[Operation]) -> bool:
+        """Keep in mind what was paid, before its operations go. Written twice it says the same."""
+        paid = [operation for operation in operations if operation.guard is not None and is_remembered(operation)]
+        if not paid:
+            return True
+        keys = dict.fromkeys(intent_key(operation.guard.value) for operation in paid if operation.guard is not None)
+        found = await self._writer.run_without_time(scripts.LEDGER_ROWS, *keys)
+        before = {key: None if row is None else parse_ledger_row(row) for key, row in zip(keys, found, strict=True)}
+        after: dict[str, LedgerRow] = {}
+        for operation in paid:
+            key = intent_key(operation.guard.value) if operation.guard is not None else ""
+            known = after.get(key)
+            row = remembered_row(operation, known or before[key])
+            after[key] = row if known is None else replace(row, version=known.version)
+        return bool(await self._writer.run(scripts.LEDGER_STORE, *ledger_args(after.values())))
 
     async def _forget_ledger_rows(self, now: float, payments_s: float, limit: int) -> int:
         old = await self._writer.run_without_time(scripts.LEDGER_OLD, repr(now - payments_s), str(limit))
@@ -92,6 +112,8 @@ class RedisRetention:
             groups.append(retired_together(operation, expired.by_id, expired.may_retire))
             retired_ids.update(each.id for each in groups[-1])
         retired_count = 0
+        if not await self._remember_intents([operation for group in groups for operation in group]):
+            return 0, True  # somebody was faster: the next walk begins with what is known then
         for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
             some = [expired.arguments(group) for group in groups[first : first + _TOMBSTONES_PER_PIPELINE]]
             tombstone_calls = (self._writer.run_without_time(scripts.TOMBSTONE, now, *arguments) for arguments in some)

@@ -17,6 +17,7 @@ from paywitness.core.operation import Operation
 from paywitness.core.payment import payment_key
 from paywitness.journal import claim_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.ledger import restored_rows
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.lookups import AssumedLookups, LookupQuery, NeedsLookup, RedisLookups
 from paywitness.journal.redis.replication import plan_restore
@@ -251,7 +252,8 @@ class RedisWriter:
                 return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),))
             kept = None if write.erase_request else request
             start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
-            return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""])
+            rows = restored_rows(write.operation, found)
+            return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""], rows=rows)
 
         stands: Operation = await self._plan_and_commit(LookupQuery(operation.key, guard, ids=(operation.id,)), judge)
         return stands

@@ -8,8 +8,9 @@ every call. What may not go yet is passed by; a walk that passed many goes on fr
 from __future__ import annotations
 
 from paywitness.core.claim import Tombstone
+from paywitness.core.guard import is_remembered
 from paywitness.core.operation import Operation
-from paywitness.journal.ledger import may_forget
+from paywitness.journal.ledger import intent_key, may_forget, remembered_row
 from paywitness.journal.sqlite.schema import WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
@@ -90,7 +91,10 @@ class SqliteRetention:
         return operation.fallback_to is not None and self._writer.rows.by_id(operation.fallback_to) is not None
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
-        cursor = self._writer.cursor
+        cursor, rows = self._writer.cursor, self._writer.rows
+        if operation.guard is not None and is_remembered(operation):
+            remembered = rows.row(intent_key(operation.guard.value))
+            rows.store_rows([remembered_row(operation, remembered)], now)
         for tombstone in tombstones_of(operation, self._writer.rows.aliases_of(operation.id), last):
             cursor.execute(_STORE_TOMBSTONE, (*_tombstone_row(tombstone), now))
         cursor.execute("DELETE FROM aliases WHERE operation_id = ?", (operation.id,))

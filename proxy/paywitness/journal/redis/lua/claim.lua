@@ -1,10 +1,11 @@
 -- time | question (5) | count of ledger rows | rows | start, or nothing where it is not permitted.
--- Nothing known, and the ledger as it was thought to be: the operation is written as it starts, and owned. Else: what is
+-- Nothing known, not of a retired payment of the guard either, and the ledger as it was thought to be: the operation is written as it starts, and owned. Else: what is
 -- known, for Python to judge.
 local now = tell_time(ARGV[1])
 local key = ARGV[2]
 local known = redis.call('HMGET', P .. 'keys', 'k' .. key, 'a' .. key, 't' .. key)
 local unknown = not (known[1] or known[2] or known[3]) and #guarded(ARGV[3], 1) == 0
+  and redis.call('EXISTS', P .. 'l:i:' .. ARGV[3]) == 0
 local rows = tonumber(ARGV[7])
 local start_at = 8 + rows * LEDGER_ROW
 if unknown and #ARGV > start_at and ledger_fits(8, rows) then
