@@ -139,6 +139,7 @@ async def serve(
             "limits": parts.limits_sync.keep_syncing(),
             "recovery": recovery.keep_expiring_leases(),
             "reload": reload.keep_polling(),
+            "payments": parts.payment_sweep.keep_sweeping(),
             "resolver": parts.resolver.keep_resolving(spool_replayer.replay_all),
             "webhooks": webhooks.keep_applying(),
             "spool": spool_replayer.keep_replaying(),

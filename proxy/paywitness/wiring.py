@@ -34,6 +34,7 @@ from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
+from paywitness.engine.resolution.payments import IntentReader, PaymentSweep
 from paywitness.engine.resolution.resolver import Resolver
 from paywitness.engine.webhooks.applier import WebhookApplier
 from paywitness.engine.webhooks.inbox import WebhookInbox
@@ -77,6 +78,7 @@ class SidecarParts:
     upstream: UpstreamClient
     limits: Limits
     limits_sync: LimitsSync
+    payment_sweep: PaymentSweep
     rollback: RollbackMonitor | None
 
 
@@ -154,13 +156,25 @@ def assemble(
     passthrough = Passthrough(upstream, telemetry)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
     intents = Intents(journal, current)
-    entry_points = (pipeline, fallbacks, passthrough, shadow, intents)
+    inquiry_client = _build_inquiry_client(platform, pipeline)
+    intent_reader = IntentReader(journal, inquiry_client, vault, clock, telemetry)
+    entry_points = (pipeline, fallbacks, passthrough, shadow, intents, intent_reader)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
-    resolver = _build_resolver(platform, settings, pipeline, external_evidence, pinned, current)
+    resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
+    payment_sweep = PaymentSweep(journal, journal_writer, inquiry_client, pinned, current, clock)
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
     recorders = (external_evidence, late_evidence, journal_writer)
-    return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, limits_sync, rollback)
+    background = (limits_sync, payment_sweep, rollback)
+    return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
+
+
+def _build_inquiry_client(platform: Platform, pipeline: CallPipeline) -> InquiryClient:
+    """What asks providers."""
+    journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
+    credentials = CredentialSource(journal, vault, platform.environment, upstream, clock)  # for calls of our own
+    limits = (pipeline.tasks, pipeline.gate, pipeline.retry_budget)
+    return InquiryClient(journal, upstream, credentials, vault, clock, platform.telemetry, *limits)
 
 
 def _build_resolver(
@@ -168,30 +182,19 @@ def _build_resolver(
     settings: Settings,
     pipeline: CallPipeline,
     external_evidence: ExternalEvidenceRecorder,
+    inquiry_client: InquiryClient,
     pinned: PinnedPolicies,
     book: Callable[[], PolicyBook],
 ) -> Resolver:
     """What goes on finding out after the caller has left."""
-    journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
-    credentials = CredentialSource(journal, vault, platform.environment, upstream, clock)  # for calls of our own
     return Resolver(
-        journal=journal,
+        journal=platform.journal,
         pipeline=pipeline,
         external_evidence=external_evidence,
-        inquiry_client=InquiryClient(
-            journal,
-            upstream,
-            credentials,
-            vault,
-            clock,
-            platform.telemetry,
-            pipeline.tasks,
-            pipeline.gate,
-            pipeline.retry_budget,
-        ),
+        inquiry_client=inquiry_client,
         pinned=pinned,
         book=book,
-        clock=clock,
+        clock=platform.clock,
         randomness=platform.randomness,
         failpoints=platform.failpoints,
         telemetry=platform.telemetry,

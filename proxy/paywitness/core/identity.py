@@ -227,8 +227,7 @@ def _guard_of(
     if policy.kind.pays:
         intent = call.options.intent or _intent_in(policy, tree)
         if intent:
-            value = intent_guard(policy, scope[1], intent, secret)
-            return Guard(GuardKind.INTENT, value, _label_of(intent), policy.after_success, policy.during_action)
+            return intent_guard_of(policy, scope[1], intent, secret)
     target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
     is_payout = policy.kind is OperationKind.PAYOUT
     if is_payout:
@@ -247,8 +246,10 @@ def created_intent(call: Call, policy: Policy, tree: Tree, account: str, secret:
     if policy.kind.moves_money:
         return None
     intent = call.options.intent or _intent_in(policy, tree)
-    if not intent:
-        return None
+    return intent_guard_of(policy, account, intent, secret) if intent else None
+
+
+def intent_guard_of(policy: Policy, account: str, intent: str, secret: bytes) -> Guard:
     value = intent_guard(policy, account, intent, secret)
     return Guard(GuardKind.INTENT, value, _label_of(intent), policy.after_success, policy.during_action)
 

@@ -90,6 +90,7 @@ class IncidentKind(StrEnum):
     JOURNAL_ROLLBACK = "journal_rollback"  # the journal had forgotten it, and its key or guard was given to another
     BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
     REFERENCE_TAKEN = "reference_taken"  # two operations that are not steps of one payment show one reference
+    UNVERIFIED_PAYMENT = "unverified_payment"  # the provider says that it was paid, not by us; no inquiry shows it
     NEGATIVE_REMAINDER = "negative_remainder"  # more was captured or refunded than the payment had
 
 

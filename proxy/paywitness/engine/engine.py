@@ -30,6 +30,7 @@ from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.shadow import ShadowMode
 from paywitness.engine.calls.waiters import Deadlines
 from paywitness.engine.intents import Intents
+from paywitness.engine.resolution.payments import IntentReader
 from paywitness.journal.base import Journal
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
@@ -46,6 +47,7 @@ class Engine:
     passthrough: Passthrough
     shadow: ShadowMode
     intents: Intents
+    intent_reader: IntentReader
     journal: Journal
     vault: Vault
     gate: Gate
@@ -111,6 +113,8 @@ class Engine:
         policy = recognised.policy
         shape = ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,)))
         context = caller_context(recognised, shape, still_there, self.clock, self.randomness)
+        if policy.payment.intent_at is not None:
+            await self.intent_reader.complete(context)
         return await self._start_and_wait(context), policy.operation
 
     async def _route_follow_up(self, call: Call) -> Call:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.admission import TrafficClass
-from paywitness.core.bodies.tree import Encoding, decode, decompressed, encode
+from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed, encode
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
-from paywitness.core.classify import tree_of
+from paywitness.core.classify import evaluate, tree_of
 from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
@@ -106,6 +106,25 @@ class InquiryClient:
             return InquiryResult(FoundObject(unnamed), cannot_inquire=True)
         names = ", ".join(inquiry.name for inquiry in missed)
         return InquiryResult(FoundObject(Finding(names, FindingKind.MISSED, None, None, "not found")), tuple(missed))
+
+    async def read_object(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> Tree:
+        """The provider's object that an inquiry names, whatever it says; None if it could not be read."""
+        values = template_values(operation, policy, request)
+        for inquiry in policy.inquiries:
+            target, body = inquiry.target(values), _request_body(inquiry.body, values, policy)
+            if target is None or body is None:
+                continue
+            answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
+            response = answered[0].response if not isinstance(answered, InquiryResult) else None
+            if response is None or not 200 <= response.status_code < 300:
+                continue
+            tree, readable = tree_of(response, policy.encoding)
+            place = inquiry.at(values) if inquiry.at is not None else None
+            found = evaluate(place, tree) if place is not None else tree
+            found = found[0] if isinstance(found, list) and len(found) == 1 else found
+            if readable and isinstance(found, dict) and inquiry.belongs.hold(found, values):
+                return found
+        return None
 
     async def _inquire_with_permit(
         self,

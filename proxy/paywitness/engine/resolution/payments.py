@@ -1,0 +1,225 @@
+"""Payments that somebody should look at, in the background: verified if they were paid elsewhere, announced if their
+authorization expires. And the intent of an object that we did not create, read before a step acts on it.
+
+A payment is due by its own row in the ledger. Whoever acts on it writes the row over its version, so that of a fleet
+one acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import evaluate, reference_text
+from paywitness.core.consequences import WriteContext
+from paywitness.core.errors import IllegalTransition, JournalUnavailable
+from paywitness.core.identity import intent_guard_of
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
+from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.policy import Policy, Route
+from paywitness.core.result import PROVIDER_SAID_NO, ResultClass
+from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
+from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
+from paywitness.journal.base import Journal, LedgerRow
+from paywitness.journal.ledger import payment_from_row, payment_row
+from paywitness.policy.book import PolicyBook
+from paywitness.secrets import Vault
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import LimitChecked
+
+_log = logging.getLogger("paywitness.payments")
+
+_SWEEP_EVERY_S = 5.0
+_BATCH_MAX = 50
+_MISSES = 3  # inquiries in a row that do not find the object: nobody paid it
+_READ_TIMEOUT_S = 2.0
+_INTENT_UNKNOWN = "intent_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentSweep:
+    journal: Journal
+    journal_writer: JournalWriter
+    inquiry_client: InquiryClient
+    pinned: PinnedPolicies
+    book: Callable[[], PolicyBook]
+    clock: Clock
+
+    async def keep_sweeping(self) -> None:
+        while True:
+            await self.clock.sleep(_SWEEP_EVERY_S)
+            try:
+                await self.sweep()
+            except JournalUnavailable:
+                _log.warning("the journal does not answer; payments that are due wait")
+
+    async def sweep(self) -> int:
+        """Act on payments that are due; how many. Raises JournalUnavailable."""
+        acted = 0
+        for row in await self.journal.due_ledger_rows(limit=_BATCH_MAX):
+            if row.key.startswith("p:"):
+                acted += await self._act(row, payment_from_row(row))
+        return acted
+
+    async def _act(self, row: LedgerRow, payment: Payment) -> bool:
+        now = self.journal_writer.journal_clock.now() if self.journal_writer.journal_clock.known else self.clock.now()
+        if payment.verify_at is not None and payment.verify_at <= now:
+            return await self._verify(row, payment, now)
+        return await self._announce_expiry(row, payment, now)
+
+    # --- paid elsewhere
+
+    async def _verify(self, row: LedgerRow, payment: Payment, now: float) -> bool:
+        """Ask whether the object was paid, but not by us. Until an inquiry has read it, its intent counts as paid."""
+        operation = await self._step(payment, lambda step: step.paid_elsewhere)
+        policy = await self.pinned.policy_from_book(operation, self.book()) if operation is not None else None
+        if operation is None or policy is None:
+            return await self._write(row, replace(payment, verify_at=None))
+        result = await self.inquiry_client.inquire(operation, policy, _request_for(policy, payment))
+        is_paid = _says_paid(result, payment)
+        if is_paid is None:
+            return await self._verify_later(row, payment, operation, policy, now)
+        if not is_paid:
+            return await self._write(row, replace(payment, elsewhere=PaidElsewhere.NO, verify_at=None))
+        classification = result.seen.finding.classification
+        shown = (
+            shown_balance(operation, policy, classification, result.seen.provider_object, now=now)
+            if classification is not None
+            else None
+        )
+        return await self._write(row, adopted(payment, shown or ShownBalance()))
+
+    async def _verify_later(
+        self, row: LedgerRow, payment: Payment, operation: Operation, policy: Policy, now: float
+    ) -> bool:
+        """The inquiry said nothing: again by the schedule, and then a person has to look."""
+        checked = payment.verifications + 1
+        schedule_s = policy.resolve.schedule_s
+        if checked < len(schedule_s):
+            later = replace(payment, verifications=checked, verify_at=now + schedule_s[checked])
+            return await self._write(row, later)
+        incident = operation.incident or IncidentKind.UNVERIFIED_PAYMENT
+        change = change_of(
+            operation,
+            operation.changed(incident=incident),
+            (),
+            WriteContext(now),
+            source="resolver",
+            note="the provider says that it was paid, not by us, and no inquiry has read the object",
+        )
+        await self.journal_writer.try_write(change)
+        return await self._write(row, replace(payment, verifications=checked, verify_at=None))
+
+    async def _step(self, payment: Payment, wanted: Callable[[Operation], bool]) -> Operation | None:
+        """The newest step of the payment that is wanted; None if it was retired."""
+        for operation_id in reversed(payment.steps):
+            operation = await self.journal.read(operation_id)
+            if operation is not None and wanted(operation):
+                return operation
+        return None
+
+    # --- expiry
+
+    async def _announce_expiry(self, row: LedgerRow, payment: Payment, now: float) -> bool:
+        """Say that an authorization expires within a day, or has expired. A capture still passes: the provider
+        decides."""
+        if payment.expires_at is None:
+            return await self._write(row, payment)
+        expired = payment.expires_at <= now
+        word = "expired" if expired else "soon"
+        kind = AnnouncementKind.AUTHORIZATION_EXPIRED if expired else AnnouncementKind.AUTHORIZATION_EXPIRES
+        operation = await self._step(payment, lambda step: step.kind.pays)
+        if operation is None:
+            return await self._write(row, replace(payment, expiry_announced=word))
+        announcement = Announcement(
+            (kind,), operation.outcome, operation.result_class, operation.reference, operation.incident
+        )
+        shown = ShownBalance(expiry_announced=word)
+        change = change_of(operation, operation, (kind.value,), WriteContext(now), source="resolver", shown=shown)
+        try:
+            written = await self.journal_writer.try_write(replace(change, announcement=announcement))
+        except IllegalTransition:
+            return False
+        return written is not None
+
+    async def _write(self, row: LedgerRow, payment: Payment) -> bool:
+        return await self.journal.write_ledger_rows((payment_row(payment, row),))
+
+
+def _says_paid(result: InquiryResult, payment: Payment) -> bool | None:
+    """Whether the object was paid; None: the inquiry does not say."""
+    finding = result.seen.finding
+    reading = finding.classification.result_class if finding.classification is not None else None
+    if finding.kind is FindingKind.HIT:
+        if reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
+            return True
+        return False if reading in PROVIDER_SAID_NO else None
+    if finding.kind is FindingKind.MISSED and payment.verifications + 1 >= _MISSES:
+        return False
+    return None
+
+
+def _request_for(policy: Policy, payment: Payment) -> StoredRequest | None:
+    """The request that acted on the payment, as far as an inquiry needs it: its path. The request itself was erased."""
+    name = payment.names[0] if payment.names else ""
+    for route in policy.routes:
+        if name and not route.literal:
+            return StoredRequest(route.method, _path(route, name), (), b"")
+    return None
+
+
+def _path(route: Route, name: str) -> str:
+    return "/" + "/".join(name if segment.startswith("{") else segment for segment in route.segments)
+
+
+# --- The intent of an object that we did not create
+
+
+@dataclass(frozen=True, slots=True)
+class IntentReader:
+    """Reads the intent of the object that a step acts on, if no earlier call has told it."""
+
+    journal: Journal
+    inquiry_client: InquiryClient
+    vault: Vault
+    clock: Clock
+    telemetry: Telemetry
+
+    async def complete(self, context: CallContext) -> None:
+        """Give the call the intent of the object that it acts on. If that fails, its target alone guards it."""
+        policy, acts_on, operation = context.policy, context.payment_claim.acts_on, context.operation
+        if policy.payment.intent_at is None or acts_on is None or operation is None or not policy.kind.pays:
+            return
+        if operation.guard is not None and operation.guard.kind is GuardKind.INTENT:
+            return
+        try:
+            [row] = await self.journal.ledger_rows((acts_on.key,))
+        except JournalUnavailable:
+            return  # the claim finds out, and says so
+        if row is not None and payment_from_row(row).intent is not None:
+            return
+        shown = await self._read_object(context, operation)
+        intent = reference_text(evaluate(policy.payment.intent_at, shown)) if shown is not None else None
+        if intent is None:
+            self.telemetry.emit(LimitChecked(policy.provider, policy.operation, _INTENT_UNKNOWN))
+            return
+        guard = intent_guard_of(policy, operation.account, intent, self.vault.identity_secret)
+        context.operation = operation.changed(guard=guard)
+        context.identity = replace(context.identity, guard=guard)
+
+    async def _read_object(self, context: CallContext, operation: Operation) -> Tree:
+        time_left_s = min(_READ_TIMEOUT_S, context.deadline_mono - self.clock.mono())
+        try:
+            async with asyncio.timeout(max(0.0, time_left_s)):
+                return await self.inquiry_client.read_object(operation, context.policy, context.request)
+        except TimeoutError:
+            return None
