@@ -1,0 +1,499 @@
+"""The balance of a payment: what evidence posts, what is reserved, what the limits allow, and what frees an intent.
+
+The traces of the design are named by what they would have cost."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.money import Money
+from paywitness.core.operation import Operation, State
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
+    PaymentName,
+    ShownBalance,
+    adopted,
+    after_change,
+    name_key,
+    reconciled,
+    touches_payment,
+)
+from paywitness.core.payment_claims import (
+    IntentHold,
+    LimitVerdict,
+    PaymentClaim,
+    PaymentVerdict,
+    check_limit,
+    hold_of_payment,
+    judge_movement,
+    with_money,
+    with_reservation,
+)
+from paywitness.core.payment_rules import IncrementMeaning, LimitMode
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.result import Effect, ResultClass
+from tests.core.samples import operation as some_operation
+
+Kind = OperationKind
+ENFORCED = PaymentClaim(PaymentName("ch_1", "n:1"), limits=LimitMode.ENFORCE)
+_numbers = itertools.count(1)
+
+
+def operation(kind: Kind, amount: int | None = None, state: State = State.SENDING, **changes: Any) -> Operation:
+    number = next(_numbers)
+    money = None if amount is None else Money(amount, "EUR")
+    changes = {"fingerprint": f"fingerprint-{number}", "key": f"key-{number}", "payment": "op_1", **changes}
+    return some_operation(id=f"op_x{number}", kind=kind, money=money, state=state, **changes)
+
+
+def ended(
+    started: Operation, state: State = State.SUCCEEDED, reading: ResultClass = ResultClass.SUCCEEDED
+) -> Operation:
+    effect = Effect.DONE if state is State.SUCCEEDED else Effect.NONE
+    return started.changed(state=state, result_class=reading, effect=effect)
+
+
+def payment(authorised: int | None = 100, *, captures: bool | None = True, **changes: Any) -> Payment:
+    """A payment that was made through us."""
+    empty = Payment("op_1", "acme", "account-1")
+    made = ended(operation(Kind.SALE, authorised))
+    change = after_change(empty, made, ShownBalance((PaymentName("ch_1", "n:1"),), creates=True, captures=captures))
+    return replace(change.payment, **changes)
+
+
+def moved(before: Payment, kind: Kind, amount: int | None, **shown: Any) -> Payment:
+    """The payment after a movement that succeeded."""
+    started = operation(kind, amount)
+    reserved = with_reservation(before, started, ENFORCED)
+    return after_change(reserved, ended(started), ShownBalance(**shown)).payment
+
+
+def judged(before: Payment, fresh: Operation, *others: Operation, claim: PaymentClaim = ENFORCED) -> PaymentVerdict:
+    return judge_movement(before, fresh, claim, {other.id: other for other in others}).verdict
+
+
+def reserving(before: Payment, *others: Operation) -> Payment:
+    for other in others:
+        before = with_reservation(before, other, ENFORCED)
+    return before
+
+
+# --- Numbers
+
+
+def test_the_success_that_makes_a_payment_makes_all_numbers_known() -> None:
+    made = payment(100)
+    assert (made.authorised, made.captured, made.refunded, made.voided, made.disputed) == (100, 100, 0, 0, 0)
+    assert payment(100, captures=False).captured == 0
+
+
+def test_without_captures_what_was_captured_is_unknown_and_no_refund_is_refused() -> None:
+    """P5 A: an authorization that the provider captures by itself. Zero by default refused every refund."""
+    made = payment(100, captures=None)
+    assert made.captured is None
+    assert check_limit(made, Kind.REFUND, Money(100, "EUR")).verdict is LimitVerdict.UNKNOWN
+    assert judged(made, operation(Kind.REFUND, 100)) is PaymentVerdict.PASS
+
+
+def test_a_payment_that_nobody_saw_being_made_has_no_known_number() -> None:
+    """P5 B: confirmed in the browser. Every capture and refund passes, and is counted."""
+    unseen = Payment("op_1", "acme", "account-1", ("pi_1",))
+    assert (unseen.authorised, unseen.captured, unseen.refunded) == (None, None, None)
+    for kind in (Kind.CAPTURE, Kind.REFUND):
+        assert check_limit(unseen, kind, Money(1, "EUR")).verdict is LimitVerdict.UNKNOWN
+
+
+def test_a_success_that_shows_a_smaller_amount_authorises_that_amount() -> None:
+    """P39: a partial authorization."""
+    made = ended(operation(Kind.AUTHORIZATION, 100))
+    change = after_change(Payment("op_1", "acme", "a"), made, ShownBalance(captures=False, moved=60))
+    assert change.payment.authorised == 60
+
+
+def test_an_effect_is_posted_once_for_all_steps_of_a_payment() -> None:
+    """P4: a sale whose event comes after its confirm succeeded. Two postings would have refunded the only payment."""
+    first = after_change(Payment("op_1", "acme", "a"), ended(operation(Kind.SALE, 100)), ShownBalance(captures=True))
+    second = after_change(first.payment, ended(operation(Kind.SALE, 100)), ShownBalance(captures=True))
+    assert first.posting is not None
+    assert (first.posting.key, first.posting.minor_units) == ("op_1:payment", 100)
+    assert second.posting is None
+    assert second.payment.captured == 100
+
+
+def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
+    made = payment(100, captures=False)
+    sale = ended(operation(Kind.AUTHORIZATION, 100))
+    seen = after_change(made, sale, ShownBalance(captured=60, refunded=10)).payment
+    assert (seen.captured, seen.refunded) == (60, 10)
+    older = after_change(seen, sale, ShownBalance(captured=0, refunded=0)).payment
+    assert (older.captured, older.refunded) == (60, 10)
+    other_currency = after_change(seen, sale, ShownBalance(captured=90, currency="USD")).payment
+    assert other_currency.captured == 60
+
+
+def test_an_object_that_nobody_has_paid_shows_no_totals() -> None:
+    created = after_change(Payment("op_1", "acme", "a"), ended(operation(Kind.NONE)), ShownBalance(authorised=100))
+    assert (created.payment.authorised, created.payment.paid) == (None, False)
+
+
+# --- Limits
+
+
+@pytest.mark.parametrize("captured", range(5))
+@pytest.mark.parametrize("reserved", range(5))
+@pytest.mark.parametrize("wanted", range(1, 6))
+def test_a_capture_is_held_against_what_is_left_for_all_small_numbers(
+    captured: int, reserved: int, wanted: int
+) -> None:
+    before = payment(4, captures=False, captured=captured)
+    if reserved:
+        before = reserving(before, operation(Kind.CAPTURE, reserved, State.UNKNOWN))
+    verdict = check_limit(before, Kind.CAPTURE, Money(wanted, "EUR")).verdict
+    if wanted <= 4 - captured - reserved:
+        assert verdict is LimitVerdict.FITS
+    elif wanted <= 4 - captured:
+        assert verdict is LimitVerdict.RESERVED
+    else:
+        assert verdict is LimitVerdict.EXCEEDS
+
+
+@pytest.mark.parametrize("refunded", range(4))
+@pytest.mark.parametrize("disputed", range(3))
+@pytest.mark.parametrize("unresolved", range(3))
+@pytest.mark.parametrize("reserved", range(3))
+@pytest.mark.parametrize("wanted", range(1, 5))
+def test_a_refund_is_held_against_what_was_captured_for_all_small_numbers(
+    refunded: int, disputed: int, unresolved: int, reserved: int, wanted: int
+) -> None:
+    before = payment(6, captures=False, captured=3, refunded=refunded, disputed=disputed)
+    if unresolved:
+        before = reserving(before, operation(Kind.CAPTURE, unresolved, State.UNKNOWN))
+    if reserved:
+        before = reserving(before, operation(Kind.REFUND, reserved, State.UNKNOWN))
+    verdict = check_limit(before, Kind.REFUND, Money(wanted, "EUR")).verdict
+    left = 3 + unresolved - refunded - disputed
+    expected = (
+        LimitVerdict.FITS
+        if wanted <= left - reserved
+        else LimitVerdict.RESERVED
+        if wanted <= left
+        else LimitVerdict.EXCEEDS
+    )
+    assert verdict is expected
+
+
+def test_reservations_of_the_other_direction_do_not_compete() -> None:
+    """P5 E: one `reserved` for both directions refused a good refund, or a good capture for days."""
+    before = payment(100, captures=False, captured=60)
+    in_flight = reserving(before, operation(Kind.CAPTURE, 40))
+    assert check_limit(in_flight, Kind.REFUND, Money(60, "EUR")).verdict is LimitVerdict.FITS
+    unknown = reserving(before, operation(Kind.REFUND, 60, State.UNKNOWN))
+    assert check_limit(unknown, Kind.CAPTURE, Money(40, "EUR")).verdict is LimitVerdict.FITS
+
+
+def test_another_currency_than_the_payments_is_not_held_against_it() -> None:
+    assert check_limit(payment(100), Kind.REFUND, Money(500, "USD")).verdict is LimitVerdict.UNKNOWN
+
+
+@pytest.mark.parametrize("mode", LimitMode)
+def test_only_enforce_refuses(mode: LimitMode) -> None:
+    claim = replace(ENFORCED, limits=mode)
+    verdict = judged(payment(100), operation(Kind.REFUND, 101), claim=claim)
+    assert verdict is (PaymentVerdict.EXCEEDS if mode is LimitMode.ENFORCE else PaymentVerdict.PASS)
+
+
+def test_unresolved_increments_count_for_captures() -> None:
+    before = payment(100, captures=False)
+    raised = reserving(before, operation(Kind.INCREMENT, 150))
+    assert check_limit(raised, Kind.CAPTURE, Money(150, "EUR")).verdict is LimitVerdict.FITS
+    assert moved(before, Kind.INCREMENT, 150).authorised == 150
+    by_difference = replace(ENFORCED, increment_means=IncrementMeaning.DIFFERENCE)
+    started = operation(Kind.INCREMENT, 50)
+    shown = ShownBalance(increment_means=IncrementMeaning.DIFFERENCE)
+    assert (
+        after_change(with_reservation(before, started, by_difference), ended(started), shown).payment.authorised == 150
+    )
+
+
+def test_a_call_that_names_no_amount_takes_what_is_left_in_the_currency_of_its_payment() -> None:
+    before = moved(payment(100), Kind.REFUND, 30)
+    full = with_money(before, operation(Kind.REFUND), replace(ENFORCED, takes_remainder=True))
+    assert (full.money, full.takes_remainder) == (Money(70, "EUR"), True)
+    assert full.expected_payment.money is None  # what the provider gives back is its to say
+    named = with_money(before, operation(Kind.REFUND), replace(ENFORCED, amount="25"))
+    assert (named.money, named.takes_remainder) == (Money(25, "EUR"), False)
+    unknown = with_money(
+        replace(before, captured=None), operation(Kind.REFUND), replace(ENFORCED, takes_remainder=True)
+    )
+    assert unknown.money is None
+
+
+# --- Serialisation
+
+
+SERIALISED = (Kind.CAPTURE, Kind.VOID, Kind.INCREMENT, Kind.REVERSAL)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(SERIALISED, repeat=2)))
+@pytest.mark.parametrize("state", [State.PREPARED, State.SENDING, State.BACKOFF])
+def test_not_two_in_flight_whatever_their_names(first: Kind, second: Kind, state: State) -> None:
+    holder = operation(first, 10, state)
+    before = reserving(payment(100, captures=False), holder)
+    assert judged(before, operation(second, 20), holder) is PaymentVerdict.BUSY
+
+
+def test_a_void_beside_a_capture_in_doubt_is_refused_and_the_other_way_round() -> None:
+    for first, second in ((Kind.CAPTURE, Kind.VOID), (Kind.VOID, Kind.CAPTURE)):
+        holder = operation(first, 10, State.UNKNOWN)
+        before = reserving(payment(100, captures=False), holder)
+        assert judged(before, operation(second, 20), holder) is PaymentVerdict.OPEN
+
+
+def test_a_reversal_passes_beside_a_capture_in_doubt() -> None:
+    holder = operation(Kind.CAPTURE, 10, State.UNKNOWN)
+    before = reserving(payment(100, captures=False), holder)
+    assert judged(before, operation(Kind.REVERSAL), holder) is PaymentVerdict.PASS
+
+
+@pytest.mark.parametrize("kind", [Kind.CAPTURE, Kind.REFUND])
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.PENDING, State.REQUIRES_REVIEW])
+def test_an_open_movement_holds_its_amount_and_not_the_payment(kind: Kind, state: State) -> None:
+    """P19: a refund of 10 in review blocked every other refund. N1: an equal retry under a fresh key refunded twice."""
+    holder = operation(kind, 30, state)
+    before = reserving(payment(100, captures=kind is Kind.REFUND), holder)
+    assert judged(before, operation(kind, 20), holder) is PaymentVerdict.PASS
+    assert judged(before, operation(kind, 30), holder) is PaymentVerdict.OPEN
+    assert judged(before, operation(kind, 20, fingerprint=holder.fingerprint), holder) is PaymentVerdict.OPEN
+    meant_twice = operation(kind, 30, distinct="two parcels")
+    assert judged(before, meant_twice, holder) is PaymentVerdict.PASS
+    same_call = operation(kind, 30, distinct="two parcels", fingerprint=holder.fingerprint)
+    assert judged(before, same_call, holder) is PaymentVerdict.OPEN
+
+
+def test_two_refunds_of_everything_that_is_left_are_equal() -> None:
+    holder = operation(Kind.REFUND, None, State.UNKNOWN)
+    before = reserving(payment(100, captures=None), holder)
+    assert judged(before, operation(Kind.REFUND), holder) is PaymentVerdict.OPEN
+
+
+def test_an_own_earlier_generation_keeps_nothing_off() -> None:
+    holder = operation(Kind.CAPTURE, 30, State.UNKNOWN)
+    before = reserving(payment(100, captures=False), holder)
+    assert judged(before, operation(Kind.CAPTURE, 30, key=holder.key), holder) is PaymentVerdict.PASS
+
+
+def test_what_an_expired_lease_ended_reserves_no_longer() -> None:
+    dead, paid = operation(Kind.CAPTURE, 30), operation(Kind.CAPTURE, 20)
+    before = reserving(payment(100, captures=False), dead, paid)
+    known = {dead.id: ended(dead, State.FAILED, ResultClass.NETWORK_CONNECT_FAILURE), paid.id: ended(paid)}
+    after = reconciled(before, known)
+    assert (after.captured, after.reserved()) == (20, ())
+    unknown = reconciled(before, {dead.id: dead.changed(state=State.UNKNOWN, doubt=frozenset({1}))})
+    assert unknown.unanswered
+    assert len(unknown.reserved()) == 2
+
+
+# --- What a movement makes of the numbers
+
+
+def test_an_end_without_effect_releases_its_reservation() -> None:
+    started = operation(Kind.REFUND, 30)
+    before = reserving(payment(100), started)
+    change = after_change(before, ended(started, State.FAILED, ResultClass.VALIDATION_ERROR), ShownBalance())
+    assert (change.payment.reserved(), change.payment.refunded, change.posting) == ((), 0, None)
+
+
+def test_a_success_after_failure_is_posted_all_the_same() -> None:
+    started = operation(Kind.REFUND, 30)
+    before = reserving(payment(100), started)
+    failed = ended(started, State.FAILED, ResultClass.ABSENT)
+    released = after_change(before, failed, ShownBalance()).payment
+    late = after_change(released, failed.changed(incident=IncidentKind.SUCCESS_AFTER_FAILURE), ShownBalance())
+    assert late.payment.refunded == 30
+    assert late.posting is not None
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUND, Kind.CAPTURE])
+def test_what_the_provider_takes_back_opens_the_remainder_again(kind: Kind) -> None:
+    """P15: a refund that failed days later could never be made again."""
+    started = operation(kind, 30)
+    before = payment(100, captures=kind is Kind.REFUND)
+    posted = after_change(reserving(before, started), ended(started), ShownBalance()).payment
+    change = after_change(posted, ended(started, reading=ResultClass.RETURNED), ShownBalance())
+    number = change.payment.refunded if kind is Kind.REFUND else change.payment.captured
+    assert number == 0
+    assert change.posting is not None
+    assert (change.posting.key, change.posting.reverses) == (f"{started.id}:returned", started.id)
+    again = after_change(change.payment, ended(started, reading=ResultClass.RETURNED), ShownBalance())
+    assert (again.payment, again.posting) == (change.payment, None)
+
+
+def test_more_than_the_payment_had_is_posted_and_is_negative() -> None:
+    """Limits bind claims, never evidence."""
+    started = operation(Kind.REFUND, 130)
+    change = after_change(reserving(payment(100), started), ended(started), ShownBalance())
+    assert change.payment.refunded == 130
+    assert change.negative
+
+
+def test_a_pending_movement_posts_nothing() -> None:
+    """P6 C: every refund of Adyen is pending first."""
+    started = operation(Kind.REFUND, 100)
+    before = reserving(payment(100), started)
+    change = after_change(before, started.changed(state=State.PENDING, effect=Effect.DONE), ShownBalance())
+    assert (change.payment.refunded, change.posting) == (0, None)
+    assert hold_of_payment(change.payment) is IntentHold.PAID
+
+
+def test_a_dispute_is_a_fact_of_its_own_and_a_won_one_gives_it_back() -> None:
+    sale = ended(operation(Kind.SALE, 100))
+    disputed = after_change(payment(100), sale, ShownBalance(dispute="opened", moved=100)).payment
+    assert disputed.disputed == 100
+    assert hold_of_payment(disputed) is IntentHold.PAID
+    assert check_limit(disputed, Kind.REFUND, Money(1, "EUR")).verdict is LimitVerdict.EXCEEDS
+    won = after_change(disputed, sale, ShownBalance(dispute="won", moved=100)).payment
+    assert won.disputed == 0
+
+
+# --- Intents
+
+
+def test_a_paid_payment_holds_its_intent_and_a_full_refund_frees_it() -> None:
+    assert hold_of_payment(payment(100)) is IntentHold.PAID
+    half = moved(payment(100), Kind.REFUND, 50)
+    assert hold_of_payment(half) is IntentHold.PAID
+    assert hold_of_payment(moved(half, Kind.REFUND, 50)) is IntentHold.REFUNDED
+
+
+def test_a_void_after_a_partial_capture_frees_nothing() -> None:
+    """P6 A: the customer had paid 60, and was charged 100 again."""
+    captured = moved(payment(100, captures=False), Kind.CAPTURE, 60)
+    assert hold_of_payment(moved(captured, Kind.VOID, None)) is IntentHold.PAID
+
+
+def test_a_void_before_any_capture_frees() -> None:
+    assert hold_of_payment(moved(payment(100, captures=False), Kind.VOID, None)) is IntentHold.REFUNDED
+
+
+def test_a_refund_of_a_part_that_was_captured_does_not_free_what_can_still_be_captured() -> None:
+    """P6 B: then the warehouse captured the rest."""
+    part = moved(moved(payment(100, captures=False), Kind.CAPTURE, 60), Kind.REFUND, 60)
+    assert hold_of_payment(part) is IntentHold.PAID
+    final = moved(moved(payment(100, captures=False), Kind.CAPTURE, 60, final=True), Kind.REFUND, 60)
+    assert hold_of_payment(final) is IntentHold.REFUNDED
+
+
+def test_unknown_numbers_free_only_by_a_void_without_a_capture_of_ours() -> None:
+    """N12: every payment of before the upgrade was never free."""
+    unknown = payment(100, captures=None)
+    assert hold_of_payment(moved(unknown, Kind.VOID, None)) is IntentHold.REFUNDED
+    assert hold_of_payment(moved(moved(unknown, Kind.CAPTURE, 60), Kind.VOID, None)) is IntentHold.PAID
+    assert hold_of_payment(moved(unknown, Kind.REFUND, 100)) is IntentHold.PAID
+
+
+def test_a_reversal_frees_whatever_was_captured() -> None:
+    for captures in (True, False, None):
+        assert hold_of_payment(moved(payment(100, captures=captures), Kind.REVERSAL, None)) is IntentHold.REFUNDED
+
+
+def test_a_refund_that_was_taken_back_holds_the_intent_again() -> None:
+    started = operation(Kind.REFUND, 100)
+    free = after_change(reserving(payment(100), started), ended(started), ShownBalance()).payment
+    assert hold_of_payment(free) is IntentHold.REFUNDED
+    taken_back = after_change(free, ended(started, reading=ResultClass.RETURNED), ShownBalance()).payment
+    assert hold_of_payment(taken_back) is IntentHold.PAID
+
+
+def test_a_payment_whose_steps_ended_without_effect_counts_as_nothing() -> None:
+    declined = operation(Kind.SALE, 100).changed(state=State.FAILED, result_class=ResultClass.ISSUER_HARD_DECLINE)
+    tried = after_change(Payment("op_1", "acme", "a"), declined, ShownBalance((PaymentName("pi_1", "n:1"),))).payment
+    assert hold_of_payment(tried) is IntentHold.FREE
+
+
+def test_what_was_paid_elsewhere_holds_the_intent_until_it_is_read() -> None:
+    """P12 A: "already confirmed" freed the order, and the job paid it again."""
+    refused = operation(Kind.SALE, 100).changed(state=State.FAILED, result_class=ResultClass.ALREADY_DONE)
+    held = after_change(Payment("op_1", "acme", "a", ("pi_1",)), refused, ShownBalance(verify_at=5.0)).payment
+    assert (held.elsewhere, held.verify_at) == (PaidElsewhere.UNVERIFIED, 5.0)
+    assert hold_of_payment(held) is IntentHold.PAID
+    read = adopted(held, ShownBalance(authorised=100, captured=100, refunded=0, currency="EUR"))
+    assert (read.elsewhere, read.captured) == (PaidElsewhere.VERIFIED, 100)
+    assert hold_of_payment(read) is IntentHold.PAID
+    assert hold_of_payment(replace(held, elsewhere=PaidElsewhere.NO)) is IntentHold.FREE
+
+
+# --- All sequences
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([Kind.CAPTURE, Kind.REFUND]),
+        st.integers(1, 60),
+        st.sampled_from(["succeeds", "fails", "unknown", "pending", "returned"]),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS, st.booleans())
+def test_under_enforce_no_sequence_of_calls_moves_more_than_the_payment_has(
+    steps: list[tuple[Kind, int, str]], captures: bool
+) -> None:
+    """The provider executes whatever it is sent, also what stays unknown here."""
+    balance, known = payment(100, captures=captures), dict[str, Operation]()
+    executed = {Kind.CAPTURE: 100 if captures else 0, Kind.REFUND: 0}
+    for kind, amount, fate in steps:
+        fresh = operation(kind, amount)
+        if judge_movement(balance, fresh, ENFORCED, known).verdict is not PaymentVerdict.PASS:
+            continue
+        balance = with_reservation(balance, fresh, ENFORCED)
+        if fate in {"unknown", "pending"}:
+            doubt = frozenset({1}) if fate == "unknown" else frozenset[int]()
+            known[fresh.id] = fresh.changed(state=State(fate), doubt=doubt)
+        else:
+            known[fresh.id] = ended(fresh, State.FAILED, ResultClass.ABSENT) if fate == "fails" else ended(fresh)
+        balance = after_change(balance, known[fresh.id], ShownBalance()).payment
+        if fate == "returned":
+            balance = after_change(balance, ended(fresh, reading=ResultClass.RETURNED), ShownBalance()).payment
+        executed[kind] += amount if fate not in {"fails", "returned"} else 0
+        if fate == "returned" and kind is Kind.CAPTURE:
+            break  # what was refunded of it before is the provider's to answer for
+        assert executed[Kind.CAPTURE] <= 100
+        assert executed[Kind.REFUND] <= executed[Kind.CAPTURE]
+
+
+def test_names_are_apart_by_provider_account_and_length() -> None:
+    keys = {name_key(*parts) for parts in (("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("a", "b", "d"))}
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("kind", sorted(FOLLOW_UPS))
+def test_a_movement_touches_its_payment_when_it_ends_and_when_it_comes_into_doubt(kind: Kind) -> None:
+    started = operation(kind, 10)
+    assert touches_payment(started, ended(started), None)
+    assert touches_payment(started, started.changed(state=State.UNKNOWN, doubt=frozenset({1})), None)
+    assert not touches_payment(started, started.changed(state=State.BACKOFF), None)
+    assert not touches_payment(started, ended(started).changed(payment=""), None)
+
+
+def test_the_oldest_posted_movements_are_forgotten_and_reservations_never() -> None:
+    before = payment(10**9)
+    first = operation(Kind.REFUND, 1)
+    before = reserving(before, first)
+    for _ in range(1_005):
+        before = moved(before, Kind.REFUND, 1)
+    assert len(before.movements) <= 1_000
+    assert before.movement_of(first.id) is not None
+    assert before.refunded == 1_005
+    assert all(movement.status is not MovementStatus.RESERVED for movement in before.movements[1:])
