@@ -109,7 +109,8 @@ async def test_a_success_writes_its_payment_and_a_follow_up_finds_it_by_its_name
     assert payment.intent == BLOCKING
     refund = await move(journal, "refund")
     assert refund.payment == sale.id
-    [by_name] = await journal.ledger_rows((on().acts_on.key if on().acts_on else "",))
+    assert on().acts_on is not None
+    [by_name] = await journal.ledger_rows((payment_names("acme", "account-1", ["ch_1"])[0].key,))
     assert by_name is not None
     assert payment_from_row(by_name).id == sale.id
 
