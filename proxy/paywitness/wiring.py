@@ -153,12 +153,12 @@ def assemble(
         tasks=tasks,
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
-    passthrough = Passthrough(upstream, telemetry)
-    shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    intents = Intents(journal, current)
     inquiry_client = _build_inquiry_client(platform, pipeline)
-    intent_reader = IntentReader(journal, inquiry_client, vault, clock, telemetry)
-    entry_points = (pipeline, fallbacks, passthrough, shadow, intents, intent_reader)
+    entry_points = (
+        *(pipeline, fallbacks, Passthrough(upstream, telemetry)),
+        *(ShadowMode(upstream, vault, clock, randomness, telemetry), Intents(journal, current)),
+        IntentReader(journal, inquiry_client, vault, clock, telemetry),
+    )
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)

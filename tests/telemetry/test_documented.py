@@ -29,6 +29,7 @@ from paywitness.telemetry.events import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
+    LimitChecked,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
@@ -67,6 +68,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(AttemptFinished(operation(), attempt(), decision(Action.RETRY_SAME_OPERATION)))
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
     told.tell(CallRefused("acme", "overloaded"))
+    told.tell(LimitChecked("acme", "sale", "exceeds"))
     told.tell(CallForwarded("acme"))
     told.tell(CallShadowed("acme", "authorization", "status_inquiry", "in_doubt_ask", watched_by_a_row()))
     told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))

@@ -155,6 +155,12 @@ class _MetricFamilies:
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.background = _BackgroundFamilies(registry)
+        self.limits = Counter(
+            "payment_limit_checks_total",
+            "Captures and refunds that do not fit the balance of their payment, or cannot be held against it.",
+            (*OPERATION_LABELS, "result"),
+            registry=registry,
+        )
 
         def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
             return Counter(name, help_text, labels, registry=registry)
@@ -207,11 +213,6 @@ class _MetricFamilies:
         )
         self.refusals = counter(
             "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
-        )
-        self.limits = counter(
-            "payment_limit_checks_total",
-            "Captures and refunds that do not fit the balance of their payment, or cannot be held against it.",
-            ("provider", "operation", "kind", "result"),
         )
         self.unmatched = counter(
             "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
