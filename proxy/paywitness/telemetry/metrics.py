@@ -150,17 +150,17 @@ class _BackgroundFamilies:
         )
 
 
+def _limit_checks(registry: MetricRegistry) -> Counter:
+    help_text = "Captures and refunds that do not fit the balance of their payment, or cannot be held against it."
+    return Counter("payment_limit_checks_total", help_text, (*OPERATION_LABELS, "result"), registry=registry)
+
+
 class _MetricFamilies:
     """Every family, registered."""
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.background = _BackgroundFamilies(registry)
-        self.limits = Counter(
-            "payment_limit_checks_total",
-            "Captures and refunds that do not fit the balance of their payment, or cannot be held against it.",
-            (*OPERATION_LABELS, "result"),
-            registry=registry,
-        )
+        self.limits = _limit_checks(registry)
 
         def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
             return Counter(name, help_text, labels, registry=registry)
@@ -214,9 +214,8 @@ class _MetricFamilies:
         self.refusals = counter(
             "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
         )
-        self.unmatched = counter(
-            "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
-        )
+        passed_on = "Calls that match no operation, passed on as they came."
+        self.unmatched = counter("payment_unmatched_calls_total", passed_on, ("provider",))
         self.journal = histogram(
             "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
         )
