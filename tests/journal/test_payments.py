@@ -132,11 +132,25 @@ async def test_further_names_lead_to_the_same_payment(journal: Journal) -> None:
         assert (await move(journal, name, amount=amount, claim=on(name))).payment == sale.id
 
 
+async def test_a_follow_up_under_another_name_joins_the_payment_when_the_response_shows_it(journal: Journal) -> None:
+    """A refund by the charge's id, of a payment that is known by its PaymentIntent alone."""
+    sale = await paid(journal, name="pi_1")
+    refund = await move(journal, "refund", claim=on("ch_1"))
+    assert refund.payment == refund.id
+    done = await journal.record(replace(succeeding(refund), shown=shown("pi_1")))
+    assert (done.payment, done.incident) == (sale.id, None)
+    after = await balance(journal, sale.id)
+    assert (after.refunded, set(after.names)) == (500, {"pi_1", "ch_1"})
+    second = await move(journal, "second", amount=300, claim=on("ch_1"))
+    assert second.payment == sale.id
+    assert (await balance(journal, refund.id)).id == sale.id
+
+
 async def test_a_reference_that_is_taken_is_an_incident_and_never_fails_the_record(journal: Journal) -> None:
     first = await paid(journal, "first", guard=None)
     started = await started_sale(journal, "second")
     change = replace(succeeding(started), shown=shown("ch_1", creates=True, captures=True))
-    second = await journal.record(change)
+    second = await journal.record(replace(change, operation=change.operation.changed(reference="ch_1")))
     assert (second.state, second.incident) == (State.SUCCEEDED, IncidentKind.REFERENCE_TAKEN)
     assert second.reference is None
     assert (await balance(journal, first.id)).captured == 1250

@@ -199,7 +199,7 @@ def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, once_per
     if not fresh.payment or holder.payment != fresh.payment:
         return False
     if fresh.kind in FOLLOW_UPS:
-        return hold is GuardHold.OPEN
+        return hold is GuardHold.OPEN and holder.incident is None
     return hold is GuardHold.OPEN and (once_per_target or holder.state not in _IN_FLIGHT_OR_UNKNOWN)
 
 

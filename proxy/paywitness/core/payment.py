@@ -179,14 +179,15 @@ def bounded(movements: tuple[Movement, ...]) -> tuple[Movement, ...]:
 
 def reconciled(payment: Payment, operations: Mapping[str, Operation]) -> Payment:
     """The payment with what became of reserved movements whose operations ended by an expired lease, which writes no
-    payment. `operations` are as they now stand; one that is gone was retired, and had ended."""
+    payment. `operations` are those behind all reserved movements, as they now stand. One that is gone was retired: it
+    had ended so, for every other end is written with its payment."""
     for movement in payment.reserved():
         operation = operations.get(movement.operation_id)
-        if operation is not None and operation.state is State.FAILED and operation.incident is None:
+        if operation is None or (operation.state is State.FAILED and operation.incident is None):
             payment = _without(payment, movement)
-        elif operation is not None and operation.state is State.SUCCEEDED:
+        elif operation.state is State.SUCCEEDED:
             payment = _posted(payment, movement, operation, ShownBalance())
-        if operation is not None and operation.doubt:
+        elif operation.doubt:
             payment = replace(payment, unanswered=True)
     return payment
 
@@ -357,6 +358,22 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     return payment, posting
 
 
+def merged_payment(payment: Payment, other: Payment) -> Payment:
+    """The payment with what was known of it under another name."""
+    payment = replace(
+        payment,
+        names=tuple(dict.fromkeys((*payment.names, *other.names)))[:NAMES_MAX],
+        steps=tuple(dict.fromkeys((*payment.steps, *other.steps)))[-STEPS_MAX:],
+        unanswered=payment.unanswered or other.unanswered,
+        intent=payment.intent or other.intent,
+    )
+    for movement in other.movements:
+        payment = replace(payment, movements=bounded((*payment.movements, movement)))
+        if movement.status is MovementStatus.POSTED:
+            payment = _posted(payment, movement, None, _NOTHING_SHOWN)
+    return payment
+
+
 def _without(payment: Payment, gone: Movement) -> Payment:
     return replace(payment, movements=tuple(movement for movement in payment.movements if movement is not gone))
 
@@ -369,7 +386,7 @@ def _plus(number: int | None, amount: int | None) -> int | None:
     return None if number is None or amount is None else number + amount
 
 
-def _posted(payment: Payment, movement: Movement, operation: Operation, shown: ShownBalance) -> Payment:
+def _posted(payment: Payment, movement: Movement, operation: Operation | None, shown: ShownBalance) -> Payment:
     """The payment after a movement that succeeded."""
     shows = shown.moved is not None and movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
     amount = shown.moved if shows else movement.minor_units
@@ -383,7 +400,8 @@ def _posted(payment: Payment, movement: Movement, operation: Operation, shown: S
             expires_at = None if all_captured or final else payment.expires_at
             return replace(payment, captured=captured, final=final, expires_at=expires_at)
         case OperationKind.INCREMENT:
-            total = operation.money.minor_units if operation.money is not None else None
+            money = operation.money if operation is not None else None
+            total = money.minor_units if money is not None else None
             is_total = payment.authorised is None and shown.increment_means is IncrementMeaning.TOTAL
             return replace(payment, authorised=total if is_total else _plus(payment.authorised, amount))
         case OperationKind.VOID:
