@@ -96,10 +96,6 @@ class Payment:
     verifications: int = 0
 
     @property
-    def net_captured(self) -> int | None:
-        return difference(self.captured, self.refunded)
-
-    @property
     def capturable(self) -> int | None:
         """What may still be captured, reservations aside."""
         return 0 if self.final else difference(self.authorised, self.captured)
@@ -280,14 +276,8 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
     if not payment.paid:
         payment, posting = _paid(payment, after, shown)
     if after.result_class in _TAKEN_BACK and not payment.given_back:
-        posting = Posting(
-            f"{payment.id}:returned",
-            "reversal",
-            payment.net_captured,
-            payment.currency,
-            payment.id,
-            reverses=_payment_posting_key(payment),
-        )
+        left, key = difference(payment.captured, payment.refunded), f"{payment.id}:returned"
+        posting = Posting(key, "reversal", left, payment.currency, payment.id, _payment_posting_key(payment))
         payment = replace(payment, given_back=True, final=True, refunded=payment.captured)
     return payment, posting
 
@@ -318,14 +308,8 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         elsewhere=PaidElsewhere.NO,
         verify_at=None,
     )
-    posting = Posting(
-        _payment_posting_key(payment),
-        "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value,
-        authorised,
-        payment.currency,
-        payment.id,
-    )
-    return payment, posting
+    kind = "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value
+    return payment, Posting(_payment_posting_key(payment), kind, authorised, payment.currency, payment.id)
 
 
 def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting | None]:
@@ -347,14 +331,8 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
         posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
     if after.result_class in _TAKEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
-        posting = Posting(
-            f"{after.id}:returned",
-            "return",
-            movement.minor_units,
-            payment.currency,
-            payment.id,
-            reverses=after.id,
-        )
+        amount, key = movement.minor_units, f"{after.id}:returned"
+        posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
     return payment, posting
 
 
