@@ -141,6 +141,35 @@ def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
     assert other_currency.captured == 60
 
 
+def test_a_total_that_may_hold_an_open_movement_is_not_counted_twice() -> None:
+    """The object of a sale shows what a capture has captured whose own response was lost."""
+    started = operation(Kind.CAPTURE, 60)
+    before = reserving(payment(100, captures=False), started)
+    sale = ended(operation(Kind.AUTHORIZATION, 100))
+    seen = after_change(before, sale, ShownBalance(captured=60)).payment
+    after = after_change(seen, ended(started), ShownBalance(captured=60))
+    assert (after.payment.captured, after.negative) == (60, False)
+
+
+def test_a_refund_in_another_currency_makes_what_was_refunded_unknown() -> None:
+    started = operation(Kind.REFUND).changed(money=Money(500, "USD"))
+    after = after_change(reserving(payment(100), started), ended(started), ShownBalance())
+    assert (after.payment.refunded, after.negative) == (None, False)
+
+
+def test_a_debit_that_was_returned_and_is_tried_again_is_paid_again() -> None:
+    first = ended(operation(Kind.SALE, 100))
+    made = after_change(Payment("op_1", "acme", "a"), first, ShownBalance(captures=True))
+    returned = after_change(made.payment, first.changed(result_class=ResultClass.RETURNED), ShownBalance())
+    assert hold_of_payment(returned.payment) is IntentHold.REFUNDED
+    again = after_change(returned.payment, ended(operation(Kind.SALE, 100)), ShownBalance(captures=True))
+    assert hold_of_payment(again.payment) is IntentHold.PAID
+    keys = [change.posting.key for change in (made, returned, again) if change.posting]
+    assert len(set(keys)) == 3
+    assert returned.posting is not None
+    assert returned.posting.reverses == keys[0]
+
+
 def test_an_object_that_nobody_has_paid_shows_no_totals() -> None:
     created = after_change(Payment("op_1", "acme", "a"), ended(operation(Kind.NONE)), ShownBalance(authorised=100))
     assert (created.payment.authorised, created.payment.paid) == (None, False)

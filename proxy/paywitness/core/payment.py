@@ -85,7 +85,10 @@ class Payment:
     created: bool = False  # an operation of ours that makes it has shown its name
     paid: bool = False  # a paying success was posted
     final: bool = False  # nothing more can be captured: voided, a final capture, expired by the provider's word
+    paid_by: str = ""  # the step whose success was posted last
+    times_paid: int = 0
     given_back: bool = False  # voided or reversed as a whole
+    returned: bool = False  # the provider took the whole payment back; a later step may pay it again
     elsewhere: PaidElsewhere = PaidElsewhere.NO
     unanswered: bool = False  # an attempt of ours on it was sent once and did not end by its own complete response
     steps: tuple[str, ...] = ()
@@ -273,12 +276,14 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
     if not _is_success(after):
         return payment, None
     posting: Posting | None = None
-    if not payment.paid:
+    is_paid_again = payment.returned and after.id != payment.paid_by and after.result_class not in _TAKEN_BACK
+    if not payment.paid or is_paid_again:
         payment, posting = _paid(payment, after, shown)
     if after.result_class in _TAKEN_BACK and not payment.given_back:
-        left, key = difference(payment.captured, payment.refunded), f"{payment.id}:returned"
-        posting = Posting(key, "reversal", left, payment.currency, payment.id, _payment_posting_key(payment))
-        payment = replace(payment, given_back=True, final=True, refunded=payment.captured)
+        left, key = difference(payment.captured, payment.refunded), _payment_posting_key(payment)
+        posting = Posting(f"{key}:returned", "reversal", left, payment.currency, payment.id, key)
+        is_return = after.result_class is ResultClass.RETURNED
+        payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
     return payment, posting
 
 
@@ -286,7 +291,8 @@ _TAKEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
 def _payment_posting_key(payment: Payment) -> str:
-    return f"{payment.id}:payment"
+    """One for each time that the payment was made: a direct debit that was returned may be tried again."""
+    return f"{payment.id}:payment" + (f":{payment.times_paid}" if payment.times_paid > 1 else "")
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
@@ -301,7 +307,12 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         paid=True,
         authorised=authorised,
         captured=captured,
-        refunded=payment.refunded or 0,
+        paid_by=after.id,
+        times_paid=payment.times_paid + 1,
+        given_back=False,
+        returned=False,
+        final=False,
+        refunded=0 if payment.returned else payment.refunded or 0,
         voided=payment.voided or 0,
         disputed=payment.disputed or 0,
         expires_at=None if captured is not None and captured == authorised else shown.expires_at,
@@ -368,6 +379,9 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
     """The payment after a movement that succeeded."""
     shows = shown.moved is not None and movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
     amount = shown.moved if shows else movement.minor_units
+    money = operation.money if operation is not None else None
+    if money is not None and payment.currency is not None and money.currency != payment.currency:
+        amount = None  # how much that is in the currency of the payment is the provider's to say
     posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="")
     payment = _replaced(payment, movement, posted)
     match movement.kind:
@@ -378,7 +392,6 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
             expires_at = None if all_captured or final else payment.expires_at
             return replace(payment, captured=captured, final=final, expires_at=expires_at)
         case OperationKind.INCREMENT:
-            money = operation.money if operation is not None else None
             total = money.minor_units if money is not None else None
             is_total = payment.authorised is None and shown.increment_means is IncrementMeaning.TOTAL
             return replace(payment, authorised=total if is_total else _plus(payment.authorised, amount))
@@ -423,14 +436,19 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
         return payment
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
         return payment  # an object that nobody has paid yet shows what is asked for, not what was authorised
-    captured, authorised = shown.captured, shown.authorised
+    captured, refunded = shown.captured, shown.refunded
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
+    # A total may hold a movement that is still reserved here, and that is posted when its own evidence comes.
+    if payment.reserved(OperationKind.CAPTURE):
+        captured = None
+    if payment.reserved(OperationKind.REFUND, OperationKind.REVERSAL):
+        refunded = None
     return replace(
         payment,
-        authorised=authorised if payment.authorised is None else payment.authorised,
+        authorised=shown.authorised if payment.authorised is None else payment.authorised,
         captured=_larger(payment.captured, captured),
-        refunded=_larger(payment.refunded, shown.refunded),
+        refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
     )
 

@@ -108,7 +108,9 @@ def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, cu
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
-    return None if provider_object is None else truthy(rules.captures, provider_object)
+    if evaluate(rules.captures, provider_object) is None:
+        return None  # the object does not say
+    return truthy(rules.captures, provider_object)
 
 
 def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:

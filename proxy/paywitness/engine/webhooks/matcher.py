@@ -76,6 +76,7 @@ class WebhookMatcher:
                 for operation in listed
                 if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
             ]
+            candidates = _steps_as_one(candidates)
             keys = {candidate.operation.key for candidate in candidates}
             if len(keys) == 1 and len(listed) < _CANDIDATES_MAX:
                 chosen = _best_generation(candidates, provider_object)
@@ -127,6 +128,16 @@ class WebhookMatcher:
         if operation.account not in account_hashes_named(places, account_name, self.vault.identity_secret):
             return None
         return _Candidate(operation, policy)
+
+
+def _steps_as_one(candidates: list[_Candidate]) -> list[_Candidate]:
+    """Steps of one payment share its names: the newest that pays stands for all of them."""
+    payments = {candidate.operation.payment for candidate in candidates}
+    if len(payments) != 1 or "" in payments:
+        return candidates
+    paying = [candidate for candidate in candidates if candidate.operation.kind.pays] or candidates
+    newest = max(paying, key=lambda candidate: candidate.operation.id)
+    return [candidate for candidate in paying if candidate.operation.key == newest.operation.key]
 
 
 def _best_generation(candidates: list[_Candidate], provider_object: Tree) -> _Candidate:
