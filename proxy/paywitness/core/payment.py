@@ -21,6 +21,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.operation import Guard, Operation, Posting, State
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.provider_contract import OperationKind
@@ -271,23 +272,18 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
     payment = with_step(payment, after.id)
     if shown.creates and not payment.created:
         payment = replace(payment, created=True)
-    if not after.kind.pays:
-        return payment, None
-    if not _is_success(after):
+    if not after.kind.pays or not _is_success(after):
         return payment, None
     posting: Posting | None = None
-    is_paid_again = payment.returned and after.id != payment.paid_by and after.result_class not in _TAKEN_BACK
+    is_paid_again = payment.returned and after.id != payment.paid_by and after.result_class not in GIVEN_BACK
     if not payment.paid or is_paid_again:
         payment, posting = _paid(payment, after, shown)
-    if after.result_class in _TAKEN_BACK and not payment.given_back:
+    if after.result_class in GIVEN_BACK and not payment.given_back:
         left, key = difference(payment.captured, payment.refunded), _payment_posting_key(payment)
         posting = Posting(f"{key}:returned", "reversal", left, payment.currency, payment.id, key)
         is_return = after.result_class is ResultClass.RETURNED
         payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
     return payment, posting
-
-
-_TAKEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
 def _payment_posting_key(payment: Payment) -> str:
@@ -340,7 +336,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
         payment = _posted(payment, movement, after, shown)
         movement = payment.movement_of(after.id) or movement
         posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
-    if after.result_class in _TAKEN_BACK and movement.status is MovementStatus.POSTED:
+    if after.result_class in GIVEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
         amount, key = movement.minor_units, f"{after.id}:returned"
         posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
@@ -460,9 +456,8 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 
 def _is_negative(payment: Payment) -> bool:
-    left_to_capture = difference(payment.authorised, payment.captured)
-    left_to_refund = difference(payment.captured, payment.refunded)
-    return any(number is not None and number < 0 for number in (left_to_capture, left_to_refund))
+    left = (difference(payment.authorised, payment.captured), difference(payment.captured, payment.refunded))
+    return any(number is not None and number < 0 for number in left)
 
 
 def touches_payment(before: Operation, after: Operation, shown: ShownBalance | None) -> bool:
