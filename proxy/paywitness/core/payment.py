@@ -123,12 +123,8 @@ def difference(minuend: int | None, *subtrahends: int | None) -> int | None:
 
 
 def total_of(movements: tuple[Movement, ...]) -> int | None:
-    total = 0
-    for movement in movements:
-        if movement.minor_units is None:
-            return None
-        total += movement.minor_units
-    return total
+    amounts = [movement.minor_units for movement in movements]
+    return None if None in amounts else sum(amount or 0 for amount in amounts)
 
 
 # --- Keys of rows
