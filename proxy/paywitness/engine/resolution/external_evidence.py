@@ -10,13 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
-from paywitness.core.bodies.tree import Tree, encode_response
-from paywitness.core.classify import evaluate
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.consequences import WriteContext
-from paywitness.core.errors import BodyError
-from paywitness.core.evidence import Response
-from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
-from paywitness.core.guard import GIVEN_BACK, is_paid
+from paywitness.core.external_evidence import (
+    EvidenceSource,
+    as_taken_back,
+    changes_nothing,
+    conclude_external,
+    is_postponed,
+)
+from paywitness.core.guard import is_paid
 from paywitness.core.inquiry import is_settled
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
 from paywitness.core.operation import (
@@ -33,7 +36,8 @@ from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import DENIALS, Effect, ResultClass
+from paywitness.core.reply import changes_replay, replay_response
+from paywitness.core.result import ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -106,7 +110,7 @@ class ExternalEvidenceRecorder:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
             if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
                 raise _NothingNewError(current)
-            if _changes_nothing(current, after) and finding.kind is FindingKind.HIT:
+            if changes_nothing(current, after) and finding.kind is FindingKind.HIT:
                 raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
@@ -217,9 +221,7 @@ class ExternalEvidenceRecorder:
         classification = finding.classification
         if classification is None:
             return current, None
-        fails_after_success = current.state is State.SUCCEEDED and classification.result_class in DENIALS
-        if policy.payment.failed_is_return and fails_after_success:
-            classification = replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
+        classification = as_taken_back(current, classification, failed_is_return=policy.payment.failed_is_return)
         time = self.journal_writer.journal_clock
         settled = time.known and is_settled(current, self.settle_s(policy), time.now())
         return conclude_external(current, source, classification, policy.contract, settled=settled)
@@ -251,34 +253,10 @@ class ExternalEvidenceRecorder:
     ) -> bytes | None:
         """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
         was kept of an earlier state speaks for it no longer."""
-        given_back = after.result_class in GIVEN_BACK and before.result_class not in GIVEN_BACK
-        if after.state is before.state and not given_back:
+        if not changes_replay(before, after):
             return None
-        if after.state is State.FAILED or given_back:
-            return b""  # the object of a failed or reversed payment under a 200 would pass for a paid one
-        made = (
-            evaluate(policy.as_response, provider_object)
-            if policy.as_response is not None and provider_object is not None
-            else None
-        )
-        if made is None:
-            return b""
-        try:
-            body, media_type = encode_response(made, policy.encoding)
-        except BodyError:
-            return b""
-        headers = ((b"Content-Type", media_type.encode()),)
-        return seal_response(self.vault, Response(200, b"OK", headers, body), after.id)
-
-
-def _changes_nothing(before: Operation, after: Operation) -> bool:
-    return (
-        after.state is before.state
-        and after.doubt == before.doubt
-        and after.result_class is before.result_class
-        and after.reference == before.reference
-        and after.incident == before.incident
-    )
+        response = replay_response(after, policy.as_response, provider_object, policy.encoding)
+        return b"" if response is None else seal_response(self.vault, response, after.id)
 
 
 def _check_inquiry_applies(
