@@ -16,7 +16,7 @@ from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
-from paywitness.core.webhook_event import MatchKey, WebhookEvent
+from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.policy.book import PolicyBook
@@ -131,13 +131,8 @@ class WebhookMatcher:
 
 
 def _steps_as_one(candidates: list[_Candidate]) -> list[_Candidate]:
-    """Steps of one payment share its names: the newest that pays stands for all of them."""
-    payments = {candidate.operation.payment for candidate in candidates}
-    if len(payments) != 1 or "" in payments:
-        return candidates
-    paying = [candidate for candidate in candidates if candidate.operation.kind.pays] or candidates
-    newest = max(paying, key=lambda candidate: candidate.operation.id)
-    return [candidate for candidate in paying if candidate.operation.key == newest.operation.key]
+    keys = {operation.key for operation in standing_for_steps([candidate.operation for candidate in candidates])}
+    return [candidate for candidate in candidates if candidate.operation.key in keys]
 
 
 def _best_generation(candidates: list[_Candidate], provider_object: Tree) -> _Candidate:

@@ -69,7 +69,7 @@ class FlowRun:
             return {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {"sent": "yes"})}
         if isinstance(found, RecognitionRefusal):
             return {"operation": found.policy.operation if found.policy else NONE, **_refused(found.problem)}
-        result = run_call(self.world, found, f"op_{number}", step.attempt)
+        result = run_call(self.world, found, f"op_{number:03}", step.attempt)
         if result.operation is not None:
             self._operation_of_step[number] = result.operation.id
         facts = _call_facts(result) | self._facts_of(result.operation, result.payment)

@@ -28,14 +28,21 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import ShownBalance
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.core.reply import changes_replay, replay_response
-from paywitness.core.result import Classification, ResultClass
+from paywitness.core.result import PROVIDER_SAID_NO, Classification, ResultClass
 from paywitness.core.template import TemplateValues
-from paywitness.core.webhook_event import MatchKey, WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.core.webhook_event import (
+    MatchKey,
+    WebhookEvent,
+    WebhookRules,
+    object_and_rules,
+    standing_for_steps,
+    webhook_events_in,
+)
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.tools.policy_test.case import NONE, GivenAttempt, GivenResponse, evidence_of, fill_response, response_of
 from paywitness.tools.policy_test.flow_calls import LEASE_S, FlowWorld, release_voided_payment
@@ -71,6 +78,9 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
     evidence = evidence_of(GivenAttempt(response), policy.encoding)
     seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values)
     finding = seen.finding
+    payment = world.journal.payment(operation.payment)
+    if payment is not None and payment.verify_at is not None and operation.paid_elsewhere:
+        return _verify(world, operation, payment, seen)
     if finding.kind is FindingKind.MISSED and operation.state.in_doubt and operation.doubt:
         proof = AbsenceProof.of((inquiry,), _settle_s(policy))
         missed, absent = after_miss(operation, proof, world.now)
@@ -79,6 +89,18 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
         elif missed is not operation:
             operation = _write(world, operation, missed, (Event.INQUIRY_MISSED,), EvidenceSource.INQUIRY)
     return _apply(world, operation, EvidenceSource.INQUIRY, seen)
+
+
+def _verify(world: FlowWorld, operation: Operation, payment: Payment, seen: FoundObject) -> EvidenceResult:
+    """The object that was paid, but not by us, as the inquiry shows it: see `PaymentSweep`."""
+    classification, policy = seen.finding.classification, world.policy_of(operation)
+    reading = classification.result_class if classification is not None else None
+    if seen.finding.kind is FindingKind.HIT and reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
+        shown = _shown(world, operation, policy, classification, seen.provider_object)
+        world.journal.write_payment(adopted(payment, shown or ShownBalance()))
+    elif seen.finding.kind is FindingKind.HIT and reading in PROVIDER_SAID_NO:
+        world.journal.write_payment(replace(payment, elsewhere=PaidElsewhere.NO, verify_at=None))
+    return EvidenceResult(operation, seen.finding.kind, NONE, reading or NONE)
 
 
 def _settle_s(policy: Policy) -> float:
@@ -116,7 +138,8 @@ def run_event(world: FlowWorld, given: GivenResponse) -> EvidenceResult:
 def _matched(world: FlowWorld, webhook_event: WebhookEvent) -> tuple[Operation | None, str]:
     """The operation that the event names, and by what. The first finder that names exactly one key wins."""
     for finder, value in webhook_event.match_values:
-        found = [one for one in world.journal.operations.values() if value in _names(one, finder)]
+        named = [one for one in world.journal.operations.values() if value in _names(one, finder)]
+        found = standing_for_steps(named)
         if len({one.key for one in found}) == 1:
             return max(found, key=lambda one: one.generation), finder
     return None, NONE
@@ -182,9 +205,9 @@ def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen:
 
 
 def _shown(
-    world: FlowWorld, after: Operation, policy: Policy, classification: Classification, provider_object: Tree
+    world: FlowWorld, after: Operation, policy: Policy, classification: Classification | None, provider_object: Tree
 ) -> ShownBalance | None:
-    if provider_object is None:
+    if classification is None or provider_object is None:
         return None
     return shown_balance(after, policy, classification, provider_object, now=world.now)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_paid
 from paywitness.core.operation import Operation, Posting
-from paywitness.core.payment import Payment
+from paywitness.core.payment import Payment, payment_key
 from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.claim_plan import ClaimPlan, plan_claim
-from paywitness.journal.ledger import payment_by_id
+from paywitness.journal.ledger import payment_by_id, payment_row
 from paywitness.journal.transitions import (
     GUARDED_MAX,
     OperationWrite,
@@ -53,6 +53,9 @@ class FlowJournal:
         self._write(plan.write)
         self._write_rows(plan.rows)
         return plan.write.operation
+
+    def write_payment(self, payment: Payment) -> None:
+        self._write_rows((payment_row(payment, self.row(payment_key(payment.id))),))
 
     def _write(self, write: OperationWrite) -> None:
         self.operations[write.operation.id] = write.operation
