@@ -232,6 +232,7 @@ class PaymentChange:
 
 def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> PaymentChange:
     """The payment after a change of one of its operations. `shown`: what its evidence shows of the payment."""
+    before = payment
     payment = with_names(payment, tuple(name.name for name in shown.names))
     if shown.intent is not None:
         payment = replace(payment, intent=shown.intent)
@@ -243,7 +244,8 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
     if after.doubt and not payment.unanswered:
         payment = replace(payment, unanswered=True)
     if shown.verify_at is not None:
-        payment = replace(payment, elsewhere=PaidElsewhere.UNVERIFIED, verify_at=shown.verify_at)
+        elsewhere = PaidElsewhere.UNVERIFIED if after.kind.pays and not payment.paid else payment.elsewhere
+        payment = replace(payment, elsewhere=elsewhere, verify_at=shown.verify_at, verifications=0)
     if after.kind in FOLLOW_UPS:
         payment, posting = _after_movement(payment, after, shown)
     else:
@@ -251,7 +253,7 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
     payment = _with_totals(payment, shown)
     if shown.dispute:
         payment = _with_dispute(payment, shown.moved, won=shown.dispute == "won")
-    return PaymentChange(payment, posting, negative=posting is not None and _is_negative(payment))
+    return PaymentChange(payment, posting, negative=_is_negative(payment) and not _is_negative(before))
 
 
 def with_names(payment: Payment, names: tuple[str, ...]) -> Payment:
@@ -320,6 +322,8 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if after.state is State.FAILED and not _is_success(after):
         if movement is not None and movement.status is MovementStatus.RESERVED and after.incident is None:
             payment = _without(payment, movement)
+        if after.result_class is ResultClass.ALREADY_DONE:
+            payment = _moved_by_others(payment, after.kind)
         return payment, None
     if not _is_success(after):
         return payment, None
@@ -331,12 +335,23 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if movement.status is MovementStatus.RESERVED:
         payment = _posted(payment, movement, after, shown)
         movement = payment.movement_of(after.id) or movement
-        posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
+        if not payment.created or payment.paid:  # else it is an object that nobody has paid: nothing moved
+            posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
     if after.result_class in GIVEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
         amount, key = movement.minor_units, f"{after.id}:returned"
         posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
     return payment, posting
+
+
+def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
+    """The payment after the provider said "already done" to a movement: somebody else has moved it. By how much is
+    unknown until an object shows it."""
+    if kind is OperationKind.CAPTURE:
+        return replace(payment, captured=None)
+    if kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
+        return replace(payment, refunded=None)
+    return payment
 
 
 def merged_payment(payment: Payment, other: Payment) -> Payment:
@@ -388,16 +403,9 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
             is_total = payment.authorised is None and shown.increment_means is IncrementMeaning.TOTAL
             return replace(payment, authorised=total if is_total else _plus(payment.authorised, amount))
         case OperationKind.VOID:
-            left = difference(payment.authorised, payment.captured)
-            nothing_captured = payment.captured == 0
-            voided = left if left is not None else payment.authorised if nothing_captured else None
-            return replace(
-                payment,
-                voided=voided if voided is not None else (payment.authorised or 1),
-                final=True,
-                given_back=payment.given_back or nothing_captured,
-                expires_at=None,
-            )
+            given_back = payment.given_back or payment.captured == 0
+            voided = difference(payment.authorised, payment.captured)
+            return replace(payment, voided=voided, final=True, given_back=given_back, expires_at=None)
         case OperationKind.REFUND:
             return replace(payment, refunded=_plus(payment.refunded, amount))
         case OperationKind.REVERSAL:
@@ -452,7 +460,13 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 
 def _is_negative(payment: Payment) -> bool:
-    left = (difference(payment.authorised, payment.captured), difference(payment.captured, payment.refunded))
+    """Whether more has moved than the payment can have had, also if what is still open has moved too."""
+    increments = total_of(payment.reserved(OperationKind.INCREMENT))
+    captures = total_of(payment.reserved(OperationKind.CAPTURE))
+    left = (
+        difference(_plus(payment.authorised, increments), payment.captured),
+        difference(_plus(payment.captured, captures), payment.refunded),
+    )
     return any(number is not None and number < 0 for number in left)
 
 

@@ -74,7 +74,7 @@ def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int |
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
         released = None if payment.authorised is None or increments is None else payment.authorised + increments
-        released = difference(released, payment.captured)
+        released = 0 if payment.final else difference(released, payment.captured)
     else:
         captures = total_of(payment.reserved(OperationKind.CAPTURE))
         base = None if payment.captured is None or captures is None else payment.captured + captures
@@ -171,7 +171,8 @@ def amount_moved(payment: Payment, fresh: Operation, claim: PaymentClaim) -> int
     """By how much the movement changes a number, which is what it reserves. None: all that is left, and how much that
     is is unknown."""
     if fresh.money is None:
-        return _all_that_is_left(payment, fresh.kind)
+        is_named = claim.unit is Unit.MINOR and isinstance(claim.amount, int) and not isinstance(claim.amount, bool)
+        return int(str(claim.amount)) if is_named else _all_that_is_left(payment, fresh.kind)
     if fresh.kind is OperationKind.INCREMENT and claim.increment_means is IncrementMeaning.TOTAL:
         return difference(fresh.money.minor_units, payment.authorised)
     return fresh.money.minor_units
@@ -235,13 +236,11 @@ def hold_of_payment(payment: Payment) -> IntentHold:
         return IntentHold.PAID
     if payment.given_back and not payment.disputed:
         return IntentHold.REFUNDED
-    ended_captures = any(
-        movement.kind is OperationKind.CAPTURE and movement.status is MovementStatus.POSTED
-        for movement in payment.movements
-    )
     if payment.captured is None or payment.refunded is None:
         # A number is unknown: a void frees the intent, unless a capture of ours exists.
-        return IntentHold.REFUNDED if payment.voided and not ended_captures else IntentHold.PAID
+        posted = {movement.kind for movement in payment.movements if movement.status is MovementStatus.POSTED}
+        is_voided = OperationKind.VOID in posted and OperationKind.CAPTURE not in posted
+        return IntentHold.REFUNDED if is_voided else IntentHold.PAID
     if payment.captured - payment.refunded > 0 or payment.disputed:
         return IntentHold.PAID
     # Unknown is not nothing: without an authorised amount only a final capture says that no more can be captured.

@@ -63,6 +63,7 @@ class CallPipeline:
 
     async def run(self, context: CallContext, *, permitted: bool) -> Reply:
         await self.failpoints.hit(failpoints.CALL_RECEIVED)
+        context.waits_for = None
         claim = await self.journal_writer.claim(context, permitted=permitted)
         if context.leader is not None:
             context.leader.release_followers()
