@@ -159,7 +159,7 @@ def assemble(
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
-    payment_sweep = PaymentSweep(journal, journal_writer, inquiry_client, pinned, current, clock)
+    payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, current, clock)
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
     recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)

@@ -159,7 +159,8 @@ class AttemptRecorder:
             request_tree=call_context.tree,
             intent=call_context.payment_claim.intent,
         )
-        if is_paid_elsewhere(operation, classification, policy):
+        is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
+        if is_refusal and operation.payment and operation.state is State.FAILED:
             return replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])
         return shown
 

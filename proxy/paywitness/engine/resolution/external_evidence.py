@@ -31,9 +31,10 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import ShownBalance, payment_key
+from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, after_change, payment_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.payment_rules import BalanceFields
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import changes_replay, replay_response
@@ -98,6 +99,7 @@ class ExternalEvidenceRecorder:
         event: Event | None = None
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
+        payment = await self._payment_to_compare(operation, policy, provider_object)
 
         def change_from(current: Operation) -> OperationChange:
             nonlocal event, before
@@ -108,10 +110,11 @@ class ExternalEvidenceRecorder:
                 return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
-            if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
-                raise _NothingNewError(current)
-            if changes_nothing(current, after) and finding.kind is FindingKind.HIT:
-                raise _NothingNewError(current)
+            if not _has_new_totals(payment, after, shown):
+                if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
+                    raise _NothingNewError(current)
+                if changes_nothing(current, after) and finding.kind is FindingKind.HIT:
+                    raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
             change = change_of(
@@ -146,6 +149,16 @@ class ExternalEvidenceRecorder:
         self.waiters.notify(recorded.id)
         await self.release_voided_payment(before, recorded)
         return AppliedEvidence(recorded, event)
+
+    async def _payment_to_compare(self, operation: Operation, policy: Policy, provider_object: Tree) -> Payment | None:
+        """The payment whose totals an object of a paying operation shows: also an object that says nothing new of the
+        operation may show a movement that is not ours."""
+        if not operation.payment or not operation.kind.pays or provider_object is None:
+            return None
+        if policy.payment.balance == BalanceFields():
+            return None
+        [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
+        return None if row is None else payment_from_row(row)
 
     async def _has_later_generation(self, operation: Operation) -> bool:
         """Whether its key has started again under the same stamp. A later one that has not failed asks for itself."""
@@ -194,9 +207,11 @@ class ExternalEvidenceRecorder:
     def _shown_balance(
         self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
     ) -> ShownBalance | None:
+        now = self.journal_writer.journal_clock.now()
+        if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
+            return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
         if finding.classification is None or provider_object is None:
             return None
-        now = self.journal_writer.journal_clock.now()
         return shown_balance(operation, policy, finding.classification, provider_object, now=now)
 
     def _dispute_change(
@@ -257,6 +272,12 @@ class ExternalEvidenceRecorder:
             return None
         response = replay_response(after, policy.as_response, provider_object, policy.encoding)
         return b"" if response is None else seal_response(self.vault, response, after.id)
+
+
+def _has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
+    if payment is None or shown is None or operation.state is not State.SUCCEEDED:
+        return False
+    return after_change(payment, operation, shown).payment != payment
 
 
 def _check_inquiry_applies(
