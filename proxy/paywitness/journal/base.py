@@ -18,8 +18,10 @@ from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
 from paywitness.core.payment import ShownBalance
 from paywitness.core.record import record
+from paywitness.option_defaults import DEFAULTS
 
-PAYMENTS_KEPT_S = 400 * 86_400.0  # payments, their names, payout references: longer than any refund or chargeback takes
+PAYMENTS_KEPT_S = DEFAULTS.payments_kept_s  # of a caller that says nothing else
+
 
 
 @record
