@@ -143,7 +143,7 @@ async def serve(
             "webhooks": webhooks.keep_applying(),
             "spool": spool_replayer.keep_replaying(),
             "pulse": LoopLagMonitor(clock, telemetry.metrics).run(),
-            "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
+            "retention": Retention(journal, clock, *settings.kept_for_s).keep_sweeping(),
         }
         if parts.rollback is not None:
             loops["rollback"] = parts.rollback.keep_watching()

@@ -91,6 +91,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.metrics.refresh_gauges()
     told.metrics.set_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)])
+    told.metrics.set_expiring_authorizations(2)
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}
 
 

@@ -17,6 +17,7 @@ from paywitness.clock import Clock
 from paywitness.core.decide import Action
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import DoubtCount, Operation, Outcome
+from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass, ShadowMatch
 from paywitness.telemetry.events import (
@@ -44,6 +45,7 @@ from paywitness.telemetry.gauges import (
     DoubtGauges,
     LimitsGauges,
     LimitsSources,
+    PaymentGauges,
     QueueGauges,
     QueueRow,
     ServerCounters,
@@ -105,6 +107,7 @@ _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21
 _LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+_LIMITED_KINDS = frozenset({OperationKind.CAPTURE, OperationKind.REFUND})
 # The customer was charged although somebody had been told otherwise, or twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
 
@@ -234,6 +237,8 @@ class _MetricFamilies:
         for labels in names.operations():
             for family in (self.unknown, self.background.exhausted, self.background.late_successes):
                 family.labels(*labels)
+            if labels[2] in _LIMITED_KINDS:
+                self.limits.labels(*labels, LimitVerdict.EXCEEDS)
         for provider in names.providers():
             for kind in IncidentKind:
                 self.incidents.labels(provider, kind)
@@ -294,6 +299,8 @@ class Metrics:
         self.registry.register(self._doubt)
         self._queue = QueueGauges(self._names, now)
         self.registry.register(self._queue)
+        self._payments = PaymentGauges()
+        self.registry.register(self._payments)
         self._limits = LimitsGauges(self._names)
         self.registry.register(self._limits)
         self._server = ServerGauges()
@@ -335,6 +342,9 @@ class Metrics:
     def set_queue(self, rows: Iterable[QueueRow]) -> None:
         """Show what is scheduled to be tried or looked at again, as it was counted just now."""
         self._queue.update(rows)
+
+    def set_expiring_authorizations(self, count: int) -> None:
+        self._payments.update(count)
 
     def watch_limits(self, source: LimitsSources) -> None:
         """Show how circuits, budgets and admission stand, whenever somebody looks."""

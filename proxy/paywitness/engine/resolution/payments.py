@@ -36,7 +36,7 @@ from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import LimitChecked
+from paywitness.telemetry.events import EvidenceKind, LimitChecked, transition_events
 
 _log = logging.getLogger("paywitness.payments")
 
@@ -145,7 +145,9 @@ class PaymentSweep:
             source="resolver",
             note="the provider says that it was paid, not by us, and no inquiry has read the object",
         )
-        await self.journal_writer.try_write(change)
+        written = await self.journal_writer.try_write(change)
+        for event in transition_events(operation, written or operation, EvidenceKind.INQUIRY, self.clock.now()):
+            self.journal_writer.telemetry.emit(event)
         return await self._write(row, replace(payment, verifications=checked, verify_at=None))
 
     async def _step(self, payment: Payment, wanted: Callable[[Operation], bool]) -> Operation | None:
