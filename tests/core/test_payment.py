@@ -381,7 +381,7 @@ def test_a_pending_movement_posts_nothing() -> None:
     before = reserving(payment(100), started)
     change = after_change(before, started.changed(state=State.PENDING, effect=Effect.DONE), ShownBalance())
     assert (change.payment.refunded, change.posting) == (0, None)
-    assert hold_of_payment(change.payment) is IntentHold.PAID
+    assert hold_of_payment(change.payment) is IntentHold.GIVING_BACK
 
 
 def test_a_dispute_is_a_fact_of_its_own_and_a_won_one_gives_it_back() -> None:

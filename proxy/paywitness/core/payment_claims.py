@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from paywitness.core.errors import MoneyError
 from paywitness.core.money import Money, Unit, read_money
-from paywitness.core.operation import Guard, Operation, State
+from paywitness.core.operation import Guard, Operation, RepeatPaymentRule, State
 from paywitness.core.payment import (
     FOLLOW_UPS,
     Movement,
@@ -98,6 +98,8 @@ class PaymentClaim:
     once_per_target: bool = False
     increment_means: IncrementMeaning = IncrementMeaning.TOTAL
     intent_total: Money | None = None  # several payments of the intent pass up to this sum
+    after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG  # of the call's own policy, if it has no intent itself
+    during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG
 
 
 class PaymentVerdict(StrEnum):
@@ -200,6 +202,18 @@ def _excludes(opened: OperationKind, fresh: OperationKind) -> bool:
     return OperationKind.VOID in pair and bool(pair & {OperationKind.CAPTURE, OperationKind.INCREMENT})
 
 
+_STRICTEST = (RepeatPaymentRule.BLOCK, RepeatPaymentRule.FLAG, RepeatPaymentRule.ALLOW)
+
+
+def carried_guard(intent: Guard, claim: PaymentClaim) -> Guard:
+    """The guard of a step whose intent an earlier call named: of what both policies say, the stricter."""
+    return replace(
+        intent,
+        after_success=min(intent.after_success, claim.after_success, key=_STRICTEST.index),
+        during_action=min(intent.during_action, claim.during_action, key=_STRICTEST.index),
+    )
+
+
 def with_reservation(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Payment:
     """The payment with the movement of an operation that starts, or with one more step."""
     if fresh.kind not in FOLLOW_UPS:
@@ -218,11 +232,21 @@ def _all_that_is_left(payment: Payment, kind: OperationKind) -> int | None:
 # --- Intents
 
 
+def _may_be_given_back(payment: Payment) -> bool:
+    """Whether nothing is left of the payment if its open refunds, voids and reversals have all succeeded."""
+    refunds = total_of(payment.reserved(OperationKind.REFUND))
+    left = difference(payment.captured, payment.refunded, refunds)
+    undone = payment.reserved(OperationKind.VOID, OperationKind.REVERSAL)
+    gives_back = payment.reserved(OperationKind.REFUND, OperationKind.VOID, OperationKind.REVERSAL)
+    return bool(undone) or (bool(gives_back) and (left is None or left <= 0))
+
+
 class IntentHold(StrEnum):
     """What a payment says to another payment of its intent."""
 
     FREE = "free"  # nothing was paid
     PAID = "paid"
+    GIVING_BACK = "giving_back"  # paid, and an open movement may give all of it back
     REFUNDED = "refunded"  # paid and given back as a whole: an equal call is told so
 
 
@@ -233,7 +257,7 @@ def hold_of_payment(payment: Payment) -> IntentHold:
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
         return IntentHold.FREE
     if payment.reserved():
-        return IntentHold.PAID
+        return IntentHold.GIVING_BACK if _may_be_given_back(payment) else IntentHold.PAID
     if payment.given_back and not payment.disputed:
         return IntentHold.REFUNDED
     if payment.captured is None or payment.refunded is None:

@@ -32,7 +32,14 @@ from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
 from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
-from paywitness.core.payment_claims import LimitCheck, PaymentVerdict, judge_movement, with_money, with_reservation
+from paywitness.core.payment_claims import (
+    LimitCheck,
+    PaymentVerdict,
+    carried_guard,
+    judge_movement,
+    with_money,
+    with_reservation,
+)
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.ledger import (
@@ -326,7 +333,7 @@ def _target_of(request: ClaimRequest, lookups: ClaimLookups) -> _PaymentTarget:
         if names_intent:
             payment = replace(payment, intent=fresh.guard)
         elif payment.intent is not None:
-            fresh = fresh.changed(guard=payment.intent)
+            fresh = fresh.changed(guard=carried_guard(payment.intent, request.payment))
     return _PaymentTarget(fresh, payment, None if found is None else found.row)
 
 

@@ -172,7 +172,7 @@ def remembered_payer(lookups: RowLookups, guard: str) -> str | None:
     row = lookups.row(intent_key(guard))
     for operation_id, payment_id in () if row is None else reversed(_decode(row.text)):
         found = payment_by_id(lookups, payment_id) if payment_id else None
-        if found is None or hold_of_payment(found.payment) is IntentHold.PAID:
+        if found is None or hold_of_payment(found.payment) not in {IntentHold.FREE, IntentHold.REFUNDED}:
             return str(operation_id)
     return None
 

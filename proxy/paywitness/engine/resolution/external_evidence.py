@@ -100,21 +100,21 @@ class ExternalEvidenceRecorder:
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
         payment = await self._payment_to_compare(operation, policy, provider_object)
+        was_incremented = finding.kind is FindingKind.NOT_OURS and await self._was_incremented(operation)
 
         def change_from(current: Operation) -> OperationChange:
             nonlocal event, before
             before = current
             after, event = self._conclude(current, policy, source, finding)
+            if was_incremented:
+                after = after.changed(incident=current.incident)  # it shows the total that the increments have made
             shown = self._shown_balance(after, policy, finding, provider_object)
             if shown is not None and shown.dispute:
                 return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
-            if not _has_new_totals(payment, after, shown):
-                if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
-                    raise _NothingNewError(current)
-                if changes_nothing(current, after) and finding.kind is FindingKind.HIT:
-                    raise _NothingNewError(current)
+            if not _has_new_totals(payment, after, shown) and _says_nothing_new(current, after, event, finding):
+                raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
             change = change_of(
@@ -149,6 +149,13 @@ class ExternalEvidenceRecorder:
         self.waiters.notify(recorded.id)
         await self.release_voided_payment(before, recorded)
         return AppliedEvidence(recorded, event)
+
+    async def _was_incremented(self, operation: Operation) -> bool:
+        if not operation.payment or not operation.kind.pays or operation.state is not State.SUCCEEDED:
+            return False
+        [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
+        movements = payment_from_row(row).movements if row is not None else ()
+        return any(movement.kind is OperationKind.INCREMENT for movement in movements)
 
     async def _payment_to_compare(self, operation: Operation, policy: Policy, provider_object: Tree) -> Payment | None:
         """The payment whose totals an object of a paying operation shows: also an object that says nothing new of the
@@ -202,7 +209,7 @@ class ExternalEvidenceRecorder:
         if not operation.payment:
             return True
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
-        return row is None or hold_of_payment(payment_from_row(row)) is not IntentHold.PAID
+        return row is None or hold_of_payment(payment_from_row(row)) is IntentHold.REFUNDED
 
     def _shown_balance(
         self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
@@ -278,6 +285,12 @@ def _has_new_totals(payment: Payment | None, operation: Operation, shown: ShownB
     if payment is None or shown is None or operation.state is not State.SUCCEEDED:
         return False
     return after_change(payment, operation, shown).payment != payment
+
+
+def _says_nothing_new(before: Operation, after: Operation, event: Event | None, finding: Finding) -> bool:
+    if event is None and after.incident == before.incident and finding.kind is not FindingKind.NOT_OURS:
+        return True
+    return changes_nothing(before, after) and finding.kind is FindingKind.HIT
 
 
 def _check_inquiry_applies(
