@@ -240,9 +240,10 @@ class Shop:
 
     def _at_provider(self, payment: str) -> list[tuple[SimProvider, Payment]]:
         return [
-            (provider, provider.payments.payment(payment))
+            (provider, found)
             for provider in self._providers
             if provider.payments is not None and provider.payments.has(payment)
+            if isinstance(found := provider.payments.thing(payment), Payment)
         ]
 
     # -- stories

@@ -42,6 +42,7 @@ PAYING
   open:
     kind: none
     match: POST /v2/payments
+    fits: {stamp: metadata.paywitness}
     intent: metadata.order_id
     reference: id
     also_known_as: [latest_charge]
@@ -60,7 +61,6 @@ ASK_PAYMENT(payment_opened)
     stamp: none
     webhook: none
     answer: payment
-    belongs: {reference: id}
     cancel:
       request: "POST /v2/payments/{path:payment}/void"
       read: [{when: "status == 'canceled'", as: cancelled}]
@@ -91,7 +91,6 @@ ASK_STAMP(captures, payment_capture)
     stamp: none
     webhook: none
     answer: payment_captured
-    belongs: {reference: id}
 ASK_TARGET(payment_captured_asked)
     as_response: "@"
   give_up:
@@ -103,7 +102,6 @@ ASK_TARGET(payment_captured_asked)
     stamp: none
     webhook: none
     answer: payment_voided
-    belongs: {reference: id}
 ASK_TARGET(payment_voided_asked)
     as_response: "@"
   give_back:
@@ -174,6 +172,7 @@ _ASK_STAMP = """
 """
 _ASK_TARGET = """
     ask: [{request: "GET /v2/payments/{path:payment}", answer: ANSWER, lag: LAG, misses: 3}]
+    belongs: {reference: id}
 """
 ANSWERS = """
   payment:
