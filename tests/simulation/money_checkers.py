@@ -9,7 +9,7 @@ against the provider's money book and against what the shops were told.
 | no void beside a capture | a void reaches the provider while it works on a capture of the same payment |
 | one transfer per reference | a second transfer of a reference whose first has not bounced |
 | a success has its own line | a movement is told as done, and its line is missing, or another one's |
-| a success stands | a payment is told as made that had been given back, or released, before the call |
+| a success stands | a payment is told as made that had been given back, or released, before its key came |
 | an order is paid once | a second payment is made while another one of that order stands |
 | a paid order is remembered | likewise, or a second transfer, after its operations were retired |
 | no means none, for ever | there is a line though every call that could have made it was told no |
@@ -114,7 +114,7 @@ class MoneyCheckers:
     def void_beside(self, void: str, capture: str) -> None:
         """A void reaches the provider while a capture of the same payment is being worked on."""
         asked = self._shop.asked.get(void)
-        if asked is not None:
+        if asked is not None and not self._mix.failovers:  # a store may have forgotten the capture
             self._history.violated("no void beside a capture", asked.order, f"{void} beside {capture}")
 
     def _paid_once(self, line: MoneyLine) -> None:
@@ -194,7 +194,7 @@ class MoneyCheckers:
         elif asked.moves:
             self._has_its_line(asked)
         elif asked.pays:
-            self._stands(asked, told)
+            self._stands(asked)
 
     def _has_its_line(self, asked: Asked) -> None:
         """Its own; or, under a fresh key, that of an equal call whose answer nobody else was told."""
@@ -204,23 +204,31 @@ class MoneyCheckers:
                 self._history.violated("the right amount", asked.order, f"{lines[0].amount} for {asked.amount}")
             return
         told = [one.name for one in self._kin(asked) if one.succeeded]
-        if not lines or len(told) > len(lines):
+        if not lines or (len(told) > len(lines) and not any(one.lost for kin in self._kin(asked) for one in kin.told)):
             detail = f"{asked.name} is told as done: {len(lines)} lines, {len(told)} of its keys were told so"
             self._history.violated("a success has its own line", asked.order, detail)
 
-    def _stands(self, asked: Asked, told: Told) -> None:
-        """A payment that is told under another key than made it was not given back before."""
+    def _stands(self, asked: Asked) -> None:
+        """A payment that is told under another key than made it had not been given back when that key first came: from
+        then on it may stand for the payment, and is told what became of it."""
         lines = self._book.of(asked.order, LineKind.AUTHORISED)
         if any(line.movement == asked.name for line in lines):
             return
-        began_at = told.began_mono + EPOCH_AT
+        began_at = asked.told[0].began_mono + EPOCH_AT
         for line in lines:
             payment = self._book.payments[line.payment]
             fits = asked.payment in {"", payment.id} and payment.amount == asked.amount
-            if fits and (payment.freed_at is None or payment.freed_at >= began_at):
+            free = payment.freed_at is not None and payment.freed_at < began_at and self._is_told_free(payment)
+            if fits and not free:
                 return
         detail = f"{asked.name} is told as paid, by {len(lines)} payments that do not stand"
         self._history.violated("a success stands", asked.order, detail)
+
+    def _is_told_free(self, payment: Payment) -> bool:
+        """Whether somebody was told of each refund and void of it that it is done: then we know it too."""
+        lines = self._book.of(payment.order, LineKind.REFUNDED, LineKind.RELEASED)
+        asked = [self._shop.asked.get(line.movement) for line in lines if line.payment == payment.id]
+        return all(one is not None and any(kin.succeeded for kin in self._kin(one)) for one in asked)
 
     # -- at the end
 
@@ -260,6 +268,9 @@ class MoneyCheckers:
         lines = self._book.of_order.get(order, [])
         past_us = any(line.by in {BROWSER, DASHBOARD} for line in lines)
         if operation.incident == IncidentKind.BOTH_KEYS_RETURNED and self._may_return_twice(order):
+            return True
+        exceeded = any(payment.exceeded for payment in self._book.payments_of(order))
+        if operation.incident == "negative_remainder" and (exceeded or self._book.of(order, LineKind.RETURNED)):
             return True
         paid_again = len(self._book.of(order, LineKind.AUTHORISED, LineKind.TRANSFERRED)) > 1
         return past_us or (paid_again and any(line.kind in _TAKES_BACK for line in lines))
@@ -312,7 +323,7 @@ class MoneyCheckers:
             return sent == bounced and all(self._heard(name, 1) for name in bounced)
         for payment in self._book.payments_of(order.name):
             told_by_others = any(line.by != US for line in lines if line.payment == payment.id)
-            if payment.stands or payment.refunded > payment.captured:  # more than all given back is an incident
+            if payment.stands or payment.exceeded:  # more than there was is an incident
                 return False
             if told_by_others and not self._heard(payment.id, payment.changes):
                 return False

@@ -44,6 +44,7 @@ PAYING
     match: POST /v2/payments
     fits: {stamp: metadata.paywitness}
     intent: metadata.order_id
+    after_success: block
     reference: id
     also_known_as: [latest_charge]
     balance: BALANCE
@@ -54,6 +55,7 @@ ASK_PAYMENT(payment_opened)
     kind: sale
     match: "POST /v2/payments/{payment}/confirm"
     target: path:payment
+    after_success: block
     once_per_target: yes
     captures: "capture == 'automatic'"
     also_known_as: [latest_charge]

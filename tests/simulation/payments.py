@@ -101,9 +101,11 @@ class Payment:
     confirmed_later: bool = False  # it was opened, and confirmed by a call of its own
     authorised: int = 0
     captured: int = 0
-    refunded: int = 0
+    refunded: int = 0  # what is pending counts
+    refunds_pending: int = 0
     voided: int = 0
     closed: bool = False  # nothing more can be captured
+    exceeded: bool = False  # more was done with it than there was, if only for a while
     failure_code: str | None = None
     freed_at: float | None = None  # since when nothing of it stands
     changes: int = 0
@@ -120,8 +122,9 @@ class Payment:
 
     @property
     def stands(self) -> bool:
-        """Whether the customer has paid something that is not given back, or may still be charged for it."""
-        return self.captured > self.refunded or self.capturable > 0
+        """Whether the customer has paid something that is not given back, or may still be charged for it. A refund that
+        is pending may fail."""
+        return self.captured > self.refunded - self.refunds_pending or self.capturable > 0
 
     def shown(self) -> Object:
         return {
@@ -356,6 +359,7 @@ class Payments:
         part = Part(self._ids.new("cp"), "payment_capture", payment, amount, metadata, origin, self._now())
         self._add(part)
         payment.captured += amount
+        payment.exceeded = payment.exceeded or payment.captured > payment.authorised
         payment.closed = final
         if payment.capturable == 0:
             payment.status = PaymentStatus.SUCCEEDED
@@ -400,6 +404,8 @@ class Payments:
         part.status = PartStatus.PENDING if self.is_pending() else PartStatus.SUCCEEDED
         self._add(part)
         payment.refunded += amount
+        payment.exceeded = payment.exceeded or payment.refunded > payment.captured
+        payment.refunds_pending += amount if part.status is PartStatus.PENDING else 0
         self._note_freed(payment)
         self.book.write(LineKind.REFUNDED, self._now(), part, amount, origin)
         self.changed += [part, payment]
@@ -409,12 +415,15 @@ class Payments:
         """The other bank's later word: what was pending, or had succeeded, ends so. What fails comes back."""
         if thing.status is PartStatus.FAILED:
             return
+        was_pending = thing.status is PartStatus.PENDING
         thing.status = PartStatus.SUCCEEDED if succeeded else PartStatus.FAILED
-        if isinstance(thing, Part) and not succeeded:
-            self._note_state(thing.payment)
-            thing.payment.refunded -= thing.amount
-            self._note_freed(thing.payment)
-            self.changed.append(thing.payment)
+        if isinstance(thing, Part):
+            payment = thing.payment
+            self._note_state(payment)
+            payment.refunded -= 0 if succeeded else thing.amount
+            payment.refunds_pending -= thing.amount if was_pending else 0
+            self._note_freed(payment)
+            self.changed.append(payment)
         if not succeeded:
             kind = LineKind.RETURNED if isinstance(thing, Part) else LineKind.BOUNCED
             origin = Origin(thing.origin.movement, thing.origin.stamp, by=PROVIDER)
