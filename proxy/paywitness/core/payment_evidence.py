@@ -152,18 +152,23 @@ def _time(value: Tree) -> float | None:
 def proves_movement(operation: Operation, payment: Payment | None, shown: ShownBalance | None) -> bool | None:
     """Whether an object that many movements share, and that reads as done, shows this very movement: its total must
     have grown by it. False: it has not. None: it may have been another one that is open too."""
-    if payment is None or shown is None or operation.money is None:
+    if payment is None or shown is None:
         return True
+    movement = payment.movement_of(operation.id)
+    reserved_amount = movement.minor_units if movement is not None else None
+    amount = operation.money.minor_units if operation.money is not None else reserved_amount
     totals = {
         OperationKind.CAPTURE: (shown.captured, payment.captured),
         OperationKind.REFUND: (shown.refunded, payment.refunded),
     }
     total, known = totals.get(operation.kind, (None, None))
     reserved = total_of(payment.reserved(operation.kind))
-    if total is None or known is None or reserved is None:
+    if total is None or reserved is None or amount is None:
         return True
-    if total < known + operation.money.minor_units:
+    if total < (known or 0) + amount:
         return False
+    if known is None:
+        return True if total == amount == reserved else None  # what moved before is unknown
     return True if total >= known + reserved else None
 
 
