@@ -29,6 +29,7 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -153,7 +154,7 @@ def assemble(
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
     passthrough = Passthrough(upstream, telemetry)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    intents = Intents(journal, current)
+    intents = Intents(journal, current, PaymentLookup(journal, current, vault.identity_secret))
     entry_points = (pipeline, fallbacks, passthrough, shadow, intents)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.

@@ -280,12 +280,12 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
         payment, posting = _paid(payment, after, shown)
     if after.result_class in _TAKEN_BACK and not payment.given_back:
         posting = Posting(
-            f"{payment.id}:returned",
+            returned_posting_key(payment.id),
             "reversal",
             payment.net_captured,
             payment.currency,
             payment.id,
-            reverses=_payment_posting_key(payment),
+            reverses=payment_posting_key(payment.id),
         )
         payment = replace(payment, given_back=True, final=True, refunded=payment.captured)
     return payment, posting
@@ -294,8 +294,12 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
 _TAKEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
-def _payment_posting_key(payment: Payment) -> str:
-    return f"{payment.id}:payment"
+def payment_posting_key(payment_id: str) -> str:
+    return f"{payment_id}:payment"
+
+
+def returned_posting_key(posting_key: str) -> str:
+    return f"{posting_key}:returned"
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
@@ -318,7 +322,7 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         verify_at=None,
     )
     posting = Posting(
-        _payment_posting_key(payment),
+        payment_posting_key(payment.id),
         "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value,
         authorised,
         payment.currency,
@@ -347,7 +351,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if after.result_class in _TAKEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
         posting = Posting(
-            f"{after.id}:returned",
+            returned_posting_key(after.id),
             "return",
             movement.minor_units,
             payment.currency,
