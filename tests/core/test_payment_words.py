@@ -35,6 +35,9 @@ def posted(kind: OperationKind, minor_units: int | None = None) -> Movement:
     return Movement(f"op_{kind}", kind, minor_units, MovementStatus.POSTED)
 
 
+VOIDED = posted(OperationKind.VOID)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentences"),
     [
@@ -47,11 +50,17 @@ def posted(kind: OperationKind, minor_units: int | None = None) -> Movement:
         ),
         (
             {"captured": 0},
-            "Paid: 25.00 EUR authorised, 0.00 captured, 0.00 refunded. Nothing captured stands, but 25.00 EUR can still "
-            "be captured.",
+            "Paid: 25.00 EUR authorised, 0.00 captured, 0.00 refunded. Nothing captured stands, but 25.00 EUR can "
+            "still be captured.",
         ),
         (
-            {"captured": 0, "voided": 2500, "final": True, "given_back": True, "movements": (posted(OperationKind.VOID),)},
+            {
+                "captured": 0,
+                "voided": 2500,
+                "final": True,
+                "given_back": True,
+                "movements": (posted(OperationKind.VOID),),
+            },
             "Paid: 25.00 EUR authorised, 0.00 captured, 0.00 refunded, 25.00 voided. Voided in full: " + EQUAL_CALL,
         ),
         (
@@ -66,8 +75,8 @@ def posted(kind: OperationKind, minor_units: int | None = None) -> Movement:
         ),
         (
             {"captured": None, "refunded": None, "authorised": None},
-            "Paid: authorised unknown, captured unknown, refunded unknown. What stands is unknown: what was captured and "
-            "refunded is unknown.",
+            "Paid: authorised unknown, captured unknown, refunded unknown. What stands is unknown: what was captured "
+            "and refunded is unknown.",
         ),
         (
             {"currency": "JPY", "refunded": 2500, "disputed": 2500},
@@ -80,8 +89,8 @@ def posted(kind: OperationKind, minor_units: int | None = None) -> Movement:
         ),
         (
             {"refunded": 1500, "movements": (Movement("op_2", OperationKind.REFUND, 1000),)},
-            "Paid: 25.00 EUR authorised, 25.00 captured, 15.00 refunded. 10.00 EUR stand. A refund of 10.00 EUR is open: "
-            "its end is not known yet.",
+            "Paid: 25.00 EUR authorised, 25.00 captured, 15.00 refunded. 10.00 EUR stand. A refund of 10.00 EUR is "
+            "open: its end is not known yet.",
         ),
     ],
 )

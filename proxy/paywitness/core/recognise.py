@@ -74,6 +74,7 @@ class RecognisedCall:
             money=self.money,
             guard=identity.guard,
             distinct=self.call.options.distinct or "",
+            priority=self.priority,
             payment=operation_id if self.payment.acts_on is None and policy.makes_payment else "",
         )
 

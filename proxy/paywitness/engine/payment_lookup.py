@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
@@ -28,7 +28,6 @@ from paywitness.journal.ledger import (
 from paywitness.policy.book import PolicyBook
 
 _OPERATIONS_MAX = 200  # of one payment; a marketplace makes some dozens of partial refunds
-_NAMES_SEARCHED_MAX = 5  # for operations that left no movement: refunds that were declined
 _TIMELINE_MAX = 2_000  # entries of one payment; the newest
 _GUARDS_MAX = 200  # scopes in which an intent is looked for
 _ACCOUNT_ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -36,7 +35,7 @@ _ACCOUNT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 @dataclass(frozen=True, slots=True)
 class PaymentView:
-    """A payment with its operations, as far as they are kept. `version` is that of its row."""
+    """A payment with its operations, as far as they are kept: the newest of them. `version` is that of its row."""
 
     payment: Payment
     version: int
@@ -65,14 +64,12 @@ class PaymentLookup:
 
     # --- payments
 
-    async def by_id(self, payment_id: str, *, all_operations: bool = False) -> PaymentView | None:
-        """The payment with its operations. `all_operations`: also those that left no trace on it, such as a refund that
-        was declined."""
+    async def by_id(self, payment_id: str) -> PaymentView | None:
         [row] = await self.journal.ledger_rows((payment_key(payment_id),))
         if row is None:
             return None
-        payment = payment_from_row(row)
-        return PaymentView(payment, row.version, await self._operations_of(payment, search=all_operations))
+        newest_first = await self.journal.find_operations(OperationQuery(payment=payment_id, limit=_OPERATIONS_MAX))
+        return PaymentView(payment_from_row(row), row.version, newest_first[::-1])
 
     async def find(self, text: str, provider: str | None = None, account: str | None = None) -> tuple[str, ...]:
         """The ids of the payments that this may mean: a payment's id, an operation's, or a provider's name for one.
@@ -82,8 +79,8 @@ class PaymentLookup:
         operation = await self.journal.read(text)
         found = [operation] if operation is not None else []
         if not found:
-            for query in (OperationQuery(provider=provider, reference=text), _about(provider, text)):
-                found += await self.journal.find_operations(query)
+            for query in (OperationQuery(reference=text), OperationQuery(subject=text)):
+                found += await self.journal.find_operations(replace(query, provider=provider))
         ids = {each.payment for each in found if each.payment and (provider is None or each.provider == provider)}
         if operation is None:
             ids |= await self._by_name(text, provider, account)
@@ -101,20 +98,6 @@ class PaymentLookup:
         ]
         rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
         return {row.key.removeprefix("p:") for row in rows if row is not None and row.key.startswith("p:")}
-
-    async def _operations_of(self, payment: Payment, *, search: bool) -> tuple[Operation, ...]:
-        named = (payment.id, *payment.steps, *(movement.operation_id for movement in payment.movements))
-        found: dict[str, Operation] = {}
-        for operation_id in sorted(dict.fromkeys(named), reverse=True)[:_OPERATIONS_MAX]:
-            operation = await self.journal.read(operation_id)
-            if operation is not None:
-                found[operation_id] = operation
-        if search:
-            for name in payment.names[:_NAMES_SEARCHED_MAX]:
-                for operation in await self.journal.find_operations(_about(payment.provider, name)):
-                    if operation.payment == payment.id:
-                        found[operation.id] = operation
-        return tuple(found[operation_id] for operation_id in sorted(found)[-_OPERATIONS_MAX:])
 
     async def timeline(self, view: PaymentView) -> tuple[PaymentHistoryEntry, ...]:
         """What happened to the payment, by time: the changes of all its operations, and what people did with it."""
@@ -165,11 +148,6 @@ class PaymentLookup:
         book = self.book()
         known = book.providers.values() if book is not None else ()
         return tuple(provider for provider in known if name is None or provider.name == name)
-
-
-def _about(provider: str | None, name: str) -> OperationQuery:
-    """What acts on the thing of this name."""
-    return OperationQuery(provider=provider, subject=name, limit=_OPERATIONS_MAX)
 
 
 def _is_meant(payment: Payment, text: str, operation: Operation | None, accounts: frozenset[str] | None) -> bool:
