@@ -29,6 +29,7 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.background_credentials import CredentialSource
@@ -214,6 +215,19 @@ def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
         relay=Relay(parts.upstream),
         book=lambda: parts.engine.book,
         environment=platform.environment,
+    )
+
+
+def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCommands:
+    """What an operator does with payments."""
+    return PaymentCommands(
+        lookup=parts.engine.intents.payments,
+        journal=platform.journal,
+        inquiry_client=parts.resolver.inquiry_client,
+        book=lambda: parts.engine.book,
+        journal_clock=parts.journal_writer.journal_clock,
+        randomness=platform.randomness,
+        telemetry=platform.telemetry,
     )
 
 

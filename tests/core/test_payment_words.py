@@ -59,7 +59,7 @@ VOIDED = posted(OperationKind.VOID)
                 "voided": 2500,
                 "final": True,
                 "given_back": True,
-                "movements": (posted(OperationKind.VOID),),
+                "movements": (VOIDED,),
             },
             "Paid: 25.00 EUR authorised, 0.00 captured, 0.00 refunded, 25.00 voided. Voided in full: " + EQUAL_CALL,
         ),

@@ -3,60 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.reply import Reply
-from paywitness.journal.base import Journal
-from paywitness.journal.redis.journal import RedisJournal
-from paywitness.journal.sqlite.journal import SqliteJournal
-from paywitness_sandbox.server import Sandbox
-from tests.engine.conftest import close
-from tests.engine.world import World, make_world
-from tests.journal.redis_server import RedisServer
+from tests.engine.world import World
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 
 
-@pytest.fixture(scope="module")
-def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-async def world(sandbox: Sandbox, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    journal: Journal
-    if request.param == "sqlite":
-        journal = await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
-    else:
-        server: RedisServer = request.getfixturevalue("running_redis")
-        journal = await RedisJournal.open(f"{server.url}?prefix={tmp_path.name}:", clock=SystemClock())
-    built = await make_world(sandbox, journal=journal)
-    yield built
-    await close(built)
-
-
-async def intent(world: World, order: str = "order-1") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((await world.engine.describe_intent(order, None, None)).body)
+async def intent(stored_world: World, order: str = "order-1") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((await stored_world.engine.describe_intent(order, None, None)).body)
     return found
 
 
-async def follow(world: World, reference: str, action: str, amount: int | None = None, **headers: str) -> Reply:
+async def follow(stored_world: World, reference: str, action: str, amount: int | None = None, **headers: str) -> Reply:
     body = {} if amount is None else {"amount": amount}
     key = {"Idempotency-Key": headers.pop("key", f"{action}-{amount}")}
     given = {**HEADERS, **key, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return await world.post(f"/v1/charges/{reference}/{action}", body, given, CallerOptions())
+    return await stored_world.post(f"/v1/charges/{reference}/{action}", body, given, CallerOptions())
 
 
-async def authorised(world: World, amount: int = 10_000, order: str = "order-1") -> str:
+async def authorised(stored_world: World, amount: int = 10_000, order: str = "order-1") -> str:
     body = {
         "amount": amount,
         "currency": "EUR",
@@ -64,15 +32,17 @@ async def authorised(world: World, amount: int = 10_000, order: str = "order-1")
         "capture": False,
         "metadata": {"order_id": order},
     }
-    reply = await world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": f"auth-{order}"}, CallerOptions())
+    reply = await stored_world.post(
+        "/v1/charges", body, {**HEADERS, "Idempotency-Key": f"auth-{order}"}, CallerOptions()
+    )
     assert reply.status_code == 200, reply.body
     return str(json.loads(reply.body)["id"])
 
 
-async def test_a_partly_refunded_purchase_is_not_free_and_says_what_stands(world: World) -> None:
-    reference = str(json.loads((await world.charge(amount=2500)).body)["id"])
-    assert (await follow(world, reference, "refunds", 1000)).status_code == 200
-    told = await intent(world)
+async def test_a_partly_refunded_purchase_is_not_free_and_says_what_stands(stored_world: World) -> None:
+    reference = str(json.loads((await stored_world.charge(amount=2500)).body)["id"])
+    assert (await follow(stored_world, reference, "refunds", 1000)).status_code == 200
+    told = await intent(stored_world)
     [payment] = told["payments"]
     assert told["safe_to_pay"] is False
     [against] = told["why_not"]
@@ -86,42 +56,42 @@ async def test_a_partly_refunded_purchase_is_not_free_and_says_what_stands(world
     assert (payment["stands"], payment["reserved"], payment["names"]) == ("15.00", {}, [reference])
 
 
-async def test_after_a_full_refund_it_is_free_and_says_what_an_equal_call_gets(world: World) -> None:
-    reference = str(json.loads((await world.charge(amount=2500)).body)["id"])
-    await follow(world, reference, "refunds", 1000)
-    await follow(world, reference, "refunds", 1500)
-    told = await intent(world)
+async def test_after_a_full_refund_it_is_free_and_says_what_an_equal_call_gets(stored_world: World) -> None:
+    reference = str(json.loads((await stored_world.charge(amount=2500)).body)["id"])
+    await follow(stored_world, reference, "refunds", 1000)
+    await follow(stored_world, reference, "refunds", 1500)
+    told = await intent(stored_world)
     assert (told["safe_to_pay"], told["why_not"]) == (True, [])
     assert "Refunded in full: an equal call gets 409 unless it says Paywitness-Distinct." in told["explanation"]
-    repeated = await world.charge(key="key-2", amount=2500)
+    repeated = await stored_world.charge(key="key-2", amount=2500)
     assert json.loads(repeated.body)["type"].endswith(":refunded")
-    assert (await world.charge(key="key-3", amount=2400)).status_code == 200
-    assert world.effects() == 4  # charge, two refunds, charge
-    assert (await intent(world))["safe_to_pay"] is False
+    assert (await stored_world.charge(key="key-3", amount=2400)).status_code == 200
+    assert stored_world.effects() == 4  # charge, two refunds, charge
+    assert (await intent(stored_world))["safe_to_pay"] is False
 
 
-async def test_a_void_of_the_rest_does_not_free_what_was_captured(world: World) -> None:
-    reference = await authorised(world)
-    assert (await follow(world, reference, "capture", 6000)).status_code == 200
-    await follow(world, reference, "void")
-    told = await intent(world)
+async def test_a_void_of_the_rest_does_not_free_what_was_captured(stored_world: World) -> None:
+    reference = await authorised(stored_world)
+    assert (await follow(stored_world, reference, "capture", 6000)).status_code == 200
+    await follow(stored_world, reference, "void")
+    told = await intent(stored_world)
     assert told["safe_to_pay"] is False
     assert "60.00 EUR stand." in told["why_not"][0]["reason"]
 
 
-async def test_a_refund_in_doubt_is_reserved_and_named(world: World) -> None:
-    reference = str(json.loads((await world.charge(amount=2500)).body)["id"])
-    lost = await follow(world, reference, "refunds", 2500, Sandbox_Fault="drop_after_commit*")
+async def test_a_refund_in_doubt_is_reserved_and_named(stored_world: World) -> None:
+    reference = str(json.loads((await stored_world.charge(amount=2500)).body)["id"])
+    lost = await follow(stored_world, reference, "refunds", 2500, Sandbox_Fault="drop_after_commit*")
     assert lost.status_code == 504
-    told = await intent(world)
+    told = await intent(stored_world)
     assert told["safe_to_pay"] is False
     assert told["payments"][0]["reserved"] == {"refund": "25.00"}
     assert "A refund of 25.00 EUR is open: its end is not known yet." in told["why_not"][0]["reason"]
 
 
-async def test_an_order_number_over_255_characters_is_found(world: World) -> None:
+async def test_an_order_number_over_255_characters_is_found(stored_world: World) -> None:
     order = "o" * 300
-    await world.charge(amount=2500, order=order)
-    told = await intent(world, order)
+    await stored_world.charge(amount=2500, order=order)
+    told = await intent(stored_world, order)
     assert (told["intent"], told["safe_to_pay"], len(told["operations"])) == (order, False, 1)
-    assert (await intent(world, "o" * 200))["safe_to_pay"] is True
+    assert (await intent(stored_world, "o" * 200))["safe_to_pay"] is True

@@ -99,14 +99,20 @@ class PaymentLookup:
         rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
         return {row.key.removeprefix("p:") for row in rows if row is not None and row.key.startswith("p:")}
 
-    async def timeline(self, view: PaymentView) -> tuple[PaymentHistoryEntry, ...]:
-        """What happened to the payment, by time: the changes of all its operations, and what people did with it."""
+    async def timeline(
+        self, payments: Iterable[PaymentView], operations: Iterable[Operation] = ()
+    ) -> tuple[PaymentHistoryEntry, ...]:
+        """What happened to payments, by time: the changes of all their operations and of these others, and what people
+        did with the payments."""
+        views = tuple(payments)
+        merged = {operation.id: operation for view in views for operation in view.operations}
+        merged |= {operation.id: operation for operation in operations}
         entries: list[PaymentHistoryEntry] = []
-        for operation in view.operations:
+        for operation in merged.values():
             history = await self.journal.history(operation.id)
             entries += [PaymentHistoryEntry(entry.at, operation, entry) for entry in history]
-        [row] = await self.journal.ledger_rows((commands_key(view.payment.id),))
-        entries += [PaymentHistoryEntry(command.at, command=command) for command in payment_commands(row)]
+        for row in await self.journal.ledger_rows(tuple(commands_key(view.payment.id) for view in views)):
+            entries += [PaymentHistoryEntry(command.at, command=command) for command in payment_commands(row)]
         entries.sort(key=lambda each: each.at)  # stable: within one moment as each history tells it
         return tuple(entries[-_TIMELINE_MAX:])
 
