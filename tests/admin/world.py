@@ -61,12 +61,12 @@ STARTED_AT = 1_750_000_000.0
 SEALED_REQUEST, SEALED_RESPONSE = b"canary-sealed-request", b"canary-sealed-response"
 SECRETS = {
     "key": "canary-key-hash",
-    "account": "canary-account-hash",
     "credential": "canary-credential-hash",
     "fingerprint": "canary-fingerprint",
     "request_hash": "canary-request-hash",
 }
 CARD = "4242 4242 4242 4242"
+ACCOUNT = "a" * 32  # a keyed hash too, which is shown: it says which operations are one account's
 
 CONTRACT = ProviderContract(
     send_as=FieldRef(FieldKind.HEADER, "Idempotency-Key"), window_s=86_400.0, supports_inquiry=True
@@ -189,7 +189,7 @@ class World:
     async def started(self, client_key: str = "order-17", **changes: Any) -> Operation:
         """An operation that is being sent."""
         number = next(self._numbers)
-        hashes = {**SECRETS, "key": f"{SECRETS['key']}-{number}"}
+        hashes = {**SECRETS, "account": ACCOUNT, "key": f"{SECRETS['key']}-{number}"}
         facts = {
             "id": f"op_{number:026d}",
             "client_key": client_key,

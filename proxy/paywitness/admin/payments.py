@@ -61,6 +61,11 @@ class PaymentsApi:
             listing = replace(listing, payment=_one_of(listing.payment, found) if found else listing.payment)
         return replace(listing_query, listing=listing)
 
+    async def balance_of(self, operation: Operation) -> dict[str, Any] | None:
+        """What stands of the operation's payment; None if it has none."""
+        view = await self._backend.payments.by_id(operation.payment) if operation.payment else None
+        return payment_row(view) if view is not None else None
+
     # --- looking
 
     async def intent(self, request: web.Request) -> web.Response:

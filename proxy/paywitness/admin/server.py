@@ -122,6 +122,7 @@ class AdminApi:
             book=self._backend.book(),
             policy=await self._backend.review.policy_of(operation),
             other_payment=await other_payment_of(journal, operation),
+            balance=await self._payments.balance_of(operation),
         )
 
     # --- what a person does

@@ -128,11 +128,13 @@ def operation_detail(
     book: PolicyBook | None,
     policy: Policy | None,
     other_payment: Operation | None = None,
+    balance: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
-    `other_payment` the other payment of its intent where there are two."""
+    `other_payment` the other payment of its intent where there are two, `balance` what stands of its payment."""
     return {
         **operation_row(operation, book),
+        "balance": balance,
         "proposal": proposal_for(operation, other_payment),
         "actions": list(actions_for(operation, policy)),
         "contradiction": _contradiction(operation, history, book, other_payment)
