@@ -136,6 +136,8 @@ def show(admin: str, token: str | None, home: Path, as_json: bool, name: str, pr
     if payment is not None:
         _print(payment, lambda: print_payment(payment), as_json=as_json)
         return
+    if name.startswith(OPERATION_ID_PREFIX):
+        call_admin(lambda: client.operation(name))  # says that there is none
     intent = call_admin(lambda: client.intent(name))
     if not intent["operations"] and not intent["payments"] and not intent["why_not"]:
         raise click.ClickException(
