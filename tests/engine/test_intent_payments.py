@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.reply import Reply
-from tests.engine.world import World
+from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness_sandbox.server import Sandbox
+from tests.engine.conftest import close
+from tests.engine.world import World, make_world
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 
@@ -95,3 +100,52 @@ async def test_an_order_number_over_255_characters_is_found(stored_world: World)
     told = await intent(stored_world, order)
     assert (told["intent"], told["safe_to_pay"], len(told["operations"])) == (order, False, 1)
     assert (await intent(stored_world, "o" * 200))["safe_to_pay"] is True
+
+
+# The create makes an object and moves nothing; its confirm names the object alone.
+TWO_STEPS = """  create:
+    kind: none
+    match: POST /v1/charges
+    where: "confirm == `false`"
+    stamp: none
+    reference: id
+    intent: metadata.order_id
+    answer: created_charge
+
+  confirm:
+    kind: sale
+    match: "POST /v1/charges/{charge}/confirm"
+    target: path:charge
+    stamp: none
+    reference: id
+    captures: automatic
+    balance: {authorised: amount, captured: amount_captured, refunded: amount_refunded, currency: currency, unit: minor}
+    answer: charge
+    ask: [{request: "GET /v1/charges/{path:charge}", answer: charge}]
+
+"""
+CREATED = "answers:\n  created_charge:\n    - {when: \"status == 'created'\", as: succeeded}\n"
+
+
+async def test_a_confirm_counts_for_the_intent_of_its_create(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Finding M7: the confirm names no order, and while it was unknown the order was said to be safe to pay."""
+    journal = await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
+    edits = (("operations:\n", f"operations:\n{TWO_STEPS}"), ("answers:\n", CREATED))
+    world = await make_world(sandbox, *edits, journal=journal)
+    body = {"amount": 2500, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-42"}}
+    created = await world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": "create"}, CallerOptions())
+    reference = str(json.loads(created.body)["id"])
+    assert (await intent(world, "order-42"))["safe_to_pay"] is True
+    headers = {**HEADERS, "Idempotency-Key": "confirm", "Sandbox-Fault": "drop_after_commit*"}
+    lost = await world.post(f"/v1/charges/{reference}/confirm", {"source": "tok_ok"}, headers, CallerOptions())
+    assert lost.status_code == 504
+    told = await intent(world, "order-42")
+    assert told["safe_to_pay"] is False
+    assert told["why_not"][0]["state"] == "unknown"
+    [payment] = told["payments"]
+    assert [(step["name"], step["outcome"]) for step in payment["steps"]] == [
+        ("create", "succeeded"),
+        ("confirm", "unknown"),
+    ]
+    assert world.effects() == 1
+    await close(world)
