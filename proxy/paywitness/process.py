@@ -25,6 +25,8 @@ from paywitness.engine.failpoints import Failpoints, NoFailpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.payment_commands import PaymentCommands
+from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_reload import PolicyReload, refuse_changed_identity, reload_event, store_revisions
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.journal.base import Journal
@@ -53,6 +55,7 @@ from paywitness.wiring import (
     Platform,
     SidecarParts,
     assemble,
+    build_payment_commands,
     build_spool_replayer,
     build_webhooks,
 )
@@ -81,6 +84,7 @@ class AdminView:
     telemetry: Telemetry
     review: CommandExecutor
     intents: Intents
+    payment_commands: PaymentCommands
     circuits: Circuits
     budgets: Budgets
     admission: Admission
@@ -88,6 +92,10 @@ class AdminView:
 
     def readiness(self) -> Readiness:
         return Readiness(self.state.stop.is_set(), self.reload.problems, starting=not self.state.listening.is_set())
+
+    @property
+    def payments(self) -> PaymentLookup:
+        return self.intents.payments
 
     def book(self) -> PolicyBook | None:
         return self.engine.book
@@ -214,6 +222,7 @@ async def _listen(
         telemetry,
         review,
         engine.intents,
+        build_payment_commands(platform, parts),
         limits.circuits,
         limits.budgets,
         limits.admission,

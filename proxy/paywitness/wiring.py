@@ -29,6 +29,8 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.payment_commands import PaymentCommands
+from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -154,8 +156,9 @@ def assemble(
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
     inquiry_client = _build_inquiry_client(platform, pipeline)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    questions = (Intents(journal, current), IntentReader(journal, inquiry_client, vault, clock, telemetry))
-    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions)
+    intents = Intents(journal, current, PaymentLookup(journal, current, vault.identity_secret))
+    intent_reader = IntentReader(journal, inquiry_client, vault, clock, telemetry)
+    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, intents, intent_reader)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
@@ -212,6 +215,19 @@ def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
         relay=Relay(parts.upstream),
         book=lambda: parts.engine.book,
         environment=platform.environment,
+    )
+
+
+def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCommands:
+    """What an operator does with payments."""
+    return PaymentCommands(
+        lookup=parts.engine.intents.payments,
+        journal=platform.journal,
+        inquiry_client=parts.resolver.inquiry_client,
+        book=lambda: parts.engine.book,
+        journal_clock=parts.journal_writer.journal_clock,
+        randomness=platform.randomness,
+        telemetry=platform.telemetry,
     )
 
 

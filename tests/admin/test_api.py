@@ -11,7 +11,7 @@ from paywitness.admin import server
 from paywitness.admin.backend import Readiness
 from paywitness.admin.server import AdminServer
 from tests.admin.conftest import Asker
-from tests.admin.world import CARD, SECRETS, World
+from tests.admin.world import ACCOUNT, CARD, SECRETS, World
 
 
 async def test_health_answers_whatever_else_is_wrong(world: World, ask: Asker) -> None:
@@ -117,6 +117,10 @@ async def test_a_row_says_what_became_of_the_money(world: World, ask: Asker) -> 
         "advice": "do_not_pay_again",
         "amount": "12.50",
         "currency": "EUR",
+        "payment": None,
+        "account": ACCOUNT,
+        "priority": "high",
+        "customer": None,
         "client_key": "order-17",
         "key_source": "header:Idempotency-Key",
         "provider_key": "order-17-upstream",

@@ -24,23 +24,32 @@ from paywitness.core.policy import Policy, Provider, Route
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import Classification, ResultClass
 from paywitness.core.template import Placeholder, Template
+from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.payment_commands import PaymentCommands
+from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
+from paywitness.engine.resolution.inquiries import InquiryClient
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import LocalBudgets
 from paywitness.limits.circuits import Circuits, LocalCircuits
 from paywitness.policy.book import PolicyBook
+from paywitness.randomness import Randomness
 from paywitness.secrets import RingKey, Vault
+from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.gauges import LimitsSources
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
+from paywitness.upstream.client import UpstreamClient
 from tests.journal.memory import MemoryJournal
 from tests.randomness import own_randomness
 from tests.telemetry.samples import operation as some_operation
@@ -52,12 +61,12 @@ STARTED_AT = 1_750_000_000.0
 SEALED_REQUEST, SEALED_RESPONSE = b"canary-sealed-request", b"canary-sealed-response"
 SECRETS = {
     "key": "canary-key-hash",
-    "account": "canary-account-hash",
     "credential": "canary-credential-hash",
     "fingerprint": "canary-fingerprint",
     "request_hash": "canary-request-hash",
 }
 CARD = "4242 4242 4242 4242"
+ACCOUNT = "a" * 32  # a keyed hash too, which is shown: it says which operations are one account's
 
 CONTRACT = ProviderContract(
     send_as=FieldRef(FieldKind.HEADER, "Idempotency-Key"), window_s=86_400.0, supports_inquiry=True
@@ -115,16 +124,36 @@ class World:
         outside = ExternalEvidenceRecorder(records, vault, self.clock, chance, telemetry, OperationWaiters())
         pinned = PinnedPolicies(self.memory)
         self.hands = CommandExecutor(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
-        self.purchases = Intents(self.memory, self.book)
+        self.payments = PaymentLookup(self.memory, self.book, vault.identity_secret)
+        self.purchases = Intents(self.memory, self.book, self.payments)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))
         self.circuits: Circuits = LocalCircuits(self._circuit_rules, self.clock, chance)
         self.budgets = SomeBudgets(self.clock, chance)
         self.admission = Admission(self.clock, chance, ConcurrencyBounds(start=20.0))
+        self.payment_commands = self._payment_commands(chance, vault, records.journal_clock)
         self.counters.watch_limits(
             LimitsSources(
                 self.circuits.statuses, self.budgets.remaining, self.admission.stats, lambda: self.budgets.fleet
             )
+        )
+
+    def _payment_commands(self, chance: Randomness, vault: Vault, journal_clock: JournalClock) -> PaymentCommands:
+        upstream = UpstreamClient(monotonic=self.clock.mono)
+        gate = Gate(self.circuits, self.admission, lambda: self.book_in_force or PolicyBook.of(()), self.clock, 100)
+        inquiry_client = InquiryClient(
+            self.memory,
+            upstream,
+            CredentialSource(self.memory, vault, {}, upstream, self.clock),
+            vault,
+            self.clock,
+            self.telemetry,
+            Tasks(),
+            gate,
+            RetryBudget(self.budgets, self.telemetry),
+        )
+        return PaymentCommands(
+            self.payments, self.memory, inquiry_client, self.book, journal_clock, chance, self.telemetry
         )
 
     def _circuit_rules(self) -> dict[str, CircuitRules]:
@@ -160,7 +189,7 @@ class World:
     async def started(self, client_key: str = "order-17", **changes: Any) -> Operation:
         """An operation that is being sent."""
         number = next(self._numbers)
-        hashes = {**SECRETS, "key": f"{SECRETS['key']}-{number}"}
+        hashes = {**SECRETS, "account": ACCOUNT, "key": f"{SECRETS['key']}-{number}"}
         facts = {
             "id": f"op_{number:026d}",
             "client_key": client_key,

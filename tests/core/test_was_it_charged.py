@@ -18,6 +18,14 @@ SAID = [
         {"state": State.SUCCEEDED, "kind": OperationKind.SALE, "result_class": ResultClass.REVERSED},
         "REVERSED: 12.50 EUR was charged, and later reversed by the provider",
     ),
+    (
+        {"state": State.SUCCEEDED, "kind": OperationKind.REFUND, "result_class": ResultClass.RETURNED},
+        "RETURNED: 12.50 EUR was refunded, and the provider took it back later",
+    ),
+    (
+        {"state": State.FAILED, "result_class": ResultClass.ALREADY_DONE, "paid_elsewhere": True},
+        "PAID BEFORE: nothing was authorised by this; the provider says that it was paid already; do not pay again",
+    ),
     ({"state": State.UNKNOWN}, "UNKNOWN: 12.50 EUR may have moved; do not pay again"),
     (
         {"state": State.UNKNOWN, "kind": OperationKind.REFUND},

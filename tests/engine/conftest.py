@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from paywitness.clock import SystemClock
+from paywitness.journal.base import Journal
+from paywitness.journal.redis.journal import RedisJournal
+from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.world import World, make_world
+from tests.journal.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -19,6 +25,28 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 @pytest.fixture
 async def world(sandbox: Sandbox) -> AsyncIterator[World]:
     built = await make_world(sandbox)
+    yield built
+    await close(built)
+
+
+@pytest.fixture(scope="session")
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+async def stored_world(sandbox: Sandbox, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """A world over each store that keeps real money."""
+    journal: Journal
+    if request.param == "sqlite":
+        journal = await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
+    else:
+        server: RedisServer = request.getfixturevalue("running_redis")
+        journal = await RedisJournal.open(f"{server.url}?prefix={tmp_path.name}:", clock=SystemClock())
+    built = await make_world(sandbox, journal=journal)
     yield built
     await close(built)
 

@@ -11,7 +11,7 @@ from paywitness.core.lifecycle import Event
 from paywitness.core.operation import Guard, GuardKind, Operation, State
 from paywitness.core.reply import Reply
 from paywitness.core.result import ResultClass
-from paywitness.engine.intents import intent_status, unsafe_reason
+from paywitness.engine.intents import IntentView, intent_status, unsafe_reason
 from tests.admin.world import World
 from tests.telemetry.samples import operation as some_operation
 
@@ -40,14 +40,14 @@ UNSAFE = [
 
 @pytest.mark.parametrize("operation", SAFE, ids=lambda operation: f"{operation.state}-{operation.result_class}")
 def test_what_ended_without_a_payment_speaks_against_nothing(operation: Operation) -> None:
-    told = intent_status("order-17", [operation])
+    told = intent_status(IntentView("order-17", (operation,)))
     assert (told["safe_to_pay"], told["why_not"], told["note"]) == (True, [], None)
     assert [each["operation"] for each in told["operations"]] == [operation.id]
 
 
 @pytest.mark.parametrize("operation", UNSAFE, ids=lambda operation: f"{operation.state}-{operation.incident}")
 def test_what_is_or_may_become_a_payment_speaks_against_another(operation: Operation) -> None:
-    told = intent_status("order-17", [operation, *SAFE])
+    told = intent_status(IntentView("order-17", (operation, *SAFE)))
     assert told["safe_to_pay"] is False
     [against] = told["why_not"]
     assert against == {
@@ -59,19 +59,18 @@ def test_what_is_or_may_become_a_payment_speaks_against_another(operation: Opera
     }
 
 
-def test_only_operations_of_the_intent_count() -> None:
-    others = [
-        bearing(State.UNKNOWN, "order-18"),
-        some_operation(State.UNKNOWN, guard=Guard(GuardKind.TARGET, "hash", "order-17")),
-        some_operation(State.UNKNOWN, guard=None),
-    ]
-    told = intent_status("order-17", others)
+async def test_only_operations_of_the_intent_count() -> None:
+    world = World()
+    await world.in_doubt(guard=Guard(GuardKind.INTENT, "hash-1", "order-18"))
+    await world.in_doubt(guard=Guard(GuardKind.TARGET, "hash-2", "order-17"))
+    await world.in_doubt(guard=None)
+    told = of(await world.intents.describe("order-17"))
     assert (told["safe_to_pay"], told["operations"]) == (True, [])
     assert "knows no payment of this intent" in told["note"]
 
 
 def test_where_not_all_were_looked_at_it_is_not_safe() -> None:
-    told = intent_status("order-17", SAFE, complete=False)
+    told = intent_status(IntentView("order-17", tuple(SAFE), complete=False))
     assert told["safe_to_pay"] is False
     assert "not all were looked at" in told["note"]
 

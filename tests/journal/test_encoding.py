@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paywitness.core.call import Priority
 from paywitness.core.identity import canonical
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -153,6 +154,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         guard=None,
         result_class=ResultClass.PENDING,
         effect=Effect.DONE,
+        priority=Priority.LOW,
         lease=Lease("another", 7.0),
     )
     for field in fields(Operation):

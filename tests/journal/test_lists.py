@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, Guard, Operation, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.journal.base import Journal, OperationChange, OperationQuery, PolicyRevision
 from tests.journal.conftest import Store
 from tests.journal.samples import (
@@ -134,6 +136,33 @@ class TestListing:
         assert await journal.find_operations(OperationQuery(money=Money(100, "EUR"), states=sending, limit=1)) == (
             last,
         )
+
+    async def test_by_payment_its_steps_and_follow_ups(self, journal: Journal) -> None:
+        first = await journal.record(succeeding(await owned(journal, "key-1", id="op_A1", payment="op_A1")))
+        second = await owned(journal, "key-2", id="op_A2", payment="op_A1", kind=OperationKind.REFUND)
+        await owned(journal, "key-3", id="op_A3", payment="op_A3")
+        await owned(journal, "key-4", id="op_A4")
+        declined = await journal.record(declining(await owned(journal, "key-5", id="op_A5", payment="op_A1")))
+        query = OperationQuery(payment="op_A1")
+        assert await journal.find_operations(query) == (declined, second, first)
+        assert await journal.find_operations(replace(query, before="op_A5", limit=1)) == (second,)
+        assert await journal.find_operations(replace(query, states=frozenset({State.SUCCEEDED}))) == (first,)
+        assert await journal.find_operations(replace(query, kind=OperationKind.REFUND)) == (second,)
+        assert await journal.find_operations(OperationQuery(payment="op_A4")) == ()
+        # A step that turns out to be another payment's is found there, and no longer by its own id.
+        moved = await journal.record(OperationChange(second.changed(payment="op_A3"), ()))
+        assert ids(await journal.find_operations(OperationQuery(payment="op_A3"))) == ["op_A3", moved.id]
+        assert ids(await journal.find_operations(query)) == [declined.id, first.id]
+
+    async def test_by_account_and_kind(self, journal: Journal) -> None:
+        first = await owned(journal, "key-1", account="account-2")
+        await owned(journal, "key-2")
+        refund = await owned(journal, "key-3", account="account-3", kind=OperationKind.REFUND)
+        query = OperationQuery(accounts=frozenset({"account-2", "account-3"}))
+        assert await journal.find_operations(query) == (refund, first)
+        assert await journal.find_operations(replace(query, kind=OperationKind.REFUND)) == (refund,)
+        assert await journal.find_operations(replace(query, before=refund.id, limit=1)) == (first,)
+        assert await journal.find_operations(OperationQuery(kind=OperationKind.VOID)) == ()
 
     @pytest.mark.parametrize("guard", [intent(), TARGET])
     async def test_by_a_key_that_was_given_or_refused_it(self, journal: Journal, guard: Guard) -> None:

@@ -2,6 +2,7 @@
 decides nor sends: the engine runs operator actions, and the lifecycle decides whether they are allowed.
 
     server      the routes and the listener
+    payments    payments and intents, with one timeline; adopting, stating a number of a balance
     limits_api  circuits, budgets and admission; forcing a circuit
     middleware  the bearer token, and problem+json for every error
     commands    operator commands from a JSON body
@@ -11,5 +12,6 @@ decides nor sends: the engine runs operator actions, and the lifecycle decides w
     client      the other side: how our own CLI calls the admin port
 
 What is sealed in the journal never leaves it: no reply holds a body, a header value, a credential, a key hash or a
-lease token. Health and metrics are open; the rest needs the bearer token.
+lease token. The id of an account is a keyed hash; it is shown, because events carry it too. Health and metrics are
+open; the rest needs the bearer token.
 """

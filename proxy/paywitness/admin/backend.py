@@ -7,6 +7,8 @@ from typing import Protocol
 
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.payment_commands import PaymentCommands
+from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets
@@ -53,6 +55,16 @@ class AdminBackend(Protocol):
     @property
     def intents(self) -> Intents:
         """Whether a purchase may be paid."""
+        ...
+
+    @property
+    def payments(self) -> PaymentLookup:
+        """Payments by id, by name, by their intent."""
+        ...
+
+    @property
+    def payment_commands(self) -> PaymentCommands:
+        """What a person may do with a payment."""
         ...
 
     @property

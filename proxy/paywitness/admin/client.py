@@ -42,6 +42,20 @@ class AdminClient:
     def operation(self, operation_id: str) -> dict[str, Any]:
         return self._get(f"/v1/operations/{quote(operation_id, safe='')}")
 
+    def payment(self, name: str, filters: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
+        """A payment by its id, by an operation's, or by a name that the provider knows it under."""
+        query = urlencode(list(filters))
+        return self._get(f"/v1/payments/{quote(name, safe='')}{'?' if query else ''}{query}")
+
+    def intent(self, intent: str) -> dict[str, Any]:
+        return self._get(f"/v1/intents/{quote(intent, safe='')}")
+
+    def adopt(self, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", "/v1/payments", command)
+
+    def state_balance(self, payment_id: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/payments/{quote(payment_id, safe='')}/balance", command)
+
     def run_action(self, operation_id: str, action: str, command: dict[str, Any]) -> dict[str, Any]:
         return self._request("POST", f"/v1/operations/{quote(operation_id, safe='')}/{action}", command)
 

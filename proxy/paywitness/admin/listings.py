@@ -13,20 +13,22 @@ from dataclasses import dataclass, replace
 from paywitness.admin.middleware import bad_query
 from paywitness.core.errors import MoneyError
 from paywitness.core.guard import is_paid
+from paywitness.core.identity import intent_label
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.journal.base import Journal, OperationQuery
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 200
 _VALUE_LENGTH_MAX = 512
 
-_TEXTS = ("provider", "operation", "key", "reference", "order", "amount", "id", "before")
+_TEXTS = ("provider", "operation", "kind", "key", "reference", "order", "payment", "account", "amount", "id", "before")
 _SWITCHES = ("doubt", "review", "incidents")
 _KNOWN = (*_TEXTS, *_SWITCHES, "state", "limit")
 # Whoever names one of these looks for something, and must be shown it.
-_SHOWS_ABANDONED = ("key", "reference", "order", "id", "state", "incidents", "doubt", "review")
+_SHOWS_ABANDONED = ("key", "reference", "order", "payment", "id", "state", "incidents", "doubt", "review")
 
 _ID_START = re.compile(r"(?:op_)?[0-9A-Za-z]{1,64}\Z")
 _SORTS_LAST = "~"  # sorts behind every character of an id
@@ -76,7 +78,10 @@ def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
         states=frozenset(states),
         key=texts.get("key"),
         reference=texts.get("reference"),
-        subject=texts.get("order"),
+        subject=intent_label(texts["order"]) if "order" in texts else None,
+        payment=texts.get("payment"),
+        accounts=frozenset({texts["account"]}) if "account" in texts else frozenset(),
+        kind=_kind(texts["kind"]) if "kind" in texts else None,
         money=_money(texts["amount"]) if "amount" in texts else None,
         incidents_only=_switch(query, "incidents"),
         limit=_limit(query),
@@ -107,6 +112,13 @@ def _money(value: str) -> Money:
         return read_money(parts[1], parts[2], Unit.MAJOR)
     except MoneyError as error:
         raise bad_query(f"amount is a number and a currency, such as 10.99 EUR: {error}.") from None
+
+
+def _kind(value: str) -> OperationKind:
+    try:
+        return OperationKind(value)
+    except ValueError:
+        raise bad_query(f"There is no kind {value[:64]!r}. Kinds: {', '.join(OperationKind)}.") from None
 
 
 def _state(value: str) -> State:

@@ -19,6 +19,7 @@ from paywitness.admin.commands import problem_of, read_action, read_body, read_b
 from paywitness.admin.limits_api import LimitsApi
 from paywitness.admin.listings import other_payment_of, read_listing_query, read_page, whole_number
 from paywitness.admin.middleware import bad_query, json_reply, not_found, problem_middleware, token_guard
+from paywitness.admin.payments import PaymentsApi
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.operation import Operation
 from paywitness.engine.operator_commands import ActionNotAllowed, InvalidCommand, NoSuchOperation, VersionConflict
@@ -40,6 +41,7 @@ class AdminApi:
         self._backend = backend
         self._clock = clock or SystemClock()
         self._limits = LimitsApi(backend)
+        self._payments = PaymentsApi(backend)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -52,9 +54,9 @@ class AdminApi:
             web.get("/v1/review", self.review),
             web.post("/v1/review/{action}", self.run_bulk_action),
             web.get("/v1/incidents", self.incidents),
-            web.get("/v1/intents/{id:.+}", self.intent),
             web.get("/v1/outcomes", self.outcomes),
             web.get("/v1/policies", self.policies),
+            *self._payments.routes(),
             *self._limits.routes(),
         ]
 
@@ -101,7 +103,8 @@ class AdminApi:
         return await self._page({**_query_of(request), "incidents": ["true"]})
 
     async def _page(self, query: Mapping[str, list[str]]) -> web.Response:
-        found, following = await read_page(self._backend.journal, read_listing_query(query))
+        listing_query = await self._payments.resolved(read_listing_query(query))
+        found, following = await read_page(self._backend.journal, listing_query)
         return json_reply(shapes.operations_page(found, following, self._backend.book()))
 
     async def operation(self, request: web.Request) -> web.Response:
@@ -119,6 +122,7 @@ class AdminApi:
             book=self._backend.book(),
             policy=await self._backend.review.policy_of(operation),
             other_payment=await other_payment_of(journal, operation),
+            balance=await self._payments.balance_of(operation),
         )
 
     # --- what a person does
@@ -138,7 +142,8 @@ class AdminApi:
     async def run_bulk_action(self, request: web.Request) -> web.Response:
         action = read_action(request.match_info["action"])
         body = await read_body(request, many=True)
-        command, listing_query = read_command(action, body, many=True), body.filters()
+        command = read_command(action, body, many=True)
+        listing_query = await self._payments.resolved(body.filters())
         dry_run = body.switch("dry_run", default=True)
         try:
             found = await self._backend.review.execute_many(
@@ -153,15 +158,6 @@ class AdminApi:
         return json_reply(shapes.bulk(found, dry_run=dry_run))
 
     # --- the rest of the company
-
-    async def intent(self, request: web.Request) -> web.Response:
-        query = _query_of(request)
-        if unknown := set(query) - {"merchant", "provider"}:
-            raise bad_query(f"There is no filter {min(unknown)[:64]!r}. Filters: merchant, provider.")
-        merchant, provider = request.query.get("merchant"), request.query.get("provider")
-        reply = await self._backend.intents.describe(request.match_info["id"], merchant, provider)
-        content_type = "application/problem+json" if reply.problem is not None else "application/json"
-        return web.Response(status=reply.status_code, body=reply.body, content_type=content_type)
 
     async def outcomes(self, request: web.Request) -> web.Response:
         """The feed: what changes told, in their order. `wait_s` waits for the next where there is none yet."""

@@ -1,7 +1,8 @@
 """The admin's JSON. Times are ISO 8601 in UTC, amounts are major units as text, durations say their unit.
 
-What is not named here does not leave: no hash of a key, account or credential, no lease token, nothing that is
-sealed. An incident is shown with both pieces of evidence: the entry that it contradicts, and the entry that opened it.
+What is not named here does not leave: no hash of a key or credential, no lease token, nothing that is sealed. The id
+of an account is a keyed hash, as in events. An incident is shown with both pieces of evidence: the entry that it
+contradicts, and the entry that opened it.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, An
         "advice": known["advice"],
         "amount": known["amount"],
         "currency": known["currency"],
+        "payment": operation.payment or None,
+        "account": operation.account,
+        "priority": operation.priority,
+        "customer": None,  # no policy names one
         "client_key": operation.client_key,
         "key_source": operation.key_source,
         "provider_key": operation.provider_key,
@@ -123,11 +128,13 @@ def operation_detail(
     book: PolicyBook | None,
     policy: Policy | None,
     other_payment: Operation | None = None,
+    balance: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
-    `other_payment` the other payment of its intent where there are two."""
+    `other_payment` the other payment of its intent where there are two, `balance` what stands of its payment."""
     return {
         **operation_row(operation, book),
+        "balance": balance,
         "proposal": proposal_for(operation, other_payment),
         "actions": list(actions_for(operation, policy)),
         "contradiction": _contradiction(operation, history, book, other_payment)

@@ -10,10 +10,12 @@ import click
 
 from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
 from paywitness.core.operation import State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.option_defaults import DEFAULTS
 from paywitness.telemetry.logs import printable
 
 _STATES = [state.value for state in State]
+_KINDS = [kind.value for kind in OperationKind]
 
 EPILOG = """
 \b
@@ -59,6 +61,8 @@ def admin_options(command: Command) -> Command:
 def filter_options(command: Command) -> Command:
     """Which operations are meant."""
     options = (
+        click.option("--account", metavar="ID", help="Only of this account: its id, or its name as callers give it."),
+        click.option("--payment", metavar="ID", help="Only of this payment: its id, or the provider's name for it."),
         click.option("--amount", metavar='"10.99 EUR"', help="Only of exactly this amount and currency."),
         click.option("--order", metavar="ID", help="Only about this order: the purchase or thing the policy names."),
         click.option("--key", help="Only under this key: the service's own, or the one that went to the provider."),
@@ -74,6 +78,9 @@ def filter_options(command: Command) -> Command:
             type=click.Choice(_STATES),
             metavar="STATE",
             help=f"Only in this state; repeatable. One of {', '.join(_STATES)}.",
+        ),
+        click.option(
+            "--kind", type=click.Choice(_KINDS), metavar="KIND", help=f"Only of this kind: {', '.join(_KINDS)}."
         ),
         click.option("--operation", help="Only this operation's, as the policy names it: authorization, refund, ..."),
         click.option("--provider", help="Only this provider's."),

@@ -34,10 +34,12 @@ what to do
     admission          the concurrency limit and the admission queue of a provider
     provider_health    what an attempt shows of the provider's health
     operator_actions   what an operator may do, and what to do about an incident
+    payment_corrections  what an operator may make a payment say: that it exists, what a number of it is
 what goes out
     reply              the provider's response passed on, or a problem of ours
     problems           the types, texts and bodies of our problems
     was_it_charged     "was it charged?", in one sentence
+    payment_words      what stands of a payment, in numbers and in sentences
     announcements      what the outbox publishes, as CloudEvents
     template           paths and texts filled from an operation
     redact             what is masked in every log line and page

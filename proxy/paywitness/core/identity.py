@@ -261,6 +261,11 @@ def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> st
     return keyed_hash(secret, "intent", *payers, intent)[:32]
 
 
+def intent_label(intent: str) -> str:
+    """The label of this intent's guard, by which a journal finds its operations. Long order numbers are cut."""
+    return _label_of(intent)
+
+
 def _label_of(text: str) -> str:
     """A caller's text as a journal can hold it and a person find it: JSON may carry halves of characters."""
     whole = text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from paywitness.core.call import Priority
 from paywitness.core.classify import ExpectedPayment
 from paywitness.core.money import Money
 from paywitness.core.provider_contract import OperationKind
@@ -140,6 +141,7 @@ class Operation:
     takes_remainder: bool = False  # the request names no amount: `money` is what was left of its payment
     paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
     payment: str = ""  # the id of the payment that it makes, continues or acts on; empty: none
+    priority: Priority = Priority.HIGH  # of the call that made it
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:

@@ -277,16 +277,20 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
     if not payment.paid or is_paid_again:
         payment, posting = _paid(payment, after, shown)
     if after.result_class in GIVEN_BACK and not payment.given_back:
-        left, key = difference(payment.captured, payment.refunded), _payment_posting_key(payment)
-        posting = Posting(f"{key}:returned", "reversal", left, payment.currency, payment.id, key)
+        left, key = difference(payment.captured, payment.refunded), payment_posting_key(payment)
+        posting = Posting(returned_posting_key(key), "reversal", left, payment.currency, payment.id, key)
         is_return = after.result_class is ResultClass.RETURNED
         payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
     return payment, posting
 
 
-def _payment_posting_key(payment: Payment) -> str:
+def payment_posting_key(payment: Payment) -> str:
     """One for each time that the payment was made: a direct debit that was returned may be tried again."""
     return f"{payment.id}:payment" + (f":{payment.times_paid}" if payment.times_paid > 1 else "")
+
+
+def returned_posting_key(posting_key: str) -> str:
+    return f"{posting_key}:returned"
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
@@ -314,7 +318,7 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         verify_at=None,
     )
     kind = "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value
-    return payment, Posting(_payment_posting_key(payment), kind, authorised, payment.currency, payment.id)
+    return payment, Posting(payment_posting_key(payment), kind, authorised, payment.currency, payment.id)
 
 
 def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting | None]:
@@ -339,7 +343,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
             posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
     if after.result_class in GIVEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
-        amount, key = movement.minor_units, f"{after.id}:returned"
+        amount, key = movement.minor_units, returned_posting_key(after.id)
         posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
     return payment, posting
 

@@ -74,6 +74,7 @@ class RecognisedCall:
             money=self.money,
             guard=identity.guard,
             distinct=self.call.options.distinct or "",
+            priority=self.priority,
             payment=operation_id if self.payment.acts_on is None and policy.makes_payment else "",
         )
 
@@ -223,6 +224,11 @@ class _LazyTree:
             self._tree = decode(plain, self._encoding)
             self._decoded = True
         return self._tree
+
+
+def empty_operation(operation_id: str, now: float) -> Operation:
+    """An operation of which nothing is known yet: for a question about something that no call of ours made."""
+    return _EMPTY_OPERATION.changed(id=operation_id, created_at=now, updated_at=now)
 
 
 # A copy with what is known of a call takes a quarter of the time that setting all fields would.

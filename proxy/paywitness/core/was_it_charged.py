@@ -96,10 +96,15 @@ def _contradicted(operation: Operation, incident: str, phrases: _Phrases) -> str
 def _succeeded(operation: Operation, phrases: _Phrases) -> str:
     if operation.result_class is ResultClass.REVERSED:
         return f"REVERSED: {phrases.done}, and later reversed by the provider"
+    if operation.result_class is ResultClass.RETURNED:
+        return f"RETURNED: {phrases.done}, and the provider took it back later"
     return f"SUCCEEDED: {phrases.done}"
 
 
 def _failed(operation: Operation, phrases: _Phrases) -> str:
+    if operation.paid_elsewhere:
+        meaning = f"{phrases.not_done} by this; the provider says that it was paid already; {phrases.do_not_repeat}"
+        return f"PAID BEFORE: {meaning}"
     reading = (operation.result_class or "").replace("_", " ")
     match operation.outcome:
         case Outcome.DECLINED:

@@ -7,6 +7,8 @@ webhooks/          webhook events: receive, verify, match, apply, relay
 durability/        leases, journal writes, recovery after a crash or a rollback, the spool, retention
 operator_commands  commands of an operator: resolve, park, inquire, cancel
 intents            whether a purchase may be paid
+payment_lookup     payments by id, by name, by their intent, with one timeline
+payment_commands   commands of an operator on a payment: adopt, state a number of its balance
 outbox             publishes announcements to the event sink
 policy_revisions   the policy that each operation was started under
 policy_reload      the policy book in force, and its replacement after an edit

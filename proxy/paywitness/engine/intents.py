@@ -1,21 +1,26 @@
-"""Intents: whether a purchase may be paid (again, or elsewhere), said from every operation that was made for it.
+"""Intents: whether a purchase may be paid (again, or elsewhere), said from every operation and payment of it.
 
-The rule: it is safe only while no operation of it can be, or become, a payment. Whoever cannot be asked here (another
-journal, what retention has removed) is not spoken for, and the answer says so.
+The rule: it is safe only if no operation of it can be, or become, a payment, and each of its payments is given back
+(`payment_claims.hold_of_payment`). Whoever cannot be asked here (another journal, what retention has removed) is not
+spoken for, and the answer says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.guard import is_paid
+from paywitness.core.identity import intent_label
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.payment_words import HOW_IT_IS_FREED, payment_sentences, payment_summary
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, operation_summary, problem_reply
+from paywitness.engine.payment_lookup import PaymentLookup, PaymentView
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.policy.book import PolicyBook
 
@@ -30,6 +35,20 @@ _IN_SHADOW_MODE = (
 _TOO_MANY_OPERATIONS = (
     f"More than {_OPERATIONS_MAX} operations bear this intent; not all were looked at. Narrow it by provider."
 )
+_PAID_BEFORE = "It was paid by an operation whose record is no longer kept, and nothing shows that it was given back."
+_NOTHING_IN_THE_WAY = "Nothing of it is paid, open or in doubt."
+
+
+@dataclass(frozen=True, slots=True)
+class IntentView:
+    """What is known of a purchase."""
+
+    intent: str
+    operations: tuple[Operation, ...]  # that bear the intent, newest first
+    payments: tuple[PaymentView, ...] = ()
+    paid_before: tuple[str, ...] = ()  # operations that paid it and were retired, and whose payment is not kept
+    complete: bool = True  # these are all that is known of it
+    shadow_providers: tuple[str, ...] = ()  # that it may have been paid at, and that nothing is recorded of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +57,58 @@ class Intents:
 
     journal: Journal
     book: Callable[[], PolicyBook | None]  # the one in force: which providers a merchant has
+    payments: PaymentLookup
 
     async def describe(self, intent: str, merchant: str | None = None, provider: str | None = None) -> Reply:
         """What a caller may know of a purchase. `merchant` and `provider` narrow it: order numbers of two shops may be
         alike."""
+        view = await self.read(intent, merchant, provider)
+        if isinstance(view, Reply):
+            return view
+        headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode()))
+        return Reply(200, headers, json.dumps(intent_status(view)).encode(), Outcome.NONE)
+
+    async def read(self, intent: str, merchant: str | None = None, provider: str | None = None) -> IntentView | Reply:
+        """What is known of a purchase, or why that cannot be said."""
         providers = self._providers(merchant, provider)
         if not providers and (merchant is not None or provider is not None):
             return problem_reply(Problem.NOT_FOUND, "No policy in force names this merchant or provider.")
-        scopes = [None] if providers is None else sorted(providers)
         try:
-            found = [await self._operations_of(intent, scope) for scope in scopes]
+            return await self._read(intent, providers)
         except JournalUnavailable:
             detail = "The journal did not answer. Ask again, and do not pay elsewhere before it says that this is safe."
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, detail)
-        complete = all(len(each) <= _OPERATIONS_MAX for each in found)
-        status = intent_status(
+
+    async def _read(self, intent: str, providers: frozenset[str] | None) -> IntentView:
+        label = intent_label(intent)
+        scopes = [None] if providers is None else sorted(providers)
+        found = [await self._operations_of(label, scope) for scope in scopes]
+        operations = tuple(each for part in found for each in part if _belongs_to(label, each))
+        guards = (operation.guard.value for operation in operations if operation.guard is not None)
+        remembered = await self.payments.remembered(intent, guards, providers)
+        ids = dict.fromkeys(
+            each for each in (*(one.payment for one in operations), *(one.payment_id for one in remembered)) if each
+        )
+        views = [view for each in ids if (view := await self.payments.by_id(each)) is not None]
+        kept = {view.payment.id for view in views}
+        paid = {operation.payment for operation in operations if operation.state is State.SUCCEEDED}
+        return IntentView(
             intent,
-            [operation for each in found for operation in each],
-            complete=complete,
+            operations,
+            tuple(
+                view
+                for view in views
+                if (providers is None or view.payment.provider in providers)
+                and (_has_intent(view, label) or view.payment.id in paid)
+            ),
+            tuple(one.operation_id for one in remembered if one.payment_id not in kept),
+            complete=all(len(part) <= _OPERATIONS_MAX for part in found),
             shadow_providers=self._shadow_providers(providers),
         )
-        headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode()))
-        return Reply(200, headers, json.dumps(status).encode(), Outcome.NONE)
 
-    async def _operations_of(self, intent: str, provider: str | None) -> tuple[Operation, ...]:
+    async def _operations_of(self, label: str, provider: str | None) -> tuple[Operation, ...]:
         return await self.journal.find_operations(
-            OperationQuery(provider=provider, subject=intent, limit=_OPERATIONS_MAX + 1)
+            OperationQuery(provider=provider, subject=label, limit=_OPERATIONS_MAX + 1)
         )
 
     def _shadow_providers(self, providers: frozenset[str] | None) -> tuple[str, ...]:
@@ -85,40 +130,99 @@ class Intents:
         )
 
 
-def intent_status(
-    intent: str, operations: Iterable[Operation], *, complete: bool = True, shadow_providers: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Whether the purchase may be paid, and what speaks against it. `complete`: these are all that is known of it.
-    `observed`: providers that it may have been paid at, and that nothing is recorded of."""
-    matching = [operation for operation in operations if _belongs_to(intent, operation)]
-    blocking = [(operation, reason) for operation in matching if (reason := unsafe_reason(operation)) is not None]
-    notes = ([] if matching else [_NO_PAYMENT_KNOWN]) + ([] if complete else [_TOO_MANY_OPERATIONS])
-    notes += [f"{_IN_SHADOW_MODE} {', '.join(shadow_providers)}."] if shadow_providers else []
+def intent_status(view: IntentView) -> dict[str, Any]:
+    """Whether the purchase may be paid, and what speaks against it."""
+    reasons = _reasons_against(view)
+    notes = ([] if view.operations or view.payments or view.paid_before else [_NO_PAYMENT_KNOWN]) + (
+        [] if view.complete else [_TOO_MANY_OPERATIONS]
+    )
+    notes += [f"{_IN_SHADOW_MODE} {', '.join(view.shadow_providers)}."] if view.shadow_providers else []
     return {
-        "intent": intent,
-        "safe_to_pay": complete and not blocking and not shadow_providers,
-        "why_not": [
-            {
-                "operation": operation.id,
-                "provider": operation.provider,
-                "state": operation.state,
-                "outcome": operation.outcome,
-                "reason": reason,
-            }
-            for operation, reason in blocking
-        ],
-        "operations": [operation_summary(operation) for operation in matching],
+        "intent": view.intent,
+        "safe_to_pay": view.complete and not reasons and not view.shadow_providers,
+        "explanation": _explanation(view, reasons),
+        "why_not": reasons,
+        "payments": [payment_summary(each.payment, each.operations_by_id) for each in view.payments],
+        "operations": [operation_summary(operation) for operation in view.operations],
         "note": " ".join(notes) or None,
     }
 
 
-def _belongs_to(intent: str, operation: Operation) -> bool:
+def _has_intent(view: PaymentView, label: str) -> bool:
+    """Whether the payment is still this intent's: an update may have given its object to another."""
+    intent = view.payment.intent
+    return intent is None or intent.label == label
+
+
+def _belongs_to(label: str, operation: Operation) -> bool:
     guard = operation.guard
-    return guard is not None and guard.kind is GuardKind.INTENT and guard.label == intent
+    return guard is not None and guard.kind is GuardKind.INTENT and guard.label == label
 
 
-def unsafe_reason(operation: Operation) -> str | None:
-    """Why another payment of its intent would not be safe; None where this operation does not speak against it."""
+def _reasons_against(view: IntentView) -> list[dict[str, Any]]:
+    """What speaks against another payment: each operation that does; each payment that stands, once, whatever its
+    steps; and what was paid and is kept no longer."""
+    holds = {each.payment.id: hold_of_payment(each.payment) for each in view.payments}
+    reasons, told = [], set()
+    for operation in view.operations:
+        reason = unsafe_reason(operation, holds.get(operation.payment))
+        if reason is not None:
+            reasons.append(_reason(operation, reason))
+            told.add(operation.payment)
+    for each in view.payments:
+        payment = each.payment
+        if holds[payment.id] in {IntentHold.PAID, IntentHold.GIVING_BACK} and payment.id not in told:
+            reasons.append({**_reason_of_payment(each), "reason": payment_sentences(payment)})
+    reasons += [
+        {"operation": each, "provider": None, "state": None, "outcome": None, "reason": _PAID_BEFORE}
+        for each in view.paid_before
+    ]
+    return reasons
+
+
+def _reason(operation: Operation, reason: str) -> dict[str, Any]:
+    return {
+        "operation": operation.id,
+        "provider": operation.provider,
+        "state": operation.state,
+        "outcome": operation.outcome,
+        "reason": reason,
+    }
+
+
+def _reason_of_payment(view: PaymentView) -> dict[str, Any]:
+    """The operation that paid, or the newest step. Of an adopted payment there is none."""
+    steps = [operation for operation in view.operations if operation.kind.pays]
+    payer = next((operation for operation in steps if operation.state is State.SUCCEEDED), steps[-1] if steps else None)
+    if payer is not None:
+        return _reason(payer, "") | {"payment": view.payment.id}
+    return {
+        "operation": None,
+        "provider": view.payment.provider,
+        "state": None,
+        "outcome": None,
+        "payment": view.payment.id,
+    }
+
+
+def _explanation(view: IntentView, reasons: list[dict[str, Any]]) -> str:
+    """The same in words: what stands of each payment, what is open, and when it may be paid again."""
+    sentences = [
+        f"Payment {(each.payment.names or (each.payment.id,))[0]} at {each.payment.provider}. "
+        f"{payment_sentences(each.payment)}"
+        for each in view.payments
+    ]
+    sentences += [
+        f"Operation {reason['operation']}: {reason['reason']}" for reason in reasons if "payment" not in reason
+    ]
+    if reasons:
+        sentences.append(HOW_IT_IS_FREED)
+    return " ".join(sentences) or _NOTHING_IN_THE_WAY
+
+
+def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str | None:
+    """Why another payment of its intent would not be safe; None if this operation does not speak against it. `hold`:
+    what its payment says, which then speaks for its successes; None: its payment is not kept."""
     if operation.incident is not None:
         return f"What is known of it contradicts itself ({operation.incident}). A person must look first."
     match operation.state:
@@ -131,6 +235,10 @@ def unsafe_reason(operation: Operation) -> str | None:
         case State.REQUIRES_ACTION:
             return "The customer was asked to confirm it and may still do so. Cancel it at the provider first."
         case State.SUCCEEDED:
-            return "It is paid." if is_paid(operation) else None
+            # A payment that knows nothing of the success lags behind it: the success counts.
+            return "It is paid." if is_paid(operation) and hold in {None, IntentHold.FREE} else None
         case State.FAILED:
-            return None
+            return _PAID_ELSEWHERE if operation.paid_elsewhere and hold is None else None
+
+
+_PAID_ELSEWHERE = "The provider says that it was paid already, but not by a call of ours."

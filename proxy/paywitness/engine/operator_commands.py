@@ -79,23 +79,9 @@ class OperatorCommand:
 
     def validated(self) -> OperatorCommand:
         """The order, fit to be kept: nothing missing, nothing endless, no card number in what a person pasted."""
-        texts = {"actor": self.actor, "reason": self.reason, "evidence": self.evidence}
-        for name, text in texts.items():
-            if not all(character.isprintable() or character in "\n\t" for character in text):
-                raise InvalidCommand(f"{name} holds characters that cannot be printed.")
-        if not 1 <= len(self.actor.strip()) <= ACTOR_LENGTH_MAX:
-            raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
-        if not REASON_LENGTH_MIN <= len(self.reason.strip()) <= REASON_LENGTH_MAX:
-            raise InvalidCommand(
-                f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
-            )
+        actor, reason, evidence = validated_texts(self.actor, self.reason, self.evidence)
         self._check_resolution()
-        return replace(
-            self,
-            actor=redact(self.actor.strip()),
-            reason=redact(self.reason.strip()),
-            evidence=redact(self.evidence.strip()),
-        )
+        return replace(self, actor=actor, reason=reason, evidence=evidence)
 
     def _check_resolution(self) -> None:
         if self.action is not OperatorAction.RESOLVE:
@@ -104,18 +90,37 @@ class OperatorCommand:
             return
         if self.succeeded is None:
             raise InvalidCommand("Say how it ended: as is succeeded or failed.")
-        if not EVIDENCE_LENGTH_MIN <= len(self.evidence.strip()) <= REASON_LENGTH_MAX:
-            raise InvalidCommand(
-                "Only evidence ends a doubt: evidence says what was seen and where, in "
-                f"{EVIDENCE_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, such as 'dashboard shows ch_123 captured'."
-            )
-        reference = self.reference
-        if reference is not None and not (
-            1 <= len(reference) <= REFERENCE_LENGTH_MAX and reference.isprintable() and reference == reference.strip()
-        ):
-            raise InvalidCommand(
-                f"reference has 1 to {REFERENCE_LENGTH_MAX} printable characters, no spaces around it."
-            )
+        check_evidence(self.evidence, "Only evidence ends a doubt")
+        if self.reference is not None:
+            check_reference(self.reference)
+
+
+def validated_texts(actor: str, reason: str, evidence: str) -> tuple[str, str, str]:
+    """Who, why and what was seen, fit to be kept. Raises InvalidCommand."""
+    for name, text in {"actor": actor, "reason": reason, "evidence": evidence}.items():
+        if not all(character.isprintable() or character in "\n\t" for character in text):
+            raise InvalidCommand(f"{name} holds characters that cannot be printed.")
+    if not 1 <= len(actor.strip()) <= ACTOR_LENGTH_MAX:
+        raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
+    if not REASON_LENGTH_MIN <= len(reason.strip()) <= REASON_LENGTH_MAX:
+        raise InvalidCommand(
+            f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
+        )
+    return redact(actor.strip()), redact(reason.strip()), redact(evidence.strip())
+
+
+def check_evidence(evidence: str, rule: str) -> None:
+    if not EVIDENCE_LENGTH_MIN <= len(evidence.strip()) <= REASON_LENGTH_MAX:
+        raise InvalidCommand(
+            f"{rule}: evidence says what was seen and where, in "
+            f"{EVIDENCE_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, such as 'dashboard shows ch_123 captured'."
+        )
+
+
+def check_reference(reference: str) -> None:
+    is_name = reference.isprintable() and reference == reference.strip()
+    if not 1 <= len(reference) <= REFERENCE_LENGTH_MAX or not is_name:
+        raise InvalidCommand(f"reference has 1 to {REFERENCE_LENGTH_MAX} printable characters, no spaces around it.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
 from paywitness.core.payment import ShownBalance
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.option_defaults import DEFAULTS
 
@@ -78,6 +79,9 @@ class OperationQuery:
     guard: str | None = None  # a guard's value: those that still keep it (`core.guard.indexed_guard`)
     subject: str | None = None  # an intent or target in the clear: an order's number
     money: Money | None = None
+    payment: str | None = None  # the id of a payment: its steps and follow-ups
+    accounts: frozenset[str] = frozenset()  # ids; empty: any
+    kind: OperationKind | None = None
     incidents_only: bool = False
     limit: int = 50
     before: str | None = None

@@ -15,6 +15,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from paywitness.core.call import Priority
 from paywitness.core.guard import indexed_guard
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -65,10 +66,11 @@ MUTABLE_COLUMNS = (
     "lease_token",
     "lease_until_at",
     "standing",
+    "payment",
     "guard",
 )
 COLUMNS = FIXED_COLUMNS + MUTABLE_COLUMNS
-READ_COLUMNS = tuple(column for column in COLUMNS if column not in {"subject", "stamp", "guard"})
+READ_COLUMNS = tuple(column for column in COLUMNS if column not in {"subject", "stamp", "guard", "payment"})
 _FIXED_READ = FIXED_COLUMNS.index("identity") + 1
 
 RowValues = tuple[Any, ...]
@@ -122,6 +124,7 @@ def mutable_values(operation: Operation) -> RowValues:
         None if lease is None else lease.token,
         None if lease is None else lease.until_at,
         _state_document(operation),
+        (operation.payment or None) if operation.payment != operation.id else None,
         indexed_guard(operation),
     )
 
@@ -148,6 +151,8 @@ def _identity_document(operation: Operation) -> str:
         value["fallback_of"] = operation.fallback_of
     if operation.takes_remainder:
         value["takes_remainder"] = True
+    if operation.priority is not Priority.HIGH:  # most calls are
+        value["priority"] = operation.priority
     return _encode(value)
 
 
@@ -239,6 +244,7 @@ def operation_from_row(row: RowValues) -> Operation:
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
         takes_remainder=identity.get("takes_remainder", False),
+        priority=enum_or_safest(Priority, identity.get("priority", Priority.HIGH), Priority.HIGH),
         money=None if minor_units is None else Money(minor_units, currency),
         state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,

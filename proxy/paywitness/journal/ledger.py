@@ -167,14 +167,60 @@ def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
     return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
 
 
+@record
+class RememberedPayment:
+    """A retired operation that paid an intent, and its payment; empty: none is kept."""
+
+    operation_id: str
+    payment_id: str
+
+
+def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
+    """What is kept of the retired payments of an intent, oldest first."""
+    return tuple(RememberedPayment(*entry[:2]) for entry in _decode(row.text))
+
+
 def remembered_payer(lookups: RowLookups, guard: str) -> str | None:
     """The id of a retired operation that paid the intent, or the payout reference, and was not given back."""
     row = lookups.row(intent_key(guard))
-    for operation_id, payment_id in () if row is None else reversed(_decode(row.text)):
-        found = payment_by_id(lookups, payment_id) if payment_id else None
+    for remembered in () if row is None else reversed(remembered_payments(row)):
+        found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
         if found is None or hold_of_payment(found.payment) not in {IntentHold.FREE, IntentHold.REFUNDED}:
-            return str(operation_id)
+            return remembered.operation_id
     return None
+
+
+# --- What people did with a payment
+
+COMMANDS_KEPT_MAX = 100  # of one payment; the newest
+
+
+@record
+class PaymentCommandEntry:
+    """What a person did with a payment, by whom and why. Kept beside the payment: it may have no operation of ours."""
+
+    at: float
+    actor: str
+    action: str  # adopt, balance
+    reason: str
+    evidence: str = ""
+    stated: str = ""  # what the payment was made to say, in words
+
+
+def commands_key(payment_id: str) -> str:
+    return f"o:{payment_id}"
+
+
+def commands_row(payment_id: str, entry: PaymentCommandEntry, before: LedgerRow | None) -> LedgerRow:
+    """The row with one command more."""
+    entries = [] if before is None else _decode(before.text)
+    value = [entry.at, entry.actor, entry.action, entry.reason, entry.evidence, entry.stated]
+    version = 1 if before is None else before.version + 1
+    return LedgerRow(commands_key(payment_id), version, _encode([*entries, value][-COMMANDS_KEPT_MAX:]))
+
+
+def payment_commands(row: LedgerRow | None) -> tuple[PaymentCommandEntry, ...]:
+    return () if row is None else tuple(PaymentCommandEntry(*entry[:6]) for entry in _decode(row.text))
 
 
 def link_row(key: str, payment_id: str) -> LedgerRow:

@@ -225,7 +225,7 @@ def record_write(
 IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
-    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder"),
+    *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder", "priority"),
 )
 
 
@@ -317,10 +317,13 @@ def matches_query(operation: Operation, query: OperationQuery) -> bool:
         (query.guard, {indexed_guard(operation)}),
         (query.subject, {subject or None}),
         (query.money, {operation.money}),
+        (query.payment, {operation.payment}),
+        (query.kind, {operation.kind}),
     )
     return (
         all(requested is None or requested in found for requested, found in filters)
         and (not query.states or operation.state in query.states)
+        and (not query.accounts or operation.account in query.accounts)
         and (not query.incidents_only or operation.incident is not None)
         and (query.before is None or operation.id < query.before)
     )

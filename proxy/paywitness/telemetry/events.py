@@ -6,8 +6,8 @@ of every write that it or the resolver made; the server tells `CallAnswered` onc
 policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
 applies webhooks `WebhookReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
 for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
-`CircuitForced`; whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call tells
-`CallShadowed`.
+`CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`; whoever sees that the journal went
+back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
 """
 
 from __future__ import annotations
@@ -218,6 +218,18 @@ class CircuitForced:
 
 
 @record
+class PaymentCommandRun:
+    """An operator adopted a payment, or stated a number of its balance."""
+
+    provider: str
+    payment: str  # its id
+    action: str  # adopt, balance
+    actor: str
+    reason: str
+    stated: str  # what the payment was made to say; words of our code
+
+
+@record
 class JournalRolledBack:
     """The journal's store went back to an earlier time: it may have forgotten what it had confirmed."""
 
@@ -264,6 +276,7 @@ TelemetryEvent = (
     | RetryRefused
     | CircuitChanged
     | CircuitForced
+    | PaymentCommandRun
     | JournalRolledBack
     | JournalCalled
     | PolicyReloaded

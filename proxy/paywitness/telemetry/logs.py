@@ -40,6 +40,7 @@ from paywitness.telemetry.events import (
     LimitChecked,
     OperationEnded,
     OutboxDelivered,
+    PaymentCommandRun,
     PolicyReloaded,
     RetryRefused,
     ReviewOpened,
@@ -344,6 +345,17 @@ class LogWriter:
         }
         name = "circuit_forced" if event.state is not None else "circuit_released"
         self._write(logging.WARNING, name, fields)
+
+    def payment_command_run(self, event: PaymentCommandRun) -> None:
+        """What a person did is kept."""
+        fields = {
+            "provider": event.provider,
+            "payment": event.payment,
+            "stated": event.stated,
+            "actor": event.actor,
+            "reason": event.reason,
+        }
+        self._write(logging.WARNING, "payment_adopted" if event.action == "adopt" else "balance_stated", fields)
 
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
         self._write(logging.ERROR, "journal_rolled_back", {"detail": event.detail})

@@ -107,7 +107,7 @@ def _help_of(text: _ActionText) -> str:
     )
 
 
-def _actor() -> str:
+def actor_of_session() -> str:
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError):
@@ -145,7 +145,10 @@ def _command_of(text: _ActionText) -> click.Command:
     return click.command(text.action.value, help=_help_of(text), short_help=text.summary, epilog=EPILOG)(command)
 
 
-_FILTERS = ("provider", "operation", "doubt", "review", "incidents", "key", "order", "amount")
+_FILTERS = (
+    *("provider", "operation", "kind", "doubt", "review", "incidents"),
+    *("key", "order", "payment", "account", "amount"),
+)
 
 
 def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
@@ -160,7 +163,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
             help="With --all: at most so many.",
         ),
         click.option("--all", "every", is_flag=True, help="All that fit the filters."),
-        click.option("--actor", default=_actor, show_default="you ($USER)", help="Who does it."),
+        click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it."),
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
     if text.action is OperatorAction.RESOLVE:

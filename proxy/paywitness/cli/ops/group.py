@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paywitness.admin.client import AdminClient
-from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for, filter_options
+from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
+from paywitness.cli.admin_options import (
+    EPILOG,
+    AdminResponse,
+    admin_options,
+    call_admin,
+    client_for,
+    error_text,
+    filter_options,
+)
 from paywitness.cli.ops.actions import COMMANDS
-from paywitness.cli.ops.output import csv_of, print_json, print_list, print_operation
+from paywitness.cli.ops.output import csv_of, print_intent, print_json, print_list, print_operation, print_payment
+from paywitness.cli.ops.payments import adopt, balance
+from paywitness.ids import OPERATION_ID_PREFIX
+from paywitness.telemetry.logs import printable
 
 _PAGE = 50
+_NOT_FOUND = 404
 _CSV_PAGE, _CSV_ROWS_MAX = 200, 20_000
 
 
@@ -25,6 +38,8 @@ def ops() -> None:
       paywitness ops list --order order-17   what became of one order
       paywitness ops list --incidents        where evidence contradicts itself, and what to do
       paywitness ops show op_01J...          one operation and everything that happened to it
+      paywitness ops show ch_9Zx1            what stands of one payment: captures, refunds, one timeline
+      paywitness ops show order-17           whether a purchase may be paid again, and why not
     \b
       paywitness ops inquire op_01J... --reason "customer on the phone"
       paywitness ops resolve op_01J... --as succeeded --reason "ticket 4711" \\
@@ -99,21 +114,57 @@ def _page(client: AdminClient, query: list[tuple[str, str]], limit: int, before:
 
 
 @ops.command("show", epilog=EPILOG)
-@click.argument("operation_id", metavar="ID")
+@click.argument("name", metavar="ID")
+@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
 @admin_options
-def show_operation(admin: str, token: str | None, home: Path, as_json: bool, operation_id: str) -> None:
-    """Show one operation and its timeline.
+def show(admin: str, token: str | None, home: Path, as_json: bool, name: str, provider: str | None) -> None:
+    """Show an operation, a payment or a purchase, and what happened to it.
 
-    The first line answers "was it charged?". The timeline tells every attempt: how far it got, what came back, what was
-    made of it, and what was decided because of which rule; and what people did, and why.
+    ID is an operation's id, the provider's name for a payment (ch_..., pi_...), or the order's number. The first line
+    answers "was it charged?", or what stands. The timeline tells every attempt: how far it got, what came back, what
+    was made of it, and what was decided because of which rule; and what people did, and why. Of a payment it is one
+    timeline of all its steps, captures, refunds and voids.
     """
     client = client_for(admin, token, home)
-    found = call_admin(lambda: client.operation(operation_id))
+    if name.startswith(OPERATION_ID_PREFIX):
+        operation = _known(lambda: client.operation(name))
+        if operation is not None:
+            payment = _known(lambda: client.payment(name)) if operation["payment"] and not as_json else None
+            _print(operation, lambda: print_operation(operation, payment), as_json=as_json)
+            return
+    payment = _known(lambda: client.payment(name, [("provider", provider)] if provider else []))
+    if payment is not None:
+        _print(payment, lambda: print_payment(payment), as_json=as_json)
+        return
+    if name.startswith(OPERATION_ID_PREFIX):
+        call_admin(lambda: client.operation(name))  # says that there is none
+    intent = call_admin(lambda: client.intent(name))
+    if not intent["operations"] and not intent["payments"] and not intent["why_not"]:
+        raise click.ClickException(
+            "The journal knows no operation, payment or order of this name. `paywitness ops list` shows what it holds; "
+            "what has ended leaves it after a while."
+        )
+    _print(intent, lambda: print_intent(intent), as_json=as_json)
+
+
+def _known(request: Callable[[], AdminResponse]) -> AdminResponse | None:
+    """The answer, or None if there is no such thing."""
+    try:
+        return request()
+    except AdminRefused as error:
+        if error.status_code == _NOT_FOUND:
+            return None
+        raise click.ClickException(printable(error_text(error))) from None
+    except AdminUnreachable as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _print(found: AdminResponse, print_text: Callable[[], None], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_operation(found)
+        print_text()
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, adopt, balance):
     ops.add_command(command)

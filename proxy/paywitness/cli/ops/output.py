@@ -78,22 +78,117 @@ def _verdict_cell(row: dict[str, Any]) -> Text:
     return Text.assemble(verdict, "\nto do: ", text_of(row["proposal"])) if row["proposal"] else verdict
 
 
-def print_operation(found: dict[str, Any]) -> None:
+def print_operation(found: dict[str, Any], payment: dict[str, Any] | None = None) -> None:
+    """An operation. If others act on the same payment, the timeline is that of all of them."""
     screen = console()
     screen.print(Text.assemble(text_of(found["id"]), " ", text_of(found["verdict"], _colour(found))))
+    _print_facts(screen, _facts(found))
+    if payment is None or (len(payment["operations"]) <= 1 and not _has_commands(payment)):
+        _print_timeline(screen, found["timeline"])
+        return
+    screen.print("\nPayment")
+    _print_balance(screen, payment)
+    _print_timeline(screen, payment["timeline"])
+
+
+def print_payment(found: dict[str, Any]) -> None:
+    screen = console()
+    screen.print(text_of(f"{_name_of(found)} at {found['provider']}"))
+    _print_balance(screen, found)
+    _print_timeline(screen, found["timeline"])
+
+
+def print_intent(found: dict[str, Any]) -> None:
+    screen = console()
+    safe = found["safe_to_pay"]
+    answer = "may be paid" if safe else "must not be paid now"
+    screen.print(Text.assemble(text_of(found["intent"]), " ", text_of(answer, "green" if safe else "bold yellow")))
+    screen.print(text_of(f"  {found['explanation']}"), soft_wrap=True)
+    if found["note"]:
+        screen.print(text_of(f"  {found['note']}"), soft_wrap=True)
+    for payment in found["payments"]:
+        screen.print(text_of(f"\n{_name_of(payment)} at {payment['provider']}"))
+        _print_facts(screen, _payment_facts(payment))
+    _print_operations(screen, found["operations"])
+    _print_timeline(screen, found["timeline"])
+
+
+def _name_of(payment: dict[str, Any]) -> str:
+    return str(payment["names"][0] if payment["names"] else payment["payment"])
+
+
+def _has_commands(payment: dict[str, Any]) -> bool:
+    return any(entry["command"] for entry in payment["timeline"])
+
+
+def _print_balance(screen: Console, payment: dict[str, Any]) -> None:
+    screen.print(text_of(f"  {payment['explanation']}"), soft_wrap=True)
+    _print_facts(screen, _payment_facts(payment))
+    _print_operations(screen, payment["operations"])
+
+
+def _print_facts(screen: Console, lines: Iterable[tuple[str, str]]) -> None:
     facts = Table(box=None, show_header=False, pad_edge=True)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _facts(found):
+    for name, value in lines:
         facts.add_row(name, text_of(value))
     screen.print(facts)
+
+
+def _payment_facts(payment: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The balance. A number that is not known is said to be unknown."""
+
+    def amount(text: str | None) -> str:
+        return "unknown" if text is None else f"{text} {payment['currency']}"
+
+    yield "payment", payment["payment"]
+    yield "known as", ", ".join(payment["names"])
+    if payment["intent"]:
+        yield "order", payment["intent"]
+    yield "account", payment["account"]
+    if payment["priority"]:
+        yield "priority", payment["priority"]
+    for name in ("authorised", "captured", "refunded", "voided", "disputed", "stands"):
+        yield name, amount(payment[name])
+    for kind, text in payment["reserved"].items():
+        yield f"open {kind}", amount(text)
+    if payment["expires_at"]:
+        yield "expires", _moment(payment["expires_at"])
+
+
+def _print_operations(screen: Console, operations: list[dict[str, Any]]) -> None:
+    if operations:
+        screen.print("\nOperations")
+    for row in operations:
+        screen.print(
+            Text.assemble(
+                text_of(f"  {row['id']}  {row['operation']} ({row['kind']})  "), text_of(row["verdict"], _colour(row))
+            ),
+            soft_wrap=True,
+        )
+
+
+def _print_timeline(screen: Console, timeline: list[dict[str, Any]]) -> None:
     screen.print("\nTimeline (UTC)")
-    for entry in found["timeline"]:
-        events = ", ".join(words(event) for event in entry["events"]) or _unnamed_change(entry)
-        who = f"{entry['source']} {entry['actor']}" if entry["actor"] else entry["source"]
-        screen.print(text_of(f"  {_moment(entry['at'])}  {events} -> {words(entry['state'])}  ({who})"))
-        for line in _details(entry):
-            screen.print(text_of(f"      {line}", "dim" if line.startswith(" ") else ""))
+    for entry in timeline:
+        for number, line in enumerate(_entry_lines(entry)):
+            screen.print(text_of(line, "dim" if number and line.startswith(" " * 7) else ""))
+
+
+def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
+    who = f"{entry['source']} {entry['actor']}" if entry["actor"] else entry["source"]
+    if command := entry.get("command"):
+        yield f"  {_moment(entry['at'])}  {words(command['action'])}: {command['stated']}  ({who})"
+        if command["evidence"]:
+            yield f"      evidence: {command['evidence']}"
+        yield f"      reason: {entry['note']}"
+        return
+    events = ", ".join(words(event) for event in entry["events"]) or _unnamed_change(entry)
+    whose = f"{entry['name']} {entry['operation']}: " if "operation" in entry else ""
+    yield f"  {_moment(entry['at'])}  {whose}{events} -> {words(entry['state'])}  ({who})"
+    for line in _details(entry):
+        yield f"      {line}"
 
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -111,6 +206,8 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("key at provider", found["provider_key"]),
         ("reference", found["reference"]),
         ("about", about),
+        ("account", found["account"]),
+        ("priority", found["priority"]),
         ("state", words(found["state"])),
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", words(found["reading"]) if found["reading"] else None),

@@ -163,6 +163,8 @@ def index_sources(query: OperationQuery) -> list[_IndexSource]:
         return [("id", query.stamp.encode("utf-8", "surrogatepass")), ("m", index_term(query.stamp))]
     if query.key is not None:
         return [(index, index_term(query.key)) for index in "cpk"]
+    if query.payment is not None:
+        return [("id", query.payment.encode("utf-8", "surrogatepass")), ("y", index_term(query.payment))]
     for index, value in (("r", query.reference), ("g", query.guard), ("j", query.subject)):
         if value is not None:
             return [(index, index_term(value))]

@@ -61,11 +61,13 @@ def fixed_index_lines(operation: Operation) -> bytes:
     return b"\n".join(lines)
 
 
-def _mutable_index_lines(operation: Operation, guard: str | None) -> bytes:
+def _mutable_index_lines(operation: Operation, payment: str | None, guard: str | None) -> bytes:
     """The lines that come and go. An open incident's comes first: a script looks for it there."""
     lines = []
     if operation.incident is not None:
         lines.append(b"!")
+    if payment is not None:
+        lines.append(b"y" + index_term(payment))
     if guard is not None:
         lines.append(b"g" + index_term(guard))
     if operation.reference is not None:
@@ -91,7 +93,7 @@ def write_args(
     """What is written of the step over the version before it, as `lib.lua` reads it. `lease_end` is the end of the
     lease as it was read; `lease_s` counts where the step was made for AT_WRITE."""
     operation, entry = write.operation, write.entry
-    state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, guard = (
+    state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, *indexed = (
         mutable_values(operation)
     )
     due = due_at is not None and token is None and operation.state in LEASABLE_STATES
@@ -109,7 +111,7 @@ def write_args(
         lease,
         repr(due_at) if due else "",
         operation.provider,
-        _mutable_index_lines(operation, guard),
+        _mutable_index_lines(operation, *indexed),
         _doubt_entry(operation) if operation.state.in_doubt else "",
         entry_to_text(entry),
         "" if entry.announcement is None else "1",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation, State
 from paywitness.journal.base import (
     AnnouncementRow,
@@ -41,8 +40,9 @@ _ANNOUNCEMENTS = f"""SELECT changes.seq, changes.at, changes.version, changes.en
     WHERE changes.told = 1 AND changes.seq > ? ORDER BY changes.seq LIMIT ?"""
 _NEWEST_CREDENTIAL = """SELECT credential, sealed FROM credentials WHERE account = ? AND sealed IS NOT NULL
     ORDER BY accepted_at DESC, credential DESC LIMIT 1"""
-# An amount has no index, which every call would pay for: it is looked for among so many of the newest.
-_AMOUNTS_SCANNED_MAX = 200_000
+# Amounts, accounts and kinds have no index, which every call would pay for: they are looked for among so many of the
+# newest.
+_SCANNED_MAX = 200_000
 
 
 class SqliteReader:
@@ -167,13 +167,15 @@ def listing_queries(listing: OperationQuery) -> list[tuple[str, tuple[Any, ...]]
 
 
 def _has_selective_filter(listing: OperationQuery) -> bool:
-    searched = (listing.key, listing.reference, listing.stamp, listing.guard, listing.subject)
+    searched = (listing.key, listing.reference, listing.stamp, listing.guard, listing.subject, listing.payment)
     return listing.incidents_only or any(value is not None for value in searched)
 
 
 _BY_KEY = """number IN (SELECT number FROM operations WHERE client_key = ?
     UNION SELECT number FROM operations WHERE provider_key = ? AND provider_key <> client_key
     UNION SELECT number FROM operations WHERE id IN (SELECT operation_id FROM aliases WHERE client_key = ?))"""
+_BY_PAYMENT = """number IN (SELECT number FROM operations WHERE id = ? AND json_extract(standing, '$.payment') = id
+    UNION SELECT number FROM operations WHERE payment = ?)"""
 _BY_STAMP = """number IN (SELECT number FROM operations WHERE id = ?
     UNION SELECT number FROM operations WHERE stamp = ?)"""
 
@@ -182,11 +184,13 @@ def _conditions(listing: OperationQuery) -> tuple[list[str], tuple[Any, ...]]:
     arguments: list[tuple[str, str | None]] = [
         (_BY_KEY, listing.key),
         (_BY_STAMP, listing.stamp),
+        (_BY_PAYMENT, listing.payment),
         ("guard = ?", listing.guard),
         ("subject = ?", listing.subject),
         ("reference = ?", listing.reference),
         ("provider = ?", listing.provider),
         ("operation = ?", listing.operation),
+        ("json_extract(identity, '$.kind') = ?", listing.kind),
         ("id < ?", listing.before),
     ]
     pairs: list[tuple[str, tuple[Any, ...]]] = [
@@ -194,18 +198,23 @@ def _conditions(listing: OperationQuery) -> tuple[list[str], tuple[Any, ...]]:
     ]
     if listing.incidents_only:
         pairs.append(("incident IS NOT NULL", ()))
+    if listing.accounts:
+        places = ", ".join("?" * len(listing.accounts))
+        pairs.append((f"json_extract(identity, '$.account') IN ({places})", tuple(sorted(listing.accounts))))
     if listing.money is not None:
-        pairs.extend(_amount_conditions(listing, listing.money))
+        pairs.append(("currency = ? AND minor_units = ?", (listing.money.currency, listing.money.minor_units)))
+    if listing.money is not None or listing.accounts or listing.kind is not None:
+        pairs.extend(_scan_conditions(listing))
     return [condition for condition, _ in pairs], tuple(value for _, values in pairs for value in values)
 
 
-def _amount_conditions(listing: OperationQuery, money: Money) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    yield "currency = ? AND minor_units = ?", (money.currency, money.minor_units)
+def _scan_conditions(listing: OperationQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The bound of a list that only a scan can make."""
     if not _has_selective_filter(listing) and listing.before is None:
-        yield "number > (SELECT max(number) FROM operations) - ?", (_AMOUNTS_SCANNED_MAX,)
+        yield "number > (SELECT max(number) FROM operations) - ?", (_SCANNED_MAX,)
     elif not _has_selective_filter(listing):
         newest = "number > (SELECT number FROM operations WHERE id <= ? ORDER BY id DESC LIMIT 1) - ?"
-        yield newest, (listing.before, _AMOUNTS_SCANNED_MAX)
+        yield newest, (listing.before, _SCANNED_MAX)
 
 
 def _query(index: str, conditions: list[str]) -> str:

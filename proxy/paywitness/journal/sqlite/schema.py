@@ -161,6 +161,9 @@ _VERSION_3 = (
     ) STRICT, WITHOUT ROWID""",
     "CREATE INDEX ledger_due ON ledger (due_at) WHERE due_at IS NOT NULL",
     "CREATE INDEX ledger_ages ON ledger (touched_at)",
+    # A payment bears the id of its first operation, which needs no line here: a clean payment costs none.
+    "ALTER TABLE operations ADD COLUMN payment TEXT",
+    "CREATE INDEX by_payment ON operations (payment) WHERE payment IS NOT NULL",
 )
 
 # The statements that lead to version 1, 2, ...: append, never edit.

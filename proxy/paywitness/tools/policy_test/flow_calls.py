@@ -288,7 +288,7 @@ def release_voided_payment(world: FlowWorld, before: Operation, after: Operation
     if len(paid) != 1:
         return
     payment = world.journal.payment(paid[0].payment)
-    if payment is not None and hold_of_payment(payment) is IntentHold.PAID:
+    if payment is not None and hold_of_payment(payment) in {IntentHold.PAID, IntentHold.GIVING_BACK}:
         return
     given_back = advance(paid[0], Event.VOID_SUCCEEDED, result_class=ResultClass.REVERSED)
     world.responses.pop(given_back.id, None)

@@ -116,7 +116,11 @@ class FlowRun:
             if unsafe_reason(operation) is not None and not self._is_given_back(operation):
                 return "no"
             payment = self.world.journal.payment(operation.payment)
-            if operation.paid_elsewhere and payment is not None and hold_of_payment(payment) is IntentHold.PAID:
+            if (
+                operation.paid_elsewhere
+                and payment is not None
+                and hold_of_payment(payment) in {IntentHold.PAID, IntentHold.GIVING_BACK}
+            ):
                 return "no"
         return "yes"
 

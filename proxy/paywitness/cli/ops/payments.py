@@ -1,0 +1,93 @@
+"""`paywitness ops adopt | balance`: what a person makes a payment say. Neither moves money."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paywitness.cli.admin_options import EPILOG, admin_options, call_admin, client_for
+from paywitness.cli.ops.actions import actor_of_session
+from paywitness.cli.ops.output import print_json, print_payment, text_of
+
+_NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("reference")
+@click.option("--provider", required=True, help="Whose payment it is.")
+@click.option("--account", default="", metavar="NAME", help="The account at the provider, as callers name it.")
+@click.option("--reason", required=True, help="Why: kept with the payment.")
+@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@admin_options
+def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: str) -> None:
+    """Import a payment that did not come through here.
+
+    The provider is asked for REFERENCE, its own name for the payment. What it shows becomes the balance, so that limits
+    hold for captures and refunds of it, and its purchase counts as paid. What it does not show stays unknown.
+
+    \b
+      paywitness ops adopt ch_9Zx1 --provider acme --reason "paid by the old shop, ticket 4720"
+    """
+    client = client_for(admin, token, home)
+    found = call_admin(lambda: client.adopt(command))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(text_of(f"{command['reference']} is adopted as payment {found['payment']}.").plain)
+        print_payment(found)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("payment")
+@click.option("--authorised", metavar="AMOUNT", help="What was authorised, such as 25.00.")
+@click.option("--captured", metavar="AMOUNT", help="What was captured in all.")
+@click.option("--refunded", metavar="AMOUNT", help="What was refunded in all.")
+@click.option("--voided", metavar="AMOUNT", help="What was released without being captured.")
+@click.option("--disputed", metavar="AMOUNT", help="What is disputed.")
+@click.option("--currency", help="Needed only if the payment's is not known.")
+@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--reason", required=True, help="Why: kept with the payment.")
+@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@admin_options
+def balance(admin: str, token: str | None, home: Path, as_json: bool, payment: str, yes: bool, **given: Any) -> None:
+    """State numbers of a payment's balance, with the evidence.
+
+    PAYMENT is its id, or the provider's name for it. For a number that is unknown and that no inquiry shows. If all
+    that was captured is refunded, the purchase may be paid again: look twice.
+
+    \b
+      paywitness ops balance ch_9Zx1 --captured 10.00 --reason "ticket 4721" \\
+          --evidence "Acme's dashboard shows 10.00 EUR captured"
+    """
+    client = client_for(admin, token, home)
+    provider = given.pop("provider")
+    filters = [("provider", provider)] if provider else []
+    found = call_admin(lambda: client.payment(payment, filters))
+    stated = {name: given[name] for name in _NUMBERS if given[name] is not None}
+    if not stated:
+        raise click.UsageError(f"State at least one number: {', '.join(f'--{name}' for name in _NUMBERS)}.")
+    if not as_json:
+        click.echo(text_of(f"{found['payment']}  {found['explanation']}").plain)
+        numbers = ", ".join(f"{text} {name}" for name, text in stated.items())
+        click.echo(text_of(f"To state: {numbers}.").plain)
+    if not yes:
+        _confirm(as_json=as_json)
+    command = {name: value for name, value in given.items() if value is not None} | {"version": found["version"]}
+    after = call_admin(lambda: client.state_balance(found["payment"], command))
+    if as_json:
+        print_json(after)
+    else:
+        click.echo(text_of(f"{after['payment']}  {after['explanation']}").plain)
+
+
+def _confirm(*, as_json: bool) -> None:
+    try:
+        agreed = click.confirm("Go on?", err=as_json)
+    except click.Abort:
+        raise click.ClickException("Nothing was done. Give --yes where nobody can be asked.") from None
+    if not agreed:
+        raise click.ClickException("Nothing was done.")

@@ -1,0 +1,162 @@
+"""Payments as people and callers ask for them: by id, by a name that the provider knows, by their intent. Reads the
+journal; decides nothing.
+
+A name alone does not say whose account it is. It is looked for in the account of calls that name none, and in the
+accounts of the operations that bear it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from paywitness.core.identity import account_hashes_named, intent_guard
+from paywitness.core.operation import HistoryEntry, Operation
+from paywitness.core.payment import Payment, name_key, payment_key
+from paywitness.core.policy import Provider
+from paywitness.journal.base import Journal, OperationQuery
+from paywitness.journal.ledger import (
+    PaymentCommandEntry,
+    RememberedPayment,
+    commands_key,
+    intent_key,
+    payment_commands,
+    payment_from_row,
+    remembered_payments,
+)
+from paywitness.policy.book import PolicyBook
+
+_OPERATIONS_MAX = 200  # of one payment; a marketplace makes some dozens of partial refunds
+_TIMELINE_MAX = 2_000  # entries of one payment; the newest
+_GUARDS_MAX = 200  # scopes in which an intent is looked for
+_ACCOUNT_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentView:
+    """A payment with its operations, as far as they are kept: the newest of them. `version` is that of its row."""
+
+    payment: Payment
+    version: int
+    operations: tuple[Operation, ...] = ()  # oldest first
+
+    @property
+    def operations_by_id(self) -> dict[str, Operation]:
+        return {operation.id: operation for operation in self.operations}
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentHistoryEntry:
+    """One line of a payment's timeline: a change of one of its operations, or what a person did with the payment."""
+
+    at: float
+    operation: Operation | None = None
+    entry: HistoryEntry | None = None
+    command: PaymentCommandEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentLookup:
+    journal: Journal
+    book: Callable[[], PolicyBook | None]
+    identity_secret: bytes
+
+    # --- payments
+
+    async def by_id(self, payment_id: str) -> PaymentView | None:
+        [row] = await self.journal.ledger_rows((payment_key(payment_id),))
+        if row is None:
+            return None
+        newest_first = await self.journal.find_operations(OperationQuery(payment=payment_id, limit=_OPERATIONS_MAX))
+        return PaymentView(payment_from_row(row), row.version, newest_first[::-1])
+
+    async def find(self, text: str, provider: str | None = None, account: str | None = None) -> tuple[str, ...]:
+        """The ids of the payments that this may mean: a payment's id, an operation's, or a provider's name for one.
+        `account` is a name or an id."""
+        if (await self.journal.ledger_rows((payment_key(text),)))[0] is not None:
+            return (text,)
+        operation = await self.journal.read(text)
+        found = [operation] if operation is not None else []
+        if not found:
+            for query in (OperationQuery(reference=text), OperationQuery(subject=text)):
+                found += await self.journal.find_operations(replace(query, provider=provider))
+        ids = {each.payment for each in found if each.payment and (provider is None or each.provider == provider)}
+        if operation is None:
+            ids |= await self._by_name(text, provider, account)
+        accounts = None if account is None else self.account_ids(account)
+        views = [await self.by_id(payment_id) for payment_id in sorted(ids)]
+        return tuple(
+            view.payment.id for view in views if view is not None and _is_meant(view.payment, text, operation, accounts)
+        )
+
+    async def _by_name(self, name: str, provider: str | None, account: str | None) -> set[str]:
+        keys = [
+            name_key(each.key_name or each.name, account_id, name)
+            for each in self._providers(provider)
+            for account_id in self._account_ids_at(each, account or "")
+        ]
+        rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
+        return {row.key.removeprefix("p:") for row in rows if row is not None and row.key.startswith("p:")}
+
+    async def timeline(
+        self, payments: Iterable[PaymentView], operations: Iterable[Operation] = ()
+    ) -> tuple[PaymentHistoryEntry, ...]:
+        """What happened to payments, by time: the changes of all their operations and of these others, and what people
+        did with the payments."""
+        views = tuple(payments)
+        merged = {operation.id: operation for view in views for operation in view.operations}
+        merged |= {operation.id: operation for operation in operations}
+        entries: list[PaymentHistoryEntry] = []
+        for operation in merged.values():
+            history = await self.journal.history(operation.id)
+            entries += [PaymentHistoryEntry(entry.at, operation, entry) for entry in history]
+        for row in await self.journal.ledger_rows(tuple(commands_key(view.payment.id) for view in views)):
+            entries += [PaymentHistoryEntry(command.at, command=command) for command in payment_commands(row)]
+        entries.sort(key=lambda each: each.at)  # stable: within one moment as each history tells it
+        return tuple(entries[-_TIMELINE_MAX:])
+
+    # --- intents
+
+    async def remembered(
+        self, intent: str, guards: Iterable[str], providers: frozenset[str] | None
+    ) -> tuple[RememberedPayment, ...]:
+        """What is known of payments of the intent whose operations were retired, or that were adopted. `guards`: under
+        which its kept operations stand; `providers` None: all of them."""
+        keys = [intent_key(guard) for guard in dict.fromkeys((*guards, *self._guards_of(intent, providers)))]
+        rows = await self.journal.ledger_rows(tuple(keys[:_GUARDS_MAX])) if keys else ()
+        return tuple(each for row in rows if row is not None for each in remembered_payments(row))
+
+    def _guards_of(self, intent: str, providers: frozenset[str] | None) -> list[str]:
+        """The guards of the intent, for calls that name no account. One of a named account cannot be told by it."""
+        guards: dict[str, None] = {}
+        for provider in self._providers(None):
+            for policy in provider.policies if providers is None or provider.name in providers else ():
+                for account in account_hashes_named(policy.account, "", self.identity_secret):
+                    guards[intent_guard(policy, account, intent, self.identity_secret)] = None
+        return list(guards)
+
+    # --- accounts
+
+    def account_ids(self, account: str) -> frozenset[str]:
+        """The ids that an account may have, by its name or by one of them."""
+        known = [self._account_ids_at(provider, account) for provider in self._providers(None)]
+        return frozenset({account}).union(*known)
+
+    def _account_ids_at(self, provider: Provider, account: str) -> frozenset[str]:
+        """`account` is its id, its name, or empty: that of calls that name none."""
+        if _ACCOUNT_ID.match(account):
+            return frozenset({account})
+        places = {policy.account for policy in provider.policies} | {provider.account}
+        return frozenset().union(*(account_hashes_named(each, account, self.identity_secret) for each in places))
+
+    def _providers(self, name: str | None) -> tuple[Provider, ...]:
+        book = self.book()
+        known = book.providers.values() if book is not None else ()
+        return tuple(provider for provider in known if name is None or provider.name == name)
+
+
+def _is_meant(payment: Payment, text: str, operation: Operation | None, accounts: frozenset[str] | None) -> bool:
+    """An operation may act on the thing of a name that is another payment's, or an intent's label."""
+    is_named = operation is not None or text in payment.names
+    return is_named and (accounts is None or payment.account in accounts)
