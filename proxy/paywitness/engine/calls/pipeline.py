@@ -64,6 +64,7 @@ class CallPipeline:
     async def run(self, context: CallContext, *, permitted: bool) -> Reply:
         await self.failpoints.hit(failpoints.CALL_RECEIVED)
         claim = await self.journal_writer.claim(context, permitted=permitted)
+        context.waits_for = claim.operation if claim.waits else None
         if context.leader is not None:
             context.leader.release_followers()
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
@@ -73,7 +74,6 @@ class CallPipeline:
         if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
-        context.waits_for = claim.operation if claim.waits else None
         return await self.duplicates.reply_to(context, claim)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
