@@ -141,6 +141,42 @@ def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
     assert other_currency.captured == 60
 
 
+@pytest.mark.parametrize("kind", [Kind.CAPTURE, Kind.REFUND])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_total_that_counts_an_open_movement_does_not_count_it_twice(kind: Kind, *, first: bool) -> None:
+    """The response to one capture showed the total with another, whose outcome was unknown. When that one was found,
+    its amount was added once more: as much of the remainder was lost for ever."""
+    before = payment(100, captures=False, captured=0 if kind is Kind.CAPTURE else 90)
+    lost, seen = operation(kind, 30, State.UNKNOWN), operation(kind, 20)
+    for started in (lost, seen):
+        before = with_reservation(before, started, ENFORCED)
+    totals = ShownBalance(captured=50) if kind is Kind.CAPTURE else ShownBalance(refunded=50)
+    for started in (lost, seen) if first else (seen, lost):
+        before = after_change(before, ended(started), totals if started is seen else ShownBalance()).payment
+    assert (before.captured, before.refunded) == ((50, 0) if kind is Kind.CAPTURE else (90, 50))
+
+
+def test_a_total_that_exceeds_all_that_is_ours_shows_a_movement_elsewhere() -> None:
+    before = reserving(payment(100, captures=False), operation(Kind.CAPTURE, 30, State.UNKNOWN))
+    sale = ended(operation(Kind.AUTHORIZATION, 100))
+    seen = after_change(before, sale, ShownBalance(captured=70)).payment
+    assert seen.captured == 40
+    assert check_limit(seen, Kind.CAPTURE, Money(31, "EUR")).verdict is LimitVerdict.RESERVED
+    unknown = after_change(replace(before, captured=None), sale, ShownBalance(captured=70)).payment
+    assert unknown.captured is None  # 40 to 70, and a number that may be wrong is not known
+
+
+def test_a_refund_that_is_posted_before_the_capture_it_counts_on_is_no_negative_remainder() -> None:
+    capture, refund = operation(Kind.CAPTURE, 30, State.UNKNOWN), operation(Kind.REFUND, 30)
+    before = reserving(payment(100, captures=False), capture)
+    assert judged(before, refund, capture) is PaymentVerdict.PASS
+    change = after_change(with_reservation(before, refund, ENFORCED), ended(refund), ShownBalance())
+    assert (change.negative, change.payment.refunded) == (False, 30)
+    again = operation(Kind.REFUND, 1)
+    over = after_change(with_reservation(change.payment, again, ENFORCED), ended(again), ShownBalance())
+    assert over.negative
+
+
 def test_an_object_that_nobody_has_paid_shows_no_totals() -> None:
     created = after_change(Payment("op_1", "acme", "a"), ended(operation(Kind.NONE)), ShownBalance(authorised=100))
     assert (created.payment.authorised, created.payment.paid) == (None, False)

@@ -433,10 +433,19 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     return replace(
         payment,
         authorised=authorised if payment.authorised is None else payment.authorised,
-        captured=_larger(payment.captured, captured),
-        refunded=_larger(payment.refunded, shown.refunded),
+        captured=_grown(payment, payment.captured, captured, OperationKind.CAPTURE),
+        refunded=_grown(payment, payment.refunded, shown.refunded, OperationKind.REFUND, OperationKind.REVERSAL),
         disputed=_larger(payment.disputed, shown.disputed),
     )
+
+
+def _grown(payment: Payment, known: int | None, shown: int | None, *kinds: OperationKind) -> int | None:
+    """A total, after an object has shown it. The object may count a movement of ours that is still reserved here, and
+    that will be posted by its own end: only what exceeds both is news of movements that are not ours."""
+    reserved = total_of(payment.reserved(*kinds))
+    if shown is None or reserved is None or (known is None and reserved):
+        return known
+    return _larger(known, shown - reserved)
 
 
 def _larger(known: int | None, shown: int | None) -> int | None:
@@ -446,8 +455,12 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 
 def _is_negative(payment: Payment) -> bool:
-    left_to_capture = difference(payment.authorised, payment.captured)
-    left_to_refund = difference(payment.captured, payment.refunded)
+    """Whether more was captured or refunded than can have been. An increment or a capture that is not resolved yet
+    counts as done: a refund that was claimed on it may be posted first."""
+    authorised = _plus(payment.authorised, total_of(payment.reserved(OperationKind.INCREMENT)))
+    captured = _plus(payment.captured, total_of(payment.reserved(OperationKind.CAPTURE)))
+    left_to_capture = difference(authorised, payment.captured)
+    left_to_refund = difference(captured, payment.refunded)
     return any(number is not None and number < 0 for number in (left_to_capture, left_to_refund))
 
 
