@@ -179,7 +179,7 @@ def judge_guard(
             continue
         if equal and joins:
             return GuardJudgement(holder, AliasKind.JOINED)
-        if _continues(holder, fresh, hold, once_per_target=once_per_target):
+        if _continues(holder, fresh, hold, equal=equal, once_per_target=once_per_target):
             continue
         refused = refused or holder
     return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
@@ -193,13 +193,14 @@ def _is_settled_transfer(holder: Operation) -> bool:
 _IN_FLIGHT_OR_UNKNOWN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
 
 
-def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, once_per_target: bool) -> bool:
+def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, equal: bool, once_per_target: bool) -> bool:
     """Whether the holder is an operation of the same payment that does not keep this one off. The balance of a payment
-    judges its movements. A step is kept off by an earlier one that is in flight or unknown, and by success."""
+    judges its movements while they are reserved. One that has ended, and is still being answered or is contradicted,
+    keeps an equal call off. A step is kept off by an earlier one that is in flight or unknown, and by success."""
     if not fresh.payment or holder.payment != fresh.payment:
         return False
     if fresh.kind in FOLLOW_UPS:
-        return hold is GuardHold.OPEN
+        return hold is GuardHold.OPEN and (holder.state in _IN_FLIGHT_OR_UNKNOWN or not equal)
     return hold is GuardHold.OPEN and (once_per_target or holder.state not in _IN_FLIGHT_OR_UNKNOWN)
 
 
