@@ -149,6 +149,13 @@ def test_the_spool_stands_in_our_home_unless_it_has_a_place_of_its_own() -> None
     assert Settings(Path("p"), home=Path("h"), spool=Path("/s")).spool_directory == Path("/s")
 
 
+def test_a_payment_is_never_forgotten_before_its_operations() -> None:
+    day_s = 86400.0
+    assert Settings(Path("p")).kept_for_s == (30 * day_s, 90 * day_s, 400 * day_s)
+    assert Settings(Path("p"), retention_s=500 * day_s).kept_for_s == (500 * day_s, 90 * day_s, 500 * day_s)
+    assert Settings(Path("p"), payments_kept_s=60 * day_s).kept_for_s == (30 * day_s, 90 * day_s, 60 * day_s)
+
+
 # --- flags, environment and paywitness.yaml, as `paywitness run` joins them
 
 
@@ -177,6 +184,7 @@ CHANGED: dict[str, tuple[str, str, Any]] = {
     "events": ("https://company.test/hook", "events", "https://company.test/hook"),
     "retention": ("24h", "retention_s", 86400.0),
     "tombstones": ("400d", "tombstones_s", 400 * 86400.0),
+    "payments-kept": ("800d", "payments_kept_s", 800 * 86400.0),
     "resolvers": ("4", "resolvers", 4),
     "resolvers-per-provider": ("2", "resolvers_per_provider", 2),
     "harvest": ("1500ms", "late_response_s", 1.5),
@@ -221,6 +229,7 @@ def test_off_in_the_file_is_off_whatever_yaml_takes_it_for(started: list[Setting
         ("--events", "company.test"),
         ("--retention", "1s"),
         ("--tombstones", "1h"),
+        ("--payments-kept", "1h"),
         ("--harvest", "10m"),
         ("--resolvers", "0"),
         ("--resolvers-per-provider", "1001"),

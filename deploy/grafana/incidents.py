@@ -90,6 +90,33 @@ _INCIDENTS = Section(
     ),
 )
 
+_PAYMENTS = Section(
+    "Captures and refunds",
+    (
+        Chart(
+            "Limit checks",
+            "Captures and refunds that do not fit what is left of their payment, or cannot be compared with it.",
+            "Runbook limit-exceeded. `unknown`: the policy does not say what a success captures, or shows no totals.",
+            (
+                Query(
+                    risen("payment_limit_checks_total", "provider, operation, result", OPERATION),
+                    "{{provider}} {{operation}} {{result}}",
+                ),
+            ),
+            red=0.5,
+            width=12,
+        ),
+        Chart(
+            "Authorizations that expire within two days",
+            "Neither captured whole nor voided.",
+            "Runbook authorizations-expiring: capture them, void them, or authorize anew.",
+            (Query(f"max(payment_authorizations_expiring{{{INSTANCE}}})", "expiring"),),
+            red=1,
+            width=12,
+        ),
+    ),
+)
+
 _TELLING = Section(
     "Telling others",
     (
@@ -116,5 +143,5 @@ INCIDENTS = Board(
     "incidents",
     "Paywitness / Fallback and incidents",
     "Which routes were left, and where does evidence contradict itself?",
-    (_FALLBACK, _INCIDENTS, _TELLING),
+    (_FALLBACK, _INCIDENTS, _PAYMENTS, _TELLING),
 )

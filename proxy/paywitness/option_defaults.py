@@ -71,10 +71,18 @@ class Settings:
     events: str | None = None  # where ends, doubts, resolutions and incidents are sent
     retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
     tombstones_s: float = 90 * 86400.0  # and its key is known for this long after that
+    # Payments, their names and payout references: longer than any refund or chargeback takes, and than `retention_s`.
+    payments_kept_s: float = 400 * 86400.0
     resolvers: int = 16  # operations in doubt looked at side by side
     resolvers_per_provider: int = 8  # one slow provider must not hold up the others' doubts
     late_response_s: float = 20.0  # a late answer is listened for; 0: not at all
     spool: Path | None = None  # None: beside the rest of our own files, in `home`
+
+    @property
+    def kept_for_s(self) -> tuple[float, float, float]:
+        """How long ended operations, their tombstones and payments are kept. A payment never goes before the operations
+        that made it."""
+        return self.retention_s, self.tombstones_s, max(self.payments_kept_s, self.retention_s)
 
     @property
     def spool_directory(self) -> Path:

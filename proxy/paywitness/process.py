@@ -121,14 +121,13 @@ async def serve(
         stack.callback(spool.close)
         platform = Platform(journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry, environment)
         parts = assemble(platform, settings, book, spool, open_limits)
-        engine = parts.engine
         stack.push_async_callback(parts.limits.close)
         stack.push_async_callback(parts.upstream.close)
         spool_replayer = build_spool_replayer(platform, parts, spool)
         await spool_replayer.replay_all()  # what is known for certain comes before what must be assumed
         recovery = Recovery(journal, clock, telemetry, settings.lease_s)
         recovered = await recovery.at_start(only_holder=not shared)
-        reload = PolicyReload(PolicyWatch(settings.policies, book), engine, journal, clock, telemetry)
+        reload = PolicyReload(PolicyWatch(settings.policies, book), parts.engine, journal, clock, telemetry)
         telemetry.emit(reload_event(book))
         webhooks = build_webhooks(platform, parts)
         stack.push_async_callback(webhooks.close)
@@ -144,7 +143,7 @@ async def serve(
             "webhooks": webhooks.keep_applying(),
             "spool": spool_replayer.keep_replaying(),
             "pulse": LoopLagMonitor(clock, telemetry.metrics).run(),
-            "retention": Retention(journal, clock, settings.retention_s, settings.tombstones_s).keep_sweeping(),
+            "retention": Retention(journal, clock, *settings.kept_for_s).keep_sweeping(),
         }
         if parts.rollback is not None:
             loops["rollback"] = parts.rollback.keep_watching()
@@ -154,7 +153,7 @@ async def serve(
         for name, loop in loops.items():
             background.start(loop, name)
         bound, server = await _listen(stack, settings, environment, platform, parts, reload, webhooks, state)
-        ports = ProviderListeners(server, lambda: engine.book, reuse_port=settings.reuse_port)
+        ports = ProviderListeners(server, lambda: parts.engine.book, reuse_port=settings.reuse_port)
         await ports.sync()
         background.start(ports.keep_syncing(clock), "ports")
         state.listening.set()
@@ -163,7 +162,7 @@ async def serve(
         for line in startup_lines(bound, book, recovered):
             print_line(line)
         await state.stop.wait()
-        await _shut_down(settings, engine, server, clock, print_line)
+        await _shut_down(settings, parts.engine, server, clock, print_line)
 
 
 def _telemetry(

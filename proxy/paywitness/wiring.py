@@ -107,9 +107,8 @@ def assemble(
     in_flight: dict[str, CallContext] = {}
     tasks, waiters = Tasks(), OperationWaiters()
     # The right to send, the network, and the journal's own time.
-    leases = Leases(journal, clock, settings.lease_s, telemetry)
+    leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
     upstream = open_upstream(platform, settings)
-    journal_clock = JournalClock(clock)
     # What a store forgot is put back; then claims and writes.
     rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
     journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, journal_clock, rollback=rollback)
@@ -153,19 +152,16 @@ def assemble(
         tasks=tasks,
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
-    passthrough = Passthrough(upstream, telemetry)
-    shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    intents = Intents(journal, current)
     inquiry_client = _build_inquiry_client(platform, pipeline)
-    intent_reader = IntentReader(journal, inquiry_client, vault, clock, telemetry)
-    entry_points = (pipeline, fallbacks, passthrough, shadow, intents, intent_reader)
+    shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
+    questions = (Intents(journal, current), IntentReader(journal, inquiry_client, vault, clock, telemetry))
+    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
-    payment_sweep = PaymentSweep(journal, journal_writer, inquiry_client, pinned, current, clock)
+    payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, current, clock)
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
-    recorders = (external_evidence, late_evidence, journal_writer)
-    background = (limits_sync, payment_sweep, rollback)
+    recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
 
 

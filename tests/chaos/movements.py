@@ -38,32 +38,9 @@ upstream: {{upstream}}
 limits: enforce
 timeouts: {{first_byte: 2s}}
 operations:
-  authorization: {{captures: manual}}
   capture:
-    stamp: body:metadata.paywitness
-    final: "final != `false`"
-    fits: {{amount: (capture || @).amount, unit: minor, stamp: (capture || @).metadata.paywitness}}
     balance: {{captured: amount_captured, refunded: amount_refunded, currency: currency, unit: minor}}
-    ask:
-      - request: "GET /v1/charges/{{path:charge}}/captures"
-        query: {{paywitness: "{{operation_id}}"}}
-        at: data
-        more: has_more
-        answer: capture
-        lag: 1s
     as_response: "@"
-  refund:
-    fits: {{amount: amount, unit: minor, stamp: metadata.paywitness}}
-    ask:
-      - request: "GET /v1/charges/{{path:charge}}/refunds"
-        query: {{paywitness: "{{operation_id}}"}}
-        at: data
-        more: has_more
-        answer: refund
-        lag: 1s
-answers:
-  captured_charge: [{{when: capture.id, as: succeeded}}]
-  capture: [{{when: "object == 'capture'", as: succeeded}}]
 budget:
   provider: {{floor: 10000}}
   operation: {{floor: 10000}}

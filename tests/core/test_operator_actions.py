@@ -114,6 +114,23 @@ def test_every_proposal_is_one_sentence_that_names_reference_amount_and_provider
     assert "{" not in said
 
 
+@pytest.mark.parametrize("incident", list(IncidentKind))
+def test_every_incident_has_a_proposal_of_its_own(incident: IncidentKind) -> None:
+    assert proposal_for(disputed(incident)) != proposal_for(disputed("a kind of a later version"))
+
+
+@pytest.mark.parametrize(
+    ("incident", "advice"),
+    [
+        (IncidentKind.REFERENCE_TAKEN, "whether ch_1 (12.50 EUR) at acme was paid on its own"),
+        (IncidentKind.NEGATIVE_REMAINDER, "give back or collect the difference"),
+        (IncidentKind.UNVERIFIED_PAYMENT, "close the incident and pay anew under Paywitness-Distinct"),
+    ],
+)
+def test_what_to_do_about_the_numbers_and_names_of_a_payment(incident: IncidentKind, advice: str) -> None:
+    assert advice in (proposal_for(disputed(incident)) or "")
+
+
 @pytest.mark.parametrize(
     ("kind", "verb"),
     [

@@ -14,7 +14,7 @@ from paywitness.demo.clients import (
     FAULTS,
     NO_FAULT,
     Contestant,
-    Payment,
+    DemoPayment,
     PaymentJob,
     SdkResponse,
     outage,
@@ -40,15 +40,15 @@ async def provider() -> AsyncIterator[Sandbox]:
         yield sandbox
 
 
-def payment(*script: str, source: str = "tok_ok") -> Payment:
-    return Payment("order-1", 1250, source, script)
+def payment(*script: str, source: str = "tok_ok") -> DemoPayment:
+    return DemoPayment("order-1", 1250, source, script)
 
 
 def straight_to(provider: Sandbox, *, key_per_order: bool = False) -> Contestant:
     return Contestant("test", "Test", "", provider.url, timeout_s=0.3, key_per_order=key_per_order)
 
 
-async def paid(lane: Contestant, *orders: Payment) -> list[CallerResult]:
+async def paid(lane: Contestant, *orders: DemoPayment) -> list[CallerResult]:
     log: list[CallerResult] = []
     await pay_all(lane, list(orders), 1, log)
     return log

@@ -27,6 +27,8 @@ HURRIED = (
     ("schedule: [2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h]", "schedule: [300ms, 1s, 2s, 3s]"),
     ("  first_byte: 5s ", "  first_byte: 1s "),
     ("settle: 10m ", "settle: 32s "),
+    ("authorization_expires: 7d ", "authorization_expires: 1d "),
+    ("capture_before: capture_before ", "capture_before: not_shown "),
     ("rate_limited: {attempts: 5, base: 1s, cap: 20s}", "rate_limited: {attempts: 3, base: 20ms, cap: 50ms}"),
     (
         "network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}",
@@ -119,6 +121,7 @@ class BadDay:
         self.pay("always the same", amount=number)  # a key that is used again with another payload
         self._at_the_door()
         self._settled_later(self.pay(f"{number}-later", source="tok_processing"))
+        self._refunded_too_much(number, self.pay(f"{number}-held", capture=False))
 
     def _at_the_door(self) -> None:
         """Somebody asks for whom nobody knows, and somebody leaves in the midst of asking."""
@@ -134,6 +137,13 @@ class BadDay:
         if len(self.processing) > 8:
             settle = f"{self.provider.url}/_sandbox/charges/{self.processing.pop(0)}/settle"
             assert ask(settle, {"status": "succeeded"}).status_code == 200
+
+    def _refunded_too_much(self, number: int, held: Answer) -> None:
+        """An authorization that nobody captures, and a refund of it although nothing was captured."""
+        if held.outcome == "succeeded":
+            headers = {"Authorization": "Bearer test", "Idempotency-Key": f"refund-{number}"}
+            url = f"http://127.0.0.1:{self.first.port}/acme/v1/charges/{held.json['id']}/refunds"
+            ask(url, {"amount": 1}, {"Content-Type": "application/json", **headers})
 
     def _course(self) -> None:
         """What happens once, each when the one before it was over."""
@@ -180,8 +190,10 @@ class BadDay:
         source: str = "tok_ok",
         amount: int = 1250,
         timeout_ms: int = 1500,
+        capture: bool = True,
     ) -> Answer:
-        body = {"amount": amount, "currency": "EUR", "source": source, "metadata": {"order_id": f"order-{number}"}}
+        order = {"order_id": f"order-{number}"}
+        body = {"amount": amount, "currency": "EUR", "source": source, "capture": capture, "metadata": order}
         headers = {
             "Content-Type": "application/json",
             "Authorization": "Bearer test",

@@ -16,6 +16,7 @@ from tests.deploy.rules import ALERTS, RULES, TOP, promtool, rules_in
 
 RUNBOOKS = TOP / "docs" / "runbooks"
 METRICS = (TOP / "docs" / "metrics.md").read_text("utf-8")
+LIMIT = 'payment_limit_checks_total{{provider="acme",operation="refund",kind="refund",result="{}"}}'
 ACME = {"provider": "acme"}
 SALE = {"provider": "acme", "operation": "sale"}
 SIDECAR = {"instance": "a:8701"}
@@ -86,6 +87,24 @@ CASES: dict[str, Case] = {
         "10m",
         "12m",
         {**ACME, "kind": "another_amount"},
+    ),
+    "PaywitnessLimitExceeded": Case(
+        {
+            LIMIT.format("exceeds"): "0x10 1x20",
+            LIMIT.format("unknown"): "0x5 1x25",  # nothing was compared: no reason to wake anybody
+        },
+        "10m",
+        "12m",
+        {**ACME, "operation": "refund"},
+    ),
+    "PaywitnessAuthorizationsExpiring": Case(
+        {
+            'payment_authorizations_expiring{job="paywitness",instance="a:8701"}': "0x10 3x90",
+            'payment_authorizations_expiring{job="paywitness",instance="b:8701"}': "0x10 3x90",
+        },
+        "69m",
+        "73m",
+        {"job": "paywitness"},
     ),
     "PaywitnessReviewGrowing": Case(
         {

@@ -17,6 +17,7 @@ from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
 from paywitness.journal import claim_plan, transitions
 from paywitness.journal.base import (
+    DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
     AnnouncementRow,
     LedgerRow,
@@ -306,6 +307,15 @@ class MemoryJournal:
             if row.due_at is not None and row.due_at <= now
         )
         return tuple(self._tables.ledger[key][0] for _, key in due[:limit])
+
+    async def count_due_ledger_rows(self, within_s: float) -> int:
+        due_before = self._time.now() + within_s
+        due = sorted(
+            (row.due_at, row.key)
+            for row, _ in self._opened().ledger.values()
+            if row.due_at is not None and row.due_at <= due_before
+        )
+        return sum(key.startswith("p:") for _, key in due[:DUE_ROWS_COUNTED_MAX])
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         tables = self._opened()

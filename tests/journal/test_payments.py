@@ -132,11 +132,25 @@ async def test_further_names_lead_to_the_same_payment(journal: Journal) -> None:
         assert (await move(journal, name, amount=amount, claim=on(name))).payment == sale.id
 
 
+async def test_a_follow_up_under_another_name_joins_the_payment_when_the_response_shows_it(journal: Journal) -> None:
+    """A refund by the charge's id, of a payment that is known by its PaymentIntent alone."""
+    sale = await paid(journal, name="pi_1")
+    refund = await move(journal, "refund", claim=on("ch_1"))
+    assert refund.payment == refund.id
+    done = await journal.record(replace(succeeding(refund), shown=shown("pi_1")))
+    assert (done.payment, done.incident) == (sale.id, None)
+    after = await balance(journal, sale.id)
+    assert (after.refunded, set(after.names)) == (500, {"pi_1", "ch_1"})
+    second = await move(journal, "second", amount=300, claim=on("ch_1"))
+    assert second.payment == sale.id
+    assert (await balance(journal, refund.id)).id == sale.id
+
+
 async def test_a_reference_that_is_taken_is_an_incident_and_never_fails_the_record(journal: Journal) -> None:
     first = await paid(journal, "first", guard=None)
     started = await started_sale(journal, "second")
     change = replace(succeeding(started), shown=shown("ch_1", creates=True, captures=True))
-    second = await journal.record(change)
+    second = await journal.record(replace(change, operation=change.operation.changed(reference="ch_1")))
     assert (second.state, second.incident) == (State.SUCCEEDED, IncidentKind.REFERENCE_TAKEN)
     assert second.reference is None
     assert (await balance(journal, first.id)).captured == 1250
@@ -409,6 +423,37 @@ async def test_rows_are_due_when_their_time_has_come(journal: Journal, clock: Ha
     assert [row.key for row in await journal.due_ledger_rows(limit=10)] == ["x:2", "x:1"]
     await journal.write_ledger_rows((LedgerRow("x:2", 2, "b"),))
     assert [row.key for row in await journal.due_ledger_rows(limit=10)] == ["x:1"]
+
+
+async def test_payments_that_are_due_soon_are_counted_and_other_rows_are_not(
+    journal: Journal, clock: HandClock
+) -> None:
+    now = clock.now()
+    due = {"p:late": -5.0, "p:soon": 50.0, "p:tomorrow": 5_000.0, "a:approval": 50.0}
+    await journal.write_ledger_rows(
+        (*(LedgerRow(key, 1, "{}", now + due_s) for key, due_s in due.items()), LedgerRow("p:never", 1, "{}"))
+    )
+    counts = [await journal.count_due_ledger_rows(within_s) for within_s in (0.0, 50.0, DAY_S)]
+    assert counts == [1, 2, 3]
+    clock.move(60)
+    assert await journal.count_due_ledger_rows(0.0) == 2
+    await journal.write_ledger_rows((LedgerRow("p:soon", 2, "{}"),))
+    assert await journal.count_due_ledger_rows(DAY_S) == 2
+
+
+@pytest.mark.parametrize(("hours_left", "is_counted"), [(1, True), (47, True), (49, False)])
+async def test_a_day_before_it_is_due_an_authorization_that_expires_within_two_days_is_counted(
+    journal: Journal, clock: HandClock, hours_left: int, is_counted: bool
+) -> None:
+    """A payment is due a day before it expires, and from then on when it expires."""
+    started = await started_sale(journal)
+    expires_at = clock.now() + hours_left * 3_600.0
+    evidence = shown("ch_1", creates=True, captures=False, expires_at=expires_at)
+    await journal.record(telling(started, replace(succeeding(started), shown=evidence)))
+    assert await journal.count_due_ledger_rows(DAY_S) == is_counted
+    capture = await move(journal, "capture", Kind.CAPTURE, 1250)
+    await journal.record(moved(capture))
+    assert await journal.count_due_ledger_rows(DAY_S) == 0
 
 
 # --- Postings

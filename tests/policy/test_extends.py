@@ -66,8 +66,9 @@ def test_the_kept_content_needs_no_shipped_file():
 
 def test_a_problem_is_told_in_the_file_it_stands_in():
     assert problems_of("extends: paywitness:acme\noperations: {sale: {answer: nothing}}\n") == (
-        "bank.yaml:2:29: operations.sale.answer: found 'nothing', allowed: charge, captured_charge, "
-        "captured_charge_asked, voided_charge, voided_charge_asked, refund, payout",
+        "bank.yaml:2:29: operations.sale.answer: found 'nothing', allowed: charge, confirmed_charge_asked, "
+        "incremented_charge, capture, voided_charge, voided_charge_asked, refund, reversed_charge, "
+        "reversed_charge_asked, dispute, payout",
     )
     (problem, *_) = problems_of("extends: paywitness:acme\nidempotency: {window: 1m}\n")
     assert problem.startswith("paywitness:acme:")

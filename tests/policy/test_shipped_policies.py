@@ -94,7 +94,7 @@ INVALID = "invalid_request_error"
         ("sale", 502, b"<html>", "temporary_provider_error", "possible", "http_502"),
         ("sale", 504, b"<html>", "provider_timeout", "possible", "http_504"),
         ("sale", 409, b"<html>", "unknown_outcome", "possible", "http_409"),
-        ("capture", 200, {"status": "succeeded", "captured": True}, "succeeded", "done", "answers.captured_charge[0]"),
+        ("capture", 200, {"status": "succeeded", "capture": {"id": "cp_1"}}, "succeeded", "done", "answers.capture[0]"),
         (
             "capture",
             200,

@@ -151,7 +151,7 @@ def adyen_item(code: str, *, success: str = "true", **more: object) -> dict[str,
 
 
 def test_adyens_delivery_is_many_events_each_with_an_id_of_its_own():
-    items = [adyen_item("AUTHORISATION"), adyen_item("CHARGEBACK"), adyen_item("CAPTURE", success="false")]
+    items = [adyen_item("AUTHORISATION"), adyen_item("REPORT_AVAILABLE"), adyen_item("CAPTURE", success="false")]
     first, second = told("adyen", {"notificationItems": items})
     assert (first.event_id, first.account) == ("AUTHORISATION:P1:true", "Shop")
     assert second.event_id == "CAPTURE:P1:false"

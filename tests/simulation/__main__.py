@@ -35,9 +35,9 @@ class Played:
     report: str
 
 
-def play_one(seed: int, payments: int, first: int | None, *, brief: bool) -> Played:
+def play_one(seed: int, payments: int, first: int | None, *, between: bool, brief: bool) -> Played:
     began_s = time.process_time()
-    outcome = play(seed, payments, first)
+    outcome = play(seed, payments, first, between=between)
     cpu_s = time.process_time() - began_s
     broken = tuple(dict.fromkeys(violation.promise for violation in outcome.violations))
     report = "" if outcome.ok or brief else describe(outcome)
@@ -45,12 +45,14 @@ def play_one(seed: int, payments: int, first: int | None, *, brief: bool) -> Pla
     return Played(seed, *counts, broken, report)
 
 
-def played(seeds: range, payments: int, first: int | None, processes: int, *, brief: bool) -> Iterator[Played]:
+def played(
+    seeds: range, payments: int, first: int | None, processes: int, *, between: bool, brief: bool
+) -> Iterator[Played]:
     """In the order of their seeds. Each child plays a few worlds and ends: what they leave behind goes with it,
     unswept, which would be a tenth of the time."""
     gc.collect()
     gc.freeze()
-    one = partial(play_one, payments=payments, first=first, brief=brief)
+    one = partial(play_one, payments=payments, first=first, between=between, brief=brief)
     with multiprocessing.get_context("fork").Pool(processes, gc.disable, (), _WORLDS_PER_CHILD) as pool:
         yield from pool.imap(one, seeds)
         pool.close()
@@ -107,6 +109,7 @@ def seeds_in(text: str) -> range:
 @click.option("--payments", default=1000, show_default=True, help="Orders in each world.")
 @click.option("--first", type=int, help="Play only so many of them, as the whole world begins.")
 @click.option("--processes", default=1, show_default=True, help="Worlds played side by side.")
+@click.option("--between", is_flag=True, help="With the money between operations: half of the orders take several.")
 @click.option("--brief", is_flag=True, help="One line for broken promises, without a timeline.")
 @click.option("--until", multiple=True, help="End with the first seed that breaks this promise, or one of several.")
 @click.option("--plant", "planted", type=click.Choice([bug.name for bug in BUGS]), help="Play with this bug planted.")
@@ -115,6 +118,7 @@ def main(
     payments: int,
     first: int | None,
     processes: int,
+    between: bool,
     brief: bool,
     until: tuple[str, ...],
     planted: str | None,
@@ -123,7 +127,7 @@ def main(
         plant(bug_named(planted))
     chosen = seeds_in(seeds)
     progress = Progress(len(chosen))
-    for one in played(chosen, payments, first, processes, brief=brief):
+    for one in played(chosen, payments, first, processes, between=between, brief=brief):
         progress.count(one)
         if one.broken:
             click.echo(f"\nseed {one.seed}: {'; '.join(one.broken)}" if brief else f"\n{one.report}")

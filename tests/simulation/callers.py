@@ -18,7 +18,7 @@ from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
 from tests.simulation.history import History
 from tests.simulation.provider import WISH_HEADER
-from tests.simulation.sidecars import Fleet
+from tests.simulation.sidecars import Fleet, Sidecar
 from tests.simulation.swarm import Mix
 
 # What goes well, what is refused, and what ends later.
@@ -50,6 +50,7 @@ class Told:
     told_mono: float | None = None
     heard: bool = True
     no_journal: bool = False  # its sidecar had none all the while: this call did nothing
+    lost: bool = False  # it ended without a reply
 
     @property
     def says_not_sent(self) -> bool:
@@ -118,6 +119,54 @@ def wishes_of(mix: Mix, dice: Random) -> list[Wish]:
     return wishes
 
 
+class CallerLine:
+    """How anybody calls a sidecar: to its answer, or until the caller has had enough."""
+
+    def __init__(self, fleet: Fleet, mix: Mix, history: History) -> None:
+        self._fleet = fleet
+        self._loop = fleet.loop
+        self._mix = mix
+        self._history = history
+
+    async def sidecar(self, dice: Random) -> Sidecar:
+        while not (up := self._fleet.up()):  # connections are refused; clients that keep trying come within a second
+            await self._fleet.next_up()
+            await asyncio.sleep(dice.random())
+        return dice.choice(up)
+
+    async def exchange(
+        self, sidecar: Sidecar, call: Call, told: Told, name: str, leaves_s: float, timeout_s: float | None
+    ) -> bool:
+        """Whether there was a reply."""
+        leaves_mono = told.began_mono + leaves_s
+
+        def still_there() -> bool:
+            return told.heard and self._loop.now_mono < leaves_mono
+
+        answer = sidecar.ask(call, still_there)
+        waits_s = (timeout_s or self._mix.deadline_s) + _WAITS_LONGER_S
+        giving_up = self._loop.unless_cancelled(waits_s, self._gives_up, name, told, answer)
+        reply = await answer
+        giving_up.cancel()
+        if reply is None:
+            told.heard, told.lost = False, True
+            self._history.say("caller", "has no answer", name)
+            return False
+        told.told_mono = self._loop.now_mono
+        if not still_there():
+            told.heard = False
+        told.reply = reply
+        told.no_journal = reply.problem is Problem.JOURNAL_UNAVAILABLE and sidecar.door.was_away(told.began_mono)
+        self._history.say("caller", "is told", name, (reply.status_code, _Words(reply)))
+        return True
+
+    def _gives_up(self, name: str, told: Told, answer: asyncio.Future[Reply | None]) -> None:
+        told.heard = False
+        if not answer.done():
+            self._history.say("caller", "gives up waiting", name)
+            answer.set_result(None)
+
+
 class Callers:
     def __init__(self, fleet: Fleet, mix: Mix, history: History, dice: Random) -> None:
         self._fleet = fleet
@@ -126,6 +175,7 @@ class Callers:
         self._history = history
         self._dice = dice
         self._calls = 0
+        self._line = CallerLine(fleet, mix, history)
         self.wishes: list[Wish] = []
         self.called_off: set[str] = set()  # charges that somebody wants voided
         self.on_told: Callable[[Wish, Told], None] = lambda wish, told: None
@@ -180,42 +230,14 @@ class Callers:
                 timeout_s = dice.choice((0.05, 0.3, 1.5))
             if dice.random() < mix.hangs_up:
                 leaves_s = dice.choice((0.0, 0.02, 0.5))
-        while not (up := self._fleet.up()):  # connections are refused; clients that keep trying come within a second
-            await self._fleet.next_up()
-            await asyncio.sleep(dice.random())
-        sidecar = dice.choice(up)
+        sidecar = await self._line.sidecar(dice)
         told = Told(self._loop.now_mono, amount, key)
         wish.told.append(told)
-        leaves_mono = told.began_mono + leaves_s
-
-        def still_there() -> bool:
-            return told.heard and self._loop.now_mono < leaves_mono
-
         call = self._call(wish, key, amount, timeout_s)
         self._history.say("caller", "calls", wish.name, (sidecar.life.name, wish.kind, amount, "key", key))
-        answer = sidecar.ask(call, still_there)
-        waits_s = (timeout_s or mix.deadline_s) + _WAITS_LONGER_S
-        giving_up = self._loop.unless_cancelled(waits_s, self._gives_up, wish, told, answer)
-        reply = await answer
-        giving_up.cancel()
-        if reply is None:
-            told.heard = False
-            self._history.say("caller", "has no answer", wish.name)
-            return told
-        told.told_mono = self._loop.now_mono
-        if not still_there():
-            told.heard = False
-        told.reply = reply
-        told.no_journal = reply.problem is Problem.JOURNAL_UNAVAILABLE and sidecar.door.was_away(told.began_mono)
-        self._history.say("caller", "is told", wish.name, (reply.status_code, _Words(reply)))
-        self.on_told(wish, told)
+        if await self._line.exchange(sidecar, call, told, wish.name, leaves_s, timeout_s):
+            self.on_told(wish, told)
         return told
-
-    def _gives_up(self, wish: Wish, told: Told, answer: asyncio.Future[Reply | None]) -> None:
-        told.heard = False
-        if not answer.done():
-            self._history.say("caller", "gives up waiting", wish.name)
-            answer.set_result(None)
 
     def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None) -> Call:
         priority = self._dice.choice(_PRIORITIES)

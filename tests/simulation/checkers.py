@@ -18,6 +18,7 @@ from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, Payout
 from tests.simulation.callers import Told, Wish
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
+from tests.simulation.money_checkers import MoneyCheckers, is_of_payments
 from tests.simulation.network import Sent
 from tests.simulation.provider import JudgedLedger, SimProvider
 from tests.simulation.sidecars import Spending
@@ -57,6 +58,7 @@ class Checkers:
         self.ledger = JudgedLedger(self.line_written)
         self.providers: tuple[SimProvider, ...] = ()
         self.called_off: set[str] = set()  # charges that somebody wants voided
+        self.money: MoneyCheckers | None = None  # of the money between operations, in worlds that have it
 
     # -- as it happens
 
@@ -80,6 +82,8 @@ class Checkers:
         if sent.request.method != "POST" or sent.stamp is None:
             return
         self._lasts[sent.stamp] = sent.at_mono
+        if self.money is not None:
+            self.money.sent(sent)
         first = self._firsts.get(sent.stamp)
         if first is None:
             self._firsts[sent.stamp] = _First(sent.at_mono, sent.key, sent.request)
@@ -166,8 +170,15 @@ class Checkers:
             # After a rollback a person is called where two things went on at once: that is its promise.
             rolled_back = bool(self._mix.failovers) and operation.incident == IncidentKind.JOURNAL_ROLLBACK
             expected = operation.stamp in confused or rolled_back
+            money = self.money if self.money is not None and is_of_payments(operation) else None
+            if money is not None:
+                expected = expected or money.expects_incident(operation)
+                about = money.order_of(operation)
+                money.compare(operation, by_stamp[operation.stamp])
             if operation.incident is not None and not expected:
                 self._history.violated("no contradiction", about, f"{operation.id}: {operation.incident}")
+            if money is not None:
+                continue
             if operation.kind.pays or operation.kind is OperationKind.PAYOUT:
                 self._compare(operation, by_stamp[operation.stamp], about)
 
@@ -190,6 +201,9 @@ class Checkers:
         """Whether an operation is paid, by the books; None while a request may arrive or be worked on, or where it is
         not told by its stamp."""
         first = self._firsts.get(operation.stamp)
+        if first is not None and self.money is not None and is_of_payments(operation):
+            settled = now - EPOCH_AT - self._lasts[operation.stamp] > SETTLED_S
+            return self.money.truth_about(operation, settled=settled)
         if first is None or not (operation.kind.pays or operation.kind is OperationKind.PAYOUT):
             return None
         made = self._made_by(operation.stamp)
@@ -292,7 +306,8 @@ class Checkers:
         return [made for provider in self.providers for made in provider.made_by(stamp)]
 
     def _executed_at(self, stamp: str) -> float | None:
-        return next((made.created_at for made in self._made_by(stamp)), None)
+        found = (provider.executed_at(stamp) for provider in self.providers)
+        return next((at for at in found if at is not None), None)
 
     def _effects_of_stamp(self, stamp: str) -> list[LedgerEntry]:
         found = []

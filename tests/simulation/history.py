@@ -10,6 +10,7 @@ from tests.simulation.loop import SimLoop
 
 VIOLATIONS_MAX = 20
 Detail = str | tuple[object, ...]  # words that are put together when somebody reads them
+_NAMES = ("op_", "ch_", "po_", "re_", "pi_", "cp_", "tr_")
 Line = tuple[float, str, str, str, Detail]  # at, who, what, whose payment
 
 
@@ -55,18 +56,23 @@ class History:
         payment, everything; the latest lines up to it."""
         told = [(line, _line(line)) for line in self._lines if line[0] <= violation.at_s]
         if violation.about:
-            own = [text for line, text in told if line[3] == violation.about]
-            names = {word for text in own for word in text.split() if word.startswith(("op_", "ch_", "po_", "re_"))}
+            own = [text for line, text in told if _is_about(line, violation.about)]
+            names = {word for text in own for word in text.split() if word.startswith(_NAMES)}
             told = [
                 (line, text)
                 for line, text in told
-                if line[3] == violation.about
+                if _is_about(line, violation.about)
                 or (not line[3] and (line[4] == "" or any(name in text for name in names) or _befalls(line[2])))
             ]
         return [text for _, text in told[-most:]]
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()
+
+
+def _is_about(line: Line, order: str) -> bool:
+    """What an order was asked for in several calls is named after it: `m7`, `m7.pay1`."""
+    return line[3] == order or line[3].startswith(f"{order}.")
 
 
 def _line(line: Line) -> str:

@@ -201,7 +201,7 @@ class Network:
             exchange.ends(replace(exchange.evidence(phase, why, detail=fault), reset_by_us=by_us))
             return
         response = _response(answer)
-        if fault == "foreign" and self._latest:
+        if fault == "foreign" and self._latest and (sent.stamp is not None or not _is_payment(sent)):
             response = self._latest[0]
             self.confused.add(sent.stamp or "")
         elif fault == "empty_200":
@@ -213,6 +213,11 @@ class Network:
 
     def _answered(self, exchange: Exchange, sent: Sent, response: Response) -> None:
         exchange.answered(response)
+
+
+def _is_payment(sent: Sent) -> bool:
+    """A step or follow-up of a payment that bears no stamp: from its answer nobody could tell whose it is."""
+    return sent.request.target.startswith(b"/v2/")
 
 
 def _response(answer: SandboxResponse) -> Response:

@@ -14,6 +14,7 @@ from paywitness.core.operator_actions import OperatorAction
 from paywitness.engine.operator_commands import CommandExecutor, OperatorCommand
 from paywitness.journal.base import OperationQuery
 from tests.simulation.history import History
+from tests.simulation.payment_policy import CANCELLED
 from tests.simulation.sidecars import Sidecar
 
 _OPEN = OperationQuery(states=frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_REVIEW}), limit=20)
@@ -33,13 +34,18 @@ class Operators:
         self._truth = truth
         self._history = history
         self._dice = dice
+        self.cancels = False  # whether somebody also gives up what can be given up
 
     async def look(self, sidecar: Sidecar) -> None:
         """Somebody picks one of what is open, and does something about it."""
+        acts = (*_ACTS, OperatorAction.CANCEL, OperatorAction.CANCEL) if self.cancels else _ACTS
         try:
             found = await sidecar.ground.journal.find_operations(_OPEN)
             if found:
-                await self._act(_review(sidecar), self._dice.choice(found), self._dice.choice(_ACTS))
+                operation, act = self._dice.choice(found), self._dice.choice(acts)
+                if act is OperatorAction.CANCEL:
+                    operation = next((one for one in found if one.operation in CANCELLED), operation)
+                await self._act(_review(sidecar), operation, act)
         except JournalUnavailable:
             return
 

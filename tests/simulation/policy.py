@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from paywitness.core.policy import Provider
 from paywitness.policy.book import PolicyBook, load_content
-from tests.simulation.swarm import Mix
+from tests.simulation.payment_policy import ALREADY_DONE, ANSWERS, limits_text, operations_text
+from tests.simulation.swarm import DENSE, SPARSE, Mix
 
 UPSTREAM = "http://api.acme.test"
 ELSEWHERE = "http://eu.acme.test"  # another route of the same API, with books of its own
@@ -80,8 +81,8 @@ body: json
 account: [const:main]
 {idempotency}
 stamp: body:metadata.paywitness
-timeouts: {{connect: 500ms, write: 1s, first_byte: 1s, body_idle: 1s, deadline: {deadline_s}s}}
-ignore: [client_time]
+timeouts: {{connect: 500ms, write: 1s, first_byte: {first_byte}, body_idle: 1s, deadline: {deadline_s}s}}
+{limits}ignore: [client_time]
 operations:
   authorization:
     kind: authorization
@@ -144,7 +145,7 @@ operations:
     reference: id
     answer: refund
 {ask_refund}
-answers:
+{more_operations}answers:
   charge:
     - {{when: "status == 'succeeded' || status == 'authorized'", as: succeeded}}
     - {{when: "status == 'processing'", as: pending}}
@@ -171,7 +172,7 @@ answers:
     - {{when: "status == 'pending'", as: pending}}
     - {{when: "status == 'failed'", as: failed}}
     - {{when: "status == 'reversed'", as: reversed}}
-classify:
+{more_answers}classify:
   - {{status: 409, when: "error.code == 'idempotency_key_in_use'", as: idempotency_in_flight}}
   - {{when: "error.type == 'idempotency_error'", as: idempotency_conflict}}
   - status: 409
@@ -187,7 +188,7 @@ tables:
     issuer_hard_decline: [stolen_card, expired_card]
     risk_decline: [fraudulent]
   conflicts:
-    already_done: [charge_already_captured, charge_already_refunded, charge_already_voided, charge_already_paid]
+    already_done: [charge_already_captured, charge_already_refunded, charge_already_voided, charge_already_paid{done}]
 problem: {{error: {{type: api_error, message: "{{detail}}"}}}}
 unmatched: forward
 {fallback}
@@ -222,15 +223,23 @@ _FALLBACK = "fallback: [{to: acme_eu, when: [not_sent, rate_limited, circuit_ope
 
 def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> str:
     """The policy as a file. `edited`: as somebody changes it while it runs; what identifies a call stays."""
+    between = mix.money_between
+    more = edited and between  # then an edit changes more than how often and how fast something is tried
     keys = (_KEYS if mix.contract != "none" else _NO_KEYS).format(window_s=mix.window_s, contract=mix.contract)
-    lag = {"lag_ms": int(mix.lag_s * 1000) + 500}
+    lag_ms = int(mix.lag_s * 1000) + 500
+    lag = {"lag_ms": lag_ms}
     return _TEXT.format(
         provider="acme_eu" if elsewhere else "acme",
         upstream=ELSEWHERE if elsewhere else UPSTREAM,
         host=(ELSEWHERE if elsewhere else UPSTREAM).removeprefix("http://"),
         fallback=_FALLBACK if mix.fallback and not elsewhere else "",
         idempotency=keys,
-        deadline_s=mix.deadline_s,
+        deadline_s=mix.deadline_s + (2 if more else 0),
+        first_byte="1500ms" if more else "1s",
+        limits=limits_text(mix.limits_edited if edited else mix.limits) if between else "",
+        more_operations=operations_text(mix, lag_ms) if between else "",
+        more_answers=ANSWERS.lstrip("\n") if between else "",
+        done=ALREADY_DONE if between else "",
         ask_charge=_ASK_CHARGE.format(**lag) if mix.asks else "",
         ask_refund=_ASK_REFUND.format(**lag) if mix.asks else "",
         ask_capture=_ASK_CAPTURE.format(**lag) if mix.asks else "",
@@ -239,8 +248,8 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> s
         attempts=mix.attempts + (1 if edited else 0),
         backoff="equal" if edited else "full",
         webhook=_WEBHOOK if mix.webhooks and not elsewhere else "",
-        resend_for_s=mix.resend_for_s,
-        schedule=mix.schedule,
+        resend_for_s=mix.resend_for_s // (2 if more else 1),
+        schedule=(SPARSE if mix.schedule == DENSE else DENSE) if more else mix.schedule,
     )
 
 

@@ -32,12 +32,30 @@ from paywitness_sandbox.webhooks.events import (
 )
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
+from tests.simulation.payment_routes import answer_payment, is_capture, is_payment_path, is_void
+from tests.simulation.payments import (
+    BROWSER,
+    DASHBOARD,
+    MoneyBook,
+    Object,
+    Origin,
+    Part,
+    PartStatus,
+    Payment,
+    Payments,
+    PaymentStatus,
+    Refused,
+    Thing,
+    Transfer,
+)
 from tests.simulation.policy import WEBHOOK_SECRET
 from tests.simulation.swarm import Mix
 
 WISH_HEADER = "X-Wish"
 STALE_LOOKS_MAX = 2  # at one thing: one less than the misses that the policy asks for
 _TELLS_MAX = 4  # times that an event is offered until it is taken
+PENDING_REFUNDS = 0.1  # of the refunds of payments with numbers
+FAILS_LATER = 0.1  # of their refunds and transfers that had succeeded
 Respond = Callable[[SandboxResponse], None]
 Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
 
@@ -73,11 +91,22 @@ class SimProvider:
         self._keys = KeyStore(self.now, mix.window_s)
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
         self._events = 0
+        self.payments: Payments | None = None  # with numbers: see `keep_payments`
+        self._older: dict[str, bytes] = {}  # what was last told of each of their things
+        self._captures_at_work: dict[str, str] = {}  # by payments: whose capture is not committed yet
+        self.on_void_beside: Callable[[str, str], None] = lambda void, capture: None
+        self.heard: dict[str, int] = {}  # by payments: up to which of its changes somebody took the events
         self.deliver: Deliver | None = None
         self.calm = False
 
     def now(self) -> float:
         return EPOCH_AT + self._loop.now_mono
+
+    def keep_payments(self, book: MoneyBook, salt: str) -> None:
+        """From here on it has payments with numbers: the world has the money between operations."""
+        mix = self._mix
+        self.payments = Payments(book, self.now, f"{salt}, payments", lenient=mix.lenient, search_lag_s=mix.lag_s)
+        self.payments.is_pending = lambda: self._dice.random() < PENDING_REFUNDS
 
     # -- what arrives
 
@@ -97,6 +126,8 @@ class SimProvider:
             respond(instead)
         elif commits_after_s > 0 and request.writes:
             self._history.say("provider", "works on it", about, f"for {commits_after_s:.3f} s")
+            if is_capture(request):
+                self._captures_at_work[request.segments[2]] = about
             self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond, troubled)
         else:
             self._execute(request, key, fault, about, respond, troubled)
@@ -117,36 +148,72 @@ class SimProvider:
         self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond, troubled: bool
     ) -> None:
         committed: SandboxResponse | None = None
-        effects_before = len(self.ledger)
+        effects_before = self._effects()
         if fault != "error_500_before" or not request.writes:
-            act, names = _route(request.method, request.segments)
             if fault == "declined_once":  # the issuer says no, this time
                 request = _with_body(request, bytes(request.body).replace(b'"tok_ok"', b'"tok_insufficient_funds"'))
-            overlooked = not request.writes and self._is_overlooked(request)
-            committed = act(self.bank, _finding_nothing(request) if overlooked else request, names)
+            committed = self._do(request, about)
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:
             self._keys.finish(key, stored_response(self._contract, committed, answer))
         if request.writes:
-            effects = len(self.ledger) - effects_before
+            effects = self._effects() - effects_before
             self._history.say("provider", "answers", about, (answer.status_code, "effects:", effects))
         else:
             self._history.say("provider", "answers", about, (answer.status_code, _brief(request, answer)))
         self._tell_changes(request, troubled=troubled)
+        self._tell_payments(troubled=troubled)
         respond(answer)
+
+    def _do(self, request: Request, about: str) -> SandboxResponse:
+        overlooked = not request.writes and self._is_overlooked(request)
+        if self.payments is not None and is_payment_path(request):
+            self._look_beside(request, about)
+            stale = not request.writes and self._is_stale(self.payments, request)
+            return answer_payment(self.payments, request, about, overlooks=overlooked, stale=stale)
+        act, names = _route(request.method, request.segments)
+        return act(self.bank, _finding_nothing(request) if overlooked else request, names)
+
+    def _look_beside(self, request: Request, about: str) -> None:
+        """Whether a void comes while a capture of the same payment is being worked on."""
+        if is_capture(request) and self._captures_at_work.get(request.segments[2]) == about:
+            del self._captures_at_work[request.segments[2]]
+        elif is_void(request) and (capture := self._captures_at_work.get(request.segments[2])) is not None:
+            self.on_void_beside(about, capture)
+
+    def _effects(self) -> int:
+        return len(self.ledger) + (len(self.payments.book) if self.payments is not None else 0)
 
     def _is_overlooked(self, request: Request) -> bool:
         """Whether a search is served by a replica that does not have the thing yet. Looks that came before the index
         had caught up count as well: more than the policy knows of are never in vain."""
         stamp = request.query.get("paywitness")
-        made = self.made_by(stamp) if stamp is not None and self._mix.stale_looks else []
-        if stamp is None or not made or self._missed[stamp] >= STALE_LOOKS_MAX:
+        made_at = self.executed_at(stamp) if stamp is not None and self._mix.stale_looks else None
+        if stamp is None or made_at is None or self._missed[stamp] >= STALE_LOOKS_MAX:
             return False
-        indexed = self.now() - made[0].created_at >= self._mix.lag_s
+        indexed = self.now() - made_at >= self._mix.lag_s
         missed = not indexed or self._dice.random() < self._mix.stale_looks
         self._missed[stamp] += missed
         return missed
+
+    def _is_stale(self, payments: Payments, request: Request) -> bool:
+        """Whether a replica shows a payment as it was before its last change. Never more often than misses count."""
+        if len(request.segments) != 3 or not payments.has(request.segments[2]):
+            return False
+        payment = payments.thing(request.segments[2])
+        if not isinstance(payment, Payment) or payment.shown_stale >= STALE_LOOKS_MAX or not self._mix.stale_looks:
+            return False
+        stale = self._dice.random() < self._mix.stale_looks
+        payment.shown_stale += stale
+        return stale
+
+    def executed_at(self, stamp: str) -> float | None:
+        """When what bears this stamp was made, if it was."""
+        made: list[Charge | Payout | Thing] = [*self.made_by(stamp)]
+        if self.payments is not None:
+            made += self.payments.made_by(stamp)
+        return next((one.created_at for one in made), None)
 
     def made_by(self, stamp: str) -> list[Charge | Payout]:
         """The payments and payouts that bear this stamp."""
@@ -180,24 +247,101 @@ class SimProvider:
             ):
                 self._offer(older_event(event, change, id=self._event_id()).body, delay_s + self._dice.uniform(0, 3))
 
+    def _tell_payments(self, *, troubled: bool) -> None:
+        """What changed of payments with numbers, and what will become of it later."""
+        if self.payments is None:
+            return
+        changed, self.payments.changed = self.payments.changed, []
+        for thing in changed:
+            self._foresee(thing)
+            event = {"id": self._event_id(), "type": "changed", "created": int(self.now()), "account": None}
+            body = json.dumps(event | {"data": thing.shown()}, separators=(",", ":")).encode()
+            older, self._older[thing.id] = self._older.get(thing.id), body
+            if self.deliver is None or (not troubled and self._dice.random() >= self._mix.tells):
+                continue
+            mode = "normal" if self.calm else self._dice.choice(self._mix.webhook_modes)
+            if mode == "never":
+                continue
+            delay_s = {"early": 0.0, "late": self._dice.uniform(2, 40)}.get(mode, self._dice.uniform(0.01, 1))
+            self._offer(body, delay_s, changes=self._changes_of(thing))
+            if mode == "twice":
+                self._offer(body, delay_s + self._dice.choice((0.0, 0.1, 5.0)))
+            if mode == "out_of_order" and older is not None:
+                self._offer(older, delay_s + self._dice.uniform(0, 3))  # it comes again, last
+
+    def _changes_of(self, thing: Thing) -> tuple[str, int] | None:
+        if isinstance(thing, Payment):
+            return thing.id, thing.changes
+        return (thing.id, 1) if isinstance(thing, Transfer) and thing.status is PartStatus.FAILED else None
+
+    def _foresee(self, thing: Thing) -> None:
+        """What is open ends later, either way. Some refunds and transfers that had succeeded fail after all."""
+        dice = self._dice
+        if isinstance(thing, Payment) and thing.status is PaymentStatus.PROCESSING:
+            self._loop.after(dice.uniform(1, 25), self._settle_payment, thing)
+        elif isinstance(thing, (Part, Transfer)) and thing.object != "payment_capture" and thing.id not in self._older:
+            if thing.status is PartStatus.PENDING:
+                self._loop.after(dice.uniform(1, 25), self._end_part, thing, dice.random() < 0.7)
+            elif thing.status is PartStatus.SUCCEEDED and dice.random() < FAILS_LATER:
+                self._loop.after(dice.uniform(1, 25), self._end_part, thing, False)
+
+    def _settle_payment(self, payment: Payment) -> None:
+        assert self.payments is not None
+        paid = self._dice.random() < 0.7
+        if self.payments.settle(payment, paid=paid):
+            self._history.say("provider", f"settles as {payment.status}", payment.order, payment.id)
+            self._tell_payments(troubled=True)
+
+    def _end_part(self, thing: Part | Transfer, succeeded: bool) -> None:
+        assert self.payments is not None
+        self.payments.end_part(thing, succeeded=succeeded)
+        self._history.say("provider", f"ends it as {thing.status}", thing.order, thing.id)
+        self._tell_payments(troubled=True)
+
+    def confirm_by_browser(self, payment: Payment) -> None:
+        """The customer's browser confirms a payment here, past everybody."""
+        assert self.payments is not None
+        try:
+            self.payments.confirm(payment, "tok_ok", Origin(f"{payment.order}.browser", by=BROWSER))
+        except Refused as refused:
+            self._history.say("browser", "is refused", payment.order, refused.code)
+            return
+        self._history.say("browser", "confirms", payment.order, payment.id)
+        self._tell_payments(troubled=True)
+
+    def refund_by_dashboard(self, payment: Payment, amount: int) -> None:
+        """Somebody of the shop refunds here, past everybody."""
+        assert self.payments is not None
+        metadata: Object = {}
+        try:
+            self.payments.refund(payment, amount, metadata, Origin(f"{payment.order}.dashboard", by=DASHBOARD))
+        except Refused as refused:
+            self._history.say("dashboard", "is refused", payment.order, refused.code)
+            return
+        self._history.say("dashboard", "refunds", payment.order, (payment.id, amount))
+        self._tell_payments(troubled=True)
+
     def _event_id(self) -> str:
         self._events += 1
         return f"evt_{self._events}"
 
-    def _offer(self, body: bytes, delay_s: float, tries: int = 1) -> None:
+    def _offer(self, body: bytes, delay_s: float, tries: int = 1, changes: tuple[str, int] | None = None) -> None:
+        """`changes`: of which thing, and up to which of its changes, this tells."""
         if delay_s <= 0:
-            self._hand_over(body, tries)
+            self._hand_over(body, tries, changes)
         else:
-            self._loop.after(delay_s, self._hand_over, body, tries)
+            self._loop.after(delay_s, self._hand_over, body, tries, changes)
 
-    def _hand_over(self, body: bytes, tries: int) -> None:
+    def _hand_over(self, body: bytes, tries: int, changes: tuple[str, int] | None) -> None:
         assert self.deliver is not None
         signed = signature_headers(SigningScheme.HMAC_SHA256, WEBHOOK_SECRET, body, int(self.now()))
         headers = tuple((name.encode(), value.encode()) for name, value in signed.items())
 
         def taken(ok: bool) -> None:
             if not ok and tries < _TELLS_MAX:
-                self._offer(body, 2.0 * tries, tries + 1)
+                self._offer(body, 2.0 * tries, tries + 1, changes)
+            elif ok and changes is not None:
+                self.heard[changes[0]] = max(changes[1], self.heard.get(changes[0], 0))
 
         self.deliver(((b"Content-Type", b"application/json"), *headers), body, taken)
 
@@ -234,7 +378,7 @@ class _Arrived(Request):
         self.path, self.segments, self._query = _split(target)
         if method == "POST":
             self.fingerprint = f"{target} {body!r}"
-            self.tree = json.loads(body)
+            self.tree = json.loads(body) if body else {}
 
     @property
     def writes(self) -> bool:

@@ -14,10 +14,11 @@ def describe(outcome: Outcome) -> str:
     least = shortest(outcome)
     first = least.violations[0]
     seed, payments = outcome.mix.seed, outcome.of_payments
+    between = " --between" if outcome.mix.money_between else ""
     lines = [
         f"seed {seed} breaks a promise with {outcome.mix.payments} payments:",
         *(f"  {violation}" for violation in outcome.violations[:5]),
-        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}",
+        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}{between}",
         *(f"  {violation}" for violation in least.violations[:3]),
         f"the world: {_told(least.mix)}",
         f"the life of {first.about or 'that world'}:",
@@ -32,7 +33,7 @@ def shortest(outcome: Outcome) -> Outcome:
     works, least = 0, outcome
     while least.mix.payments - works > 1:
         middle = (works + least.mix.payments) // 2
-        tried = play(outcome.mix.seed, outcome.of_payments, middle)
+        tried = play(outcome.mix.seed, outcome.of_payments, middle, between=outcome.mix.money_between)
         if tried.ok:
             works = middle
         else:

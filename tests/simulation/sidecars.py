@@ -406,6 +406,7 @@ class Sidecar:
             parts.limits_sync.keep_syncing(),
             recovery.keep_expiring_leases(),
             parts.resolver.keep_resolving(replay.replay_all),
+            parts.payment_sweep.keep_sweeping(),
             self.webhooks.keep_applying(),
             replay.keep_replaying(),
         ]

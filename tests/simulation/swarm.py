@@ -8,7 +8,7 @@ short one is so much rougher.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 # What may happen to one exchange. The network draws one of them, or none.
@@ -113,10 +113,40 @@ class Mix:
     failovers: int = 0
     spool: bool = True
     events: bool = True
+    # The money between operations: orders that are captured, refunded and paid in several calls (`orders.py`).
+    money_between: bool = False
+    orders: float = 0.0  # share of the wishes that are such an order instead
+    partial: str = "sequence"  # how often an authorization can be captured: `single`, or in a `sequence`
+    lenient: bool = False  # the provider adds nothing up: more can be captured and refunded than there is
+    limits: str = "warn"
+    limits_edited: str = "warn"  # once the policy is edited
+
+    @property
+    def enforces(self) -> bool:
+        """Whether no call may ever exceed what is left of its payment. A store that forgets makes numbers unknown."""
+        edited = self.limits_edited if self.reloads else self.limits
+        return self.money_between and self.limits == edited == "enforce" and not self.failovers
 
     @property
     def dedupes(self) -> bool:
         return self.contract != "none"
+
+
+def with_money_between(mix: Mix) -> Mix:
+    """The same world, with orders whose operations share their money."""
+    dice = stream(mix.seed, "mix, the money between")
+    limits = dice.choice(("enforce", "enforce", "warn", "off"))
+    return replace(
+        mix,
+        money_between=True,
+        orders=0.5,
+        partial=dice.choice(("sequence", "sequence", "single")),
+        lenient=dice.random() < 0.4,
+        limits=limits,
+        limits_edited=dice.choice((limits, limits, "enforce", "warn", "off")),
+        operators=max(mix.operators, dice.choice((0, 5, 20))),
+        reloads=max(mix.reloads, dice.choice((0, 1, 3))),
+    )
 
 
 def mix_of(seed: int, payments: int) -> Mix:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from paywitness.core.announcements import event_id
 from paywitness.core.call import Headers
 from paywitness.core.operation import HistoryEntry, Operation, State
 from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.upstream.request import WireRequest
-from tests.simulation.callers import Callers, Wish, wishes_of
+from tests.simulation.callers import Callers, wishes_of
 from tests.simulation.checkers import Checkers
 from tests.simulation.history import History, Violation
 from tests.simulation.loop import SimLoop
+from tests.simulation.money_checkers import MoneyCheckers
 from tests.simulation.network import Network, Sent
 from tests.simulation.operators import Operators
+from tests.simulation.orders import Shop, order_of
+from tests.simulation.payments import MoneyBook
 from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
 from tests.simulation.store import IndexedTables
-from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream
+from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream, with_money_between
 
 QUIET_MAX_S = 900.0  # beyond `settle`, a lease, the misses that follow, and the longest step of a schedule
 LOAD_MAX_S = 900.0
@@ -85,11 +90,22 @@ class World:
         self.checkers.called_off = self.callers.called_off
         self.operators = Operators(self._truth, self.history, stream(mix.seed, "operators"))
         self._sink_dice = stream(mix.seed, "sink")
+        self.shop: Shop | None = self._open_shop() if mix.money_between else None
         if mix.webhooks:
             self.provider.deliver = self._deliver
         self._left = 0
         self._last_sent_mono = 0.0
         self._all_done: asyncio.Future[None] = self.loop.create_future()
+
+    def _open_shop(self) -> Shop:
+        """The money between operations: a provider that keeps numbers, a shop, and checkers of their own."""
+        mix, book, providers = self.mix, MoneyBook(), (self.provider, self.elsewhere)
+        for name, provider in (("acme", self.provider), ("acme_eu", self.elsewhere)):
+            provider.keep_payments(book, f"{mix.seed} {name}")
+        shop = Shop(self.fleet, mix, self.history, providers)
+        self.checkers.money = MoneyCheckers(mix, self.history, book, shop, providers)
+        self.operators.cancels = True
+        return shop
 
     def play(self) -> Outcome:
         deaths, logger = _Deaths(self.history), logging.getLogger("paywitness")
@@ -107,6 +123,7 @@ class World:
         for fault in self.loop.faults:
             self.history.violated("no fault of ours", "", fault)
         calls = sum(len(wish.told) for wish in self.callers.wishes)
+        calls += sum(len(asked.told) for asked in self.shop.asked.values()) if self.shop is not None else 0
         network, history = self.network, self.history
         counts = (calls, network.exchanges, network.faults)
         return Outcome(self.mix, self._of_payments, *counts, history.at_s, tuple(history.violations), history)
@@ -116,8 +133,12 @@ class World:
             self.fleet.start(slot)
         wishes = wishes_of(self.mix, stream(self.mix.seed, "wishes"))
         self._left = len(wishes)
-        for wish in wishes:
-            self.loop.after(wish.starts_s, self._comes, wish)
+        for number, wish in enumerate(wishes, 1):
+            order = order_of(self.mix, number, wish.starts_s) if self.shop is not None else None
+            if self.shop is not None and order is not None:
+                self.loop.after(wish.starts_s, self._comes, partial(self.shop.serve, order))
+            else:
+                self.loop.after(wish.starts_s, self._comes, partial(self.callers.customer, wish))
         self._weather()
         try:
             async with asyncio.timeout(LOAD_MAX_S):
@@ -134,22 +155,33 @@ class World:
             await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
         await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
+        if self.shop is not None:
+            await asyncio.gather(*(self.shop.insist(order) for order in self.shop.orders.values()))
         await self._quiet()
         await asyncio.sleep(20.0 if self.mix.events else 1.0)  # a deliverer's lease, and what still waits for the sink
         self._judge()
+        if self.shop is not None and self.checkers.money is not None:
+            await self._pay_what_is_free(self.shop, self.checkers.money)
         if self.mix.retires:
             await self._long_after()
 
-    def _comes(self, wish: Wish) -> None:
-        self.loop.start(self._customer(wish))
+    def _comes(self, customer: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.loop.start(self._customer(customer))
 
-    async def _customer(self, wish: Wish) -> None:
+    async def _customer(self, customer: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await self.callers.customer(wish)
+            await customer()
         finally:
             self._left -= 1
             if self._left == 0:
                 self._all_done.set_result(None)
+
+    async def _pay_what_is_free(self, shop: Shop, money: MoneyCheckers) -> None:
+        """An order of which nothing stands can be paid by somebody who comes with a fresh key."""
+        money.judge()
+        for order in money.free_orders(list(self.fleet.journal.tables.operations.values())):
+            money.paid_once_more(order, await shop.pay_once_more(order))
+        await self._quiet()
 
     # -- the weather
 
@@ -222,6 +254,10 @@ class World:
         await asyncio.gather(*(self.callers.insist(wish) for wish in coming))
         for wish in coming:
             self.checkers.came_back(wish, sends_of[wish.name] - sent_before[wish.name])
+        if self.shop is not None and self.checkers.money is not None and not self.mix.failovers:
+            self.checkers.money.is_long_after = True
+            for order in self.checkers.money.paid_orders():  # under a fresh key: it is paid, and stays so
+                await self.shop.pay_once_more(order)
 
     def _is_open(self, operation: Operation) -> bool:
         if operation.lease is not None:
@@ -235,7 +271,8 @@ class World:
     def _sent(self, sent: Sent) -> None:
         if sent.request.method == "POST":
             self._last_sent_mono = sent.at_mono
-            self.fleet.spending.sends += 1
+            if self.checkers.money is None or not self.checkers.money.is_cancel(sent):  # of which no budget knows
+                self.fleet.spending.sends += 1
             self.fleet.spending.sends_of[sent.about] += 1
             self._check_lease(sent)
         self.checkers.sent(sent)
@@ -303,10 +340,11 @@ class World:
         self.loop.close()
 
 
-def play(seed: int, payments: int, first: int | None = None) -> Outcome:
+def play(seed: int, payments: int, first: int | None = None, *, between: bool = False) -> Outcome:
     """One seed; or only its `first` payments, as the whole world begins. What it made is swept up at its end and not
-    meanwhile: worlds are small, and die young."""
+    meanwhile: worlds are small, and die young. `between`: with the money between operations."""
     mix = mix_of(seed, payments)
+    mix = with_money_between(mix) if between else mix
     if first is not None:
         mix = replace(mix, payments=min(first, payments))
     collects = gc.isenabled()

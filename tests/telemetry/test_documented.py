@@ -29,6 +29,7 @@ from paywitness.telemetry.events import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
+    LimitChecked,
     OperationEnded,
     OutboxDelivered,
     PolicyReloaded,
@@ -67,6 +68,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(AttemptFinished(operation(), attempt(), decision(Action.RETRY_SAME_OPERATION)))
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
     told.tell(CallRefused("acme", "overloaded"))
+    told.tell(LimitChecked("acme", "sale", "exceeds"))
     told.tell(CallForwarded("acme"))
     told.tell(CallShadowed("acme", "authorization", "status_inquiry", "in_doubt_ask", watched_by_a_row()))
     told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
@@ -89,6 +91,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.metrics.refresh_gauges()
     told.metrics.set_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)])
+    told.metrics.set_expiring_authorizations(2)
     return {name_of(family): labels_of(family) for family in told.metrics.registry.collect()}
 
 

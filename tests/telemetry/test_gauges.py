@@ -10,6 +10,7 @@ from paywitness.clock import SystemClock
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Outcome, State
+from paywitness.core.provider_contract import OperationKind
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.telemetry.events import CallAnswered, IncidentOpened, PolicyReloaded
 from paywitness.telemetry.gauges import QueueRow, queue_rows
@@ -34,6 +35,16 @@ def test_what_an_alert_waits_for_is_zero_before_it_first_happens(told: Told) -> 
         assert told.value("payment_incidents_total", provider="acme", kind=kind) == 0
     assert told.value("payment_incidents_total", provider="", kind=IncidentKind.JOURNAL_ROLLBACK) == 0
     assert told.value("paywitness_journal_errors_total", call="claim") == 0
+
+
+def test_limits_that_can_be_exceeded_begin_at_zero(told: Told) -> None:
+    kinds = {"pay": OperationKind.SALE, "back": OperationKind.REFUND, "take": OperationKind.CAPTURE}
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": kinds}))
+    shown = {
+        name: told.value("payment_limit_checks_total", provider="acme", operation=name, kind=kind, result="exceeds")
+        for name, kind in kinds.items()
+    }
+    assert shown == {"pay": None, "back": 0, "take": 0}
 
 
 def test_a_reload_does_not_set_counters_back(told: Told) -> None:

@@ -31,13 +31,16 @@ from paywitness.tools.policy_diff.report import backtest_lines
 from paywitness.tools.policy_diff.report import diff_lines as told_of_diff
 from paywitness.tools.policy_test.case import BLOCKS
 from paywitness.tools.policy_test.case_runner import report_lines, run_case_files
+from paywitness.tools.policy_test.flow import FLOW_BLOCKS
 from tests.policy.texts import an_operation
 
 TOP = Path(__file__).resolve().parents[2]
 PAGE = (TOP / "docs" / "policy-tools.md").read_text()
 
 
-@pytest.mark.parametrize(("title", "key"), [(block.title, key) for block in BLOCKS for key in block.keys])
+@pytest.mark.parametrize(
+    ("title", "key"), [(block.title, key) for block in (*BLOCKS, *FLOW_BLOCKS) for key in block.keys]
+)
 def test_every_key_is_explained_under_its_block(title: str, key: str) -> None:
     section = re.search(rf"^### [^\n]*`{title}`.*?(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert section, title
@@ -57,6 +60,19 @@ def test_the_cases_of_the_page_pass_and_print_what_it_shows(tmp_path: Path, monk
     (shown,) = re.findall(r"```\n(policies/bank.yaml: .*?)```", PAGE, re.DOTALL)
     for line in shown.splitlines():
         assert without_number(line) in map(without_number, lines)
+
+
+def test_the_flow_of_the_page_comes_to_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (flows,) = re.findall(r"```yaml\n(flows:.*?)```", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"```\n(policies/acme.yaml: .*?)```", PAGE, re.DOTALL)
+    shipped = (TOP / "policies" / "tests" / "acme.yaml").read_text()
+    (tmp_path / "policies" / "tests").mkdir(parents=True)
+    (tmp_path / "policies" / "acme.yaml").write_text((TOP / "policies" / "acme.yaml").read_text())
+    (tmp_path / "policies" / "tests" / "acme.yaml").write_text(shipped.partition("\ncases:")[0] + "\n" + flows)
+    monkeypatch.chdir(tmp_path)
+    lines = [without_number(line) for line in report_lines(run_case_files([Path("policies/acme.yaml")]))]
+    assert lines[:3] == [without_number(line) for line in shown.splitlines()]
+    assert "FAILED" not in "".join(lines[3:])
 
 
 def test_the_diff_of_the_page_comes_out_so(tmp_path: Path) -> None:

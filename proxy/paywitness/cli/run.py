@@ -221,6 +221,12 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     help="How long after that its key answers 410; later it would be a new payment.",
 )
 @click.option(
+    "--payments-kept",
+    default=option_text(DEFAULTS.payments_kept_s),
+    envvar="PAYWITNESS_PAYMENTS_KEPT",
+    help="How long a payment's balance and names are kept after its last change; never less than --retention.",
+)
+@click.option(
     "--resolvers",
     default=DEFAULTS.resolvers,
     type=click.IntRange(1, 1000),
@@ -292,6 +298,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
         # A caller's own retries end within a day. A key that was forgotten sooner would pay again.
         tombstones_s=read_duration(given["tombstones"], "--tombstones", least_s=86400, most_s=20 * _YEAR_S),
+        payments_kept_s=read_duration(given["payments_kept"], "--payments-kept", least_s=86400, most_s=20 * _YEAR_S),
         resolvers=given["resolvers"],
         resolvers_per_provider=given["resolvers_per_provider"],
         # Well under `settle` (10 m): what may still be listened for is not over.

@@ -6,6 +6,9 @@ anything: time, random draws and compiled expressions come in as values and plai
 what comes in
     call               what the application asked of us, and its Paywitness-* options
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
+    payment            a payment: its names, numbers and movements, and what evidence makes of them
+    payment_claims     limits, what is serialised, and what frees an intent
+    payment_evidence   what a response or an object shows of a payment
     payment_rules      which payment an operation acts on, and how its numbers are read and held
     policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it
     provider_contract  what a provider promises of one operation: its key, how long it remembers it

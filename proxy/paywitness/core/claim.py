@@ -160,29 +160,43 @@ def judge_guard(
     refused: Operation | None = None
     for holder in holders:
         hold = hold_of(holder, now)
-        guard = holder.guard
-        if hold is None or guard is None or holder.key == fresh.key:
+        if hold is None or holder.guard is None or holder.key == fresh.key:
             continue
-        joins = guard.kind is GuardKind.INTENT or _is_settled_transfer(holder)
-        if fresh.distinct and not (guard.kind is GuardKind.INTENT and hold is GuardHold.OPEN):
+        is_intent = holder.guard.kind is GuardKind.INTENT
+        if fresh.distinct and not (is_intent and hold is GuardHold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
-        equal = _same_call(holder, fresh)
-        stands = holder.state is State.SUCCEEDED or holder.paid_elsewhere
-        given_back = stands and payment_holds.get(holder.id, IntentHold.PAID) is not IntentHold.PAID
-        if given_back:
-            if equal and payment_holds[holder.id] is IntentHold.REFUNDED:
-                return GuardJudgement(holder, AliasKind.REFUSED, refunded=True)
-            continue
-        if hold is GuardHold.UNDELIVERED:
-            if equal:
-                return GuardJudgement(holder, AliasKind.TAKEN)
-            continue
-        if equal and joins:
-            return GuardJudgement(holder, AliasKind.JOINED)
-        if _continues(holder, fresh, hold, equal=equal, once_per_target=once_per_target):
-            continue
-        refused = refused or holder
+        standing = payment_holds.get(holder.id, IntentHold.PAID) if _stands(holder) else IntentHold.PAID
+        alias = _alias_to(holder, fresh, hold, standing, once_per_target=once_per_target)
+        if alias is AliasKind.REFUSED and standing is IntentHold.REFUNDED:
+            return GuardJudgement(holder, alias, refunded=True)
+        if alias is AliasKind.REFUSED:
+            refused = refused or holder
+        elif alias is not None:
+            return GuardJudgement(holder, alias)
     return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def _stands(holder: Operation) -> bool:
+    """Whether its payment, if it has one, says whether it still keeps its intent."""
+    return holder.state is State.SUCCEEDED or holder.paid_elsewhere
+
+
+def _alias_to(
+    holder: Operation, fresh: Operation, hold: GuardHold, standing: IntentHold, *, once_per_target: bool
+) -> AliasKind | None:
+    """What the key of a call becomes to one holder of its guard; None if the holder does not keep it off."""
+    equal = _same_call(holder, fresh)
+    if standing in {IntentHold.FREE, IntentHold.REFUNDED}:
+        return AliasKind.REFUSED if equal and standing is IntentHold.REFUNDED else None
+    if standing is IntentHold.GIVING_BACK:
+        return AliasKind.REFUSED  # its reply may not be true any more, and may be again
+    if hold is GuardHold.UNDELIVERED:
+        return AliasKind.TAKEN if equal else None
+    is_intent = holder.guard is not None and holder.guard.kind is GuardKind.INTENT
+    if equal and (is_intent or _is_settled_transfer(holder)):
+        return AliasKind.JOINED
+    continues = _continues(holder, fresh, hold, equal=equal, once_per_target=once_per_target)
+    return None if continues else AliasKind.REFUSED
 
 
 def _is_settled_transfer(holder: Operation) -> bool:
@@ -195,12 +209,14 @@ _IN_FLIGHT_OR_UNKNOWN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF,
 
 def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, equal: bool, once_per_target: bool) -> bool:
     """Whether the holder is an operation of the same payment that does not keep this one off. The balance of a payment
-    judges its movements while they are reserved. One that has ended, and is still being answered or is contradicted,
-    keeps an equal call off. A step is kept off by an earlier one that is in flight or unknown, and by success."""
+    judges its movements while they are reserved. One that has ended and is still being answered keeps an equal call
+    off, one that is contradicted all. A step is kept off by an earlier one that is in flight or unknown, and by
+    success."""
     if not fresh.payment or holder.payment != fresh.payment:
         return False
     if fresh.kind in FOLLOW_UPS:
-        return hold is GuardHold.OPEN and (holder.state in _IN_FLIGHT_OR_UNKNOWN or not equal)
+        is_reserved = holder.state in _IN_FLIGHT_OR_UNKNOWN
+        return hold is GuardHold.OPEN and holder.incident is None and (is_reserved or not equal)
     return hold is GuardHold.OPEN and (once_per_target or holder.state not in _IN_FLIGHT_OR_UNKNOWN)
 
 

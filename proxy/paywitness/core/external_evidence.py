@@ -70,6 +70,25 @@ def event_of(source: EvidenceSource, result_class: ResultClass) -> Event | None:
     return _EVENTS[source].get(kind)
 
 
+def as_taken_back(operation: Operation, classification: Classification, *, failed_is_return: bool) -> Classification:
+    """The reading as `returned`, if the policy says that a failure after success takes the movement back."""
+    fails_after_success = operation.state is State.SUCCEEDED and classification.result_class in DENIALS
+    if not failed_is_return or not fails_after_success:
+        return classification
+    return replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
+
+
+def changes_nothing(before: Operation, after: Operation) -> bool:
+    """Whether evidence leaves an operation as it was known."""
+    return (
+        after.state is before.state
+        and after.doubt == before.doubt
+        and after.result_class is before.result_class
+        and after.reference == before.reference
+        and after.incident == before.incident
+    )
+
+
 def conclude_external(
     operation: Operation,
     source: EvidenceSource,

@@ -208,6 +208,29 @@ def _journal_rollback(operation: Operation, twin: Operation | None) -> str:
     )
 
 
+def _reference_taken(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"{operation.provider} showed a reference that belongs to another payment, which the timeline names: find out "
+        f"whether {_payment_text(operation)} was paid on its own, and if it was not, hold the goods and let the "
+        "customer pay again."
+    )
+
+
+def _negative_remainder(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"More was captured or refunded than the payment had: compare all captures and refunds around "
+        f"{_payment_text(operation)} with the timeline, and give back or collect the difference."
+    )
+
+
+def _unverified_payment(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"{operation.provider} says that it was paid before, not by us, and no inquiry could read it: look for "
+        f"{_payment_text(operation)}, and if it was not paid, close the incident and pay anew under "
+        "Paywitness-Distinct."
+    )
+
+
 def _compare(operation: Operation, twin: Operation | None) -> str:
     return f"Compare {_payment_text(operation)} with the timeline, and close the incident with what was found."
 
@@ -221,4 +244,7 @@ _PROPOSALS: dict[str, Callable[[Operation, Operation | None], str]] = {
     IncidentKind.DUPLICATE_SUCCESS: _duplicate_success,
     IncidentKind.BOTH_KEYS_RETURNED: _both_keys_returned,
     IncidentKind.JOURNAL_ROLLBACK: _journal_rollback,
+    IncidentKind.REFERENCE_TAKEN: _reference_taken,
+    IncidentKind.NEGATIVE_REMAINDER: _negative_remainder,
+    IncidentKind.UNVERIFIED_PAYMENT: _unverified_payment,
 }

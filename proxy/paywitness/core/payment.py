@@ -21,6 +21,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.operation import Guard, Operation, Posting, State
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.provider_contract import OperationKind
@@ -85,7 +86,10 @@ class Payment:
     created: bool = False  # an operation of ours that makes it has shown its name
     paid: bool = False  # a paying success was posted
     final: bool = False  # nothing more can be captured: voided, a final capture, expired by the provider's word
+    paid_by: str = ""  # the step whose success was posted last
+    times_paid: int = 0
     given_back: bool = False  # voided or reversed as a whole
+    returned: bool = False  # the provider took the whole payment back; a later step may pay it again
     elsewhere: PaidElsewhere = PaidElsewhere.NO
     unanswered: bool = False  # an attempt of ours on it was sent once and did not end by its own complete response
     steps: tuple[str, ...] = ()
@@ -94,10 +98,6 @@ class Payment:
     expiry_announced: str = ""  # soon, expired
     verify_at: float | None = None  # when an inquiry shall show whether it was paid elsewhere
     verifications: int = 0
-
-    @property
-    def net_captured(self) -> int | None:
-        return difference(self.captured, self.refunded)
 
     @property
     def capturable(self) -> int | None:
@@ -123,12 +123,8 @@ def difference(minuend: int | None, *subtrahends: int | None) -> int | None:
 
 
 def total_of(movements: tuple[Movement, ...]) -> int | None:
-    total = 0
-    for movement in movements:
-        if movement.minor_units is None:
-            return None
-        total += movement.minor_units
-    return total
+    amounts = [movement.minor_units for movement in movements]
+    return None if None in amounts else sum(amount or 0 for amount in amounts)
 
 
 # --- Keys of rows
@@ -179,14 +175,15 @@ def bounded(movements: tuple[Movement, ...]) -> tuple[Movement, ...]:
 
 def reconciled(payment: Payment, operations: Mapping[str, Operation]) -> Payment:
     """The payment with what became of reserved movements whose operations ended by an expired lease, which writes no
-    payment. `operations` are as they now stand; one that is gone was retired, and had ended."""
+    payment. `operations` are those behind all reserved movements, as they now stand. One that is gone was retired: it
+    had ended so, for every other end is written with its payment."""
     for movement in payment.reserved():
         operation = operations.get(movement.operation_id)
-        if operation is not None and operation.state is State.FAILED and operation.incident is None:
+        if operation is None or (operation.state is State.FAILED and operation.incident is None):
             payment = _without(payment, movement)
-        elif operation is not None and operation.state is State.SUCCEEDED:
+        elif operation.state is State.SUCCEEDED:
             payment = _posted(payment, movement, operation, ShownBalance())
-        if operation is not None and operation.doubt:
+        elif operation.doubt:
             payment = replace(payment, unanswered=True)
     return payment
 
@@ -235,6 +232,7 @@ class PaymentChange:
 
 def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> PaymentChange:
     """The payment after a change of one of its operations. `shown`: what its evidence shows of the payment."""
+    before = payment
     payment = with_names(payment, tuple(name.name for name in shown.names))
     if shown.intent is not None:
         payment = replace(payment, intent=shown.intent)
@@ -246,7 +244,8 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
     if after.doubt and not payment.unanswered:
         payment = replace(payment, unanswered=True)
     if shown.verify_at is not None:
-        payment = replace(payment, elsewhere=PaidElsewhere.UNVERIFIED, verify_at=shown.verify_at)
+        elsewhere = PaidElsewhere.UNVERIFIED if after.kind.pays and not payment.paid else payment.elsewhere
+        payment = replace(payment, elsewhere=elsewhere, verify_at=shown.verify_at, verifications=0)
     if after.kind in FOLLOW_UPS:
         payment, posting = _after_movement(payment, after, shown)
     else:
@@ -254,7 +253,7 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
     payment = _with_totals(payment, shown)
     if shown.dispute:
         payment = _with_dispute(payment, shown.moved, won=shown.dispute == "won")
-    return PaymentChange(payment, posting, negative=posting is not None and _is_negative(payment))
+    return PaymentChange(payment, posting, negative=_is_negative(payment) and not _is_negative(before))
 
 
 def with_names(payment: Payment, names: tuple[str, ...]) -> Payment:
@@ -271,31 +270,23 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
     payment = with_step(payment, after.id)
     if shown.creates and not payment.created:
         payment = replace(payment, created=True)
-    if not after.kind.pays:
-        return payment, None
-    if not _is_success(after):
+    if not after.kind.pays or not _is_success(after):
         return payment, None
     posting: Posting | None = None
-    if not payment.paid:
+    is_paid_again = payment.returned and after.id != payment.paid_by and after.result_class not in GIVEN_BACK
+    if not payment.paid or is_paid_again:
         payment, posting = _paid(payment, after, shown)
-    if after.result_class in _TAKEN_BACK and not payment.given_back:
-        posting = Posting(
-            f"{payment.id}:returned",
-            "reversal",
-            payment.net_captured,
-            payment.currency,
-            payment.id,
-            reverses=_payment_posting_key(payment),
-        )
-        payment = replace(payment, given_back=True, final=True, refunded=payment.captured)
+    if after.result_class in GIVEN_BACK and not payment.given_back:
+        left, key = difference(payment.captured, payment.refunded), _payment_posting_key(payment)
+        posting = Posting(f"{key}:returned", "reversal", left, payment.currency, payment.id, key)
+        is_return = after.result_class is ResultClass.RETURNED
+        payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
     return payment, posting
 
 
-_TAKEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
-
-
 def _payment_posting_key(payment: Payment) -> str:
-    return f"{payment.id}:payment"
+    """One for each time that the payment was made: a direct debit that was returned may be tried again."""
+    return f"{payment.id}:payment" + (f":{payment.times_paid}" if payment.times_paid > 1 else "")
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
@@ -310,21 +301,20 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         paid=True,
         authorised=authorised,
         captured=captured,
-        refunded=payment.refunded or 0,
+        paid_by=after.id,
+        times_paid=payment.times_paid + 1,
+        given_back=False,
+        returned=False,
+        final=False,
+        refunded=0 if payment.returned else payment.refunded or 0,
         voided=payment.voided or 0,
         disputed=payment.disputed or 0,
         expires_at=None if captured is not None and captured == authorised else shown.expires_at,
         elsewhere=PaidElsewhere.NO,
         verify_at=None,
     )
-    posting = Posting(
-        _payment_posting_key(payment),
-        "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value,
-        authorised,
-        payment.currency,
-        payment.id,
-    )
-    return payment, posting
+    kind = "sale" if shown.captures else "authorization" if shown.captures is False else after.kind.value
+    return payment, Posting(_payment_posting_key(payment), kind, authorised, payment.currency, payment.id)
 
 
 def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting | None]:
@@ -332,6 +322,8 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if after.state is State.FAILED and not _is_success(after):
         if movement is not None and movement.status is MovementStatus.RESERVED and after.incident is None:
             payment = _without(payment, movement)
+        if after.result_class is ResultClass.ALREADY_DONE:
+            payment = _moved_by_others(payment, after.kind)
         return payment, None
     if not _is_success(after):
         return payment, None
@@ -343,18 +335,39 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if movement.status is MovementStatus.RESERVED:
         payment = _posted(payment, movement, after, shown)
         movement = payment.movement_of(after.id) or movement
-        posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
-    if after.result_class in _TAKEN_BACK and movement.status is MovementStatus.POSTED:
+        if not payment.created or payment.paid:  # else it is an object that nobody has paid: nothing moved
+            posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
+    if after.result_class in GIVEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
-        posting = Posting(
-            f"{after.id}:returned",
-            "return",
-            movement.minor_units,
-            payment.currency,
-            payment.id,
-            reverses=after.id,
-        )
+        amount, key = movement.minor_units, f"{after.id}:returned"
+        posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
     return payment, posting
+
+
+def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
+    """The payment after the provider said "already done" to a movement: somebody else has moved it. By how much is
+    unknown until an object shows it."""
+    if kind is OperationKind.CAPTURE:
+        return replace(payment, captured=None)
+    if kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
+        return replace(payment, refunded=None)
+    return payment
+
+
+def merged_payment(payment: Payment, other: Payment) -> Payment:
+    """The payment with what was known of it under another name."""
+    payment = replace(
+        payment,
+        names=tuple(dict.fromkeys((*payment.names, *other.names)))[:NAMES_MAX],
+        steps=tuple(dict.fromkeys((*payment.steps, *other.steps)))[-STEPS_MAX:],
+        unanswered=payment.unanswered or other.unanswered,
+        intent=payment.intent or other.intent,
+    )
+    for movement in other.movements:
+        payment = replace(payment, movements=bounded((*payment.movements, movement)))
+        if movement.status is MovementStatus.POSTED:
+            payment = _posted(payment, movement, None, _NOTHING_SHOWN)
+    return payment
 
 
 def _without(payment: Payment, gone: Movement) -> Payment:
@@ -369,10 +382,13 @@ def _plus(number: int | None, amount: int | None) -> int | None:
     return None if number is None or amount is None else number + amount
 
 
-def _posted(payment: Payment, movement: Movement, operation: Operation, shown: ShownBalance) -> Payment:
+def _posted(payment: Payment, movement: Movement, operation: Operation | None, shown: ShownBalance) -> Payment:
     """The payment after a movement that succeeded."""
     shows = shown.moved is not None and movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
     amount = shown.moved if shows else movement.minor_units
+    money = operation.money if operation is not None else None
+    if money is not None and payment.currency is not None and money.currency != payment.currency:
+        amount = None  # how much that is in the currency of the payment is the provider's to say
     posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="")
     payment = _replaced(payment, movement, posted)
     match movement.kind:
@@ -383,20 +399,13 @@ def _posted(payment: Payment, movement: Movement, operation: Operation, shown: S
             expires_at = None if all_captured or final else payment.expires_at
             return replace(payment, captured=captured, final=final, expires_at=expires_at)
         case OperationKind.INCREMENT:
-            total = operation.money.minor_units if operation.money is not None else None
+            total = money.minor_units if money is not None else None
             is_total = payment.authorised is None and shown.increment_means is IncrementMeaning.TOTAL
             return replace(payment, authorised=total if is_total else _plus(payment.authorised, amount))
         case OperationKind.VOID:
-            left = difference(payment.authorised, payment.captured)
-            nothing_captured = payment.captured == 0
-            voided = left if left is not None else payment.authorised if nothing_captured else None
-            return replace(
-                payment,
-                voided=voided if voided is not None else (payment.authorised or 1),
-                final=True,
-                given_back=payment.given_back or nothing_captured,
-                expires_at=None,
-            )
+            given_back = payment.given_back or payment.captured == 0
+            voided = difference(payment.authorised, payment.captured)
+            return replace(payment, voided=voided, final=True, given_back=given_back, expires_at=None)
         case OperationKind.REFUND:
             return replace(payment, refunded=_plus(payment.refunded, amount))
         case OperationKind.REVERSAL:
@@ -427,25 +436,21 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
         return payment
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
         return payment  # an object that nobody has paid yet shows what is asked for, not what was authorised
-    captured, authorised = shown.captured, shown.authorised
+    captured, refunded = shown.captured, shown.refunded
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
+    # A total may hold a movement that is still reserved here, and that is posted when its own evidence comes.
+    if payment.reserved(OperationKind.CAPTURE):
+        captured = None
+    if payment.reserved(OperationKind.REFUND, OperationKind.REVERSAL):
+        refunded = None
     return replace(
         payment,
-        authorised=authorised if payment.authorised is None else payment.authorised,
-        captured=_grown(payment, payment.captured, captured, OperationKind.CAPTURE),
-        refunded=_grown(payment, payment.refunded, shown.refunded, OperationKind.REFUND, OperationKind.REVERSAL),
+        authorised=shown.authorised if payment.authorised is None else payment.authorised,
+        captured=_larger(payment.captured, captured),
+        refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
     )
-
-
-def _grown(payment: Payment, known: int | None, shown: int | None, *kinds: OperationKind) -> int | None:
-    """A total, after an object has shown it. The object may count a movement of ours that is still reserved here, and
-    that will be posted by its own end: only what exceeds both is news of movements that are not ours."""
-    reserved = total_of(payment.reserved(*kinds))
-    if shown is None or reserved is None or (known is None and reserved):
-        return known
-    return _larger(known, shown - reserved)
 
 
 def _larger(known: int | None, shown: int | None) -> int | None:
@@ -455,13 +460,14 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 
 def _is_negative(payment: Payment) -> bool:
-    """Whether more was captured or refunded than can have been. An increment or a capture that is not resolved yet
-    counts as done: a refund that was claimed on it may be posted first."""
-    authorised = _plus(payment.authorised, total_of(payment.reserved(OperationKind.INCREMENT)))
-    captured = _plus(payment.captured, total_of(payment.reserved(OperationKind.CAPTURE)))
-    left_to_capture = difference(authorised, payment.captured)
-    left_to_refund = difference(captured, payment.refunded)
-    return any(number is not None and number < 0 for number in (left_to_capture, left_to_refund))
+    """Whether more has moved than the payment can have had, also if what is still open has moved too."""
+    increments = total_of(payment.reserved(OperationKind.INCREMENT))
+    captures = total_of(payment.reserved(OperationKind.CAPTURE))
+    left = (
+        difference(_plus(payment.authorised, increments), payment.captured),
+        difference(_plus(payment.captured, captures), payment.refunded),
+    )
+    return any(number is not None and number < 0 for number in left)
 
 
 def touches_payment(before: Operation, after: Operation, shown: ShownBalance | None) -> bool:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from paywitness.core.errors import MoneyError
 from paywitness.core.money import Money, Unit, read_money
-from paywitness.core.operation import Guard, Operation, State
+from paywitness.core.operation import Guard, Operation, RepeatPaymentRule, State
 from paywitness.core.payment import (
     FOLLOW_UPS,
     Movement,
@@ -74,7 +74,7 @@ def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int |
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
         released = None if payment.authorised is None or increments is None else payment.authorised + increments
-        released = difference(released, payment.captured)
+        released = 0 if payment.final else difference(released, payment.captured)
     else:
         captures = total_of(payment.reserved(OperationKind.CAPTURE))
         base = None if payment.captured is None or captures is None else payment.captured + captures
@@ -98,6 +98,8 @@ class PaymentClaim:
     once_per_target: bool = False
     increment_means: IncrementMeaning = IncrementMeaning.TOTAL
     intent_total: Money | None = None  # several payments of the intent pass up to this sum
+    after_success: RepeatPaymentRule = RepeatPaymentRule.FLAG  # of the call's own policy, if it has no intent itself
+    during_action: RepeatPaymentRule = RepeatPaymentRule.FLAG
 
 
 class PaymentVerdict(StrEnum):
@@ -171,7 +173,8 @@ def amount_moved(payment: Payment, fresh: Operation, claim: PaymentClaim) -> int
     """By how much the movement changes a number, which is what it reserves. None: all that is left, and how much that
     is is unknown."""
     if fresh.money is None:
-        return _all_that_is_left(payment, fresh.kind)
+        is_named = claim.unit is Unit.MINOR and isinstance(claim.amount, int) and not isinstance(claim.amount, bool)
+        return int(str(claim.amount)) if is_named else _all_that_is_left(payment, fresh.kind)
     if fresh.kind is OperationKind.INCREMENT and claim.increment_means is IncrementMeaning.TOTAL:
         return difference(fresh.money.minor_units, payment.authorised)
     return fresh.money.minor_units
@@ -199,6 +202,18 @@ def _excludes(opened: OperationKind, fresh: OperationKind) -> bool:
     return OperationKind.VOID in pair and bool(pair & {OperationKind.CAPTURE, OperationKind.INCREMENT})
 
 
+_STRICTEST = (RepeatPaymentRule.BLOCK, RepeatPaymentRule.FLAG, RepeatPaymentRule.ALLOW)
+
+
+def carried_guard(intent: Guard, claim: PaymentClaim) -> Guard:
+    """The guard of a step whose intent an earlier call named: of what both policies say, the stricter."""
+    return replace(
+        intent,
+        after_success=min(intent.after_success, claim.after_success, key=_STRICTEST.index),
+        during_action=min(intent.during_action, claim.during_action, key=_STRICTEST.index),
+    )
+
+
 def with_reservation(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Payment:
     """The payment with the movement of an operation that starts, or with one more step."""
     if fresh.kind not in FOLLOW_UPS:
@@ -217,11 +232,21 @@ def _all_that_is_left(payment: Payment, kind: OperationKind) -> int | None:
 # --- Intents
 
 
+def _may_be_given_back(payment: Payment) -> bool:
+    """Whether nothing is left of the payment if its open refunds, voids and reversals have all succeeded."""
+    refunds = total_of(payment.reserved(OperationKind.REFUND))
+    left = difference(payment.captured, payment.refunded, refunds)
+    undone = payment.reserved(OperationKind.VOID, OperationKind.REVERSAL)
+    gives_back = payment.reserved(OperationKind.REFUND, OperationKind.VOID, OperationKind.REVERSAL)
+    return bool(undone) or (bool(gives_back) and (left is None or left <= 0))
+
+
 class IntentHold(StrEnum):
     """What a payment says to another payment of its intent."""
 
     FREE = "free"  # nothing was paid
     PAID = "paid"
+    GIVING_BACK = "giving_back"  # paid, and an open movement may give all of it back
     REFUNDED = "refunded"  # paid and given back as a whole: an equal call is told so
 
 
@@ -232,16 +257,14 @@ def hold_of_payment(payment: Payment) -> IntentHold:
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
         return IntentHold.FREE
     if payment.reserved():
-        return IntentHold.PAID
+        return IntentHold.GIVING_BACK if _may_be_given_back(payment) else IntentHold.PAID
     if payment.given_back and not payment.disputed:
         return IntentHold.REFUNDED
-    ended_captures = any(
-        movement.kind is OperationKind.CAPTURE and movement.status is MovementStatus.POSTED
-        for movement in payment.movements
-    )
     if payment.captured is None or payment.refunded is None:
         # A number is unknown: a void frees the intent, unless a capture of ours exists.
-        return IntentHold.REFUNDED if payment.voided and not ended_captures else IntentHold.PAID
+        posted = {movement.kind for movement in payment.movements if movement.status is MovementStatus.POSTED}
+        is_voided = OperationKind.VOID in posted and OperationKind.CAPTURE not in posted
+        return IntentHold.REFUNDED if is_voided else IntentHold.PAID
     if payment.captured - payment.refunded > 0 or payment.disputed:
         return IntentHold.PAID
     # Unknown is not nothing: without an authorised amount only a final capture says that no more can be captured.

@@ -14,7 +14,7 @@ from paywitness.core.classify import Expression, evaluate, reference_text, truth
 from paywitness.core.errors import MoneyError
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import Guard, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, Payment, PaymentName, ShownBalance, payment_names
+from paywitness.core.payment import FOLLOW_UPS, Payment, PaymentName, ShownBalance, payment_names, total_of
 from paywitness.core.payment_rules import IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
@@ -108,6 +108,8 @@ def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, cu
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
+    if evaluate(rules.captures, provider_object) is None:
+        return None  # the object does not say
     return truthy(rules.captures, provider_object)
 
 
@@ -142,6 +144,27 @@ def _time(value: Tree) -> float | None:
     except ValueError:
         return None
     return read.timestamp() if read.tzinfo is not None else None
+
+
+# --- What a shared object proves
+
+
+def proves_movement(operation: Operation, payment: Payment | None, shown: ShownBalance | None) -> bool | None:
+    """Whether an object that many movements share, and that reads as done, shows this very movement: its total must
+    have grown by it. False: it has not. None: it may have been another one that is open too."""
+    if payment is None or shown is None or operation.money is None:
+        return True
+    totals = {
+        OperationKind.CAPTURE: (shown.captured, payment.captured),
+        OperationKind.REFUND: (shown.refunded, payment.refunded),
+    }
+    total, known = totals.get(operation.kind, (None, None))
+    reserved = total_of(payment.reserved(operation.kind))
+    if total is None or known is None or reserved is None:
+        return True
+    if total < known + operation.money.minor_units:
+        return False
+    return True if total >= known + reserved else None
 
 
 # --- "Already done"

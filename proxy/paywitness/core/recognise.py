@@ -169,6 +169,8 @@ def payment_claim(
         once_per_target=rules.once_per_target,
         increment_means=rules.increment_means or IncrementMeaning.TOTAL,
         intent_total=_intent_total(policy, tree, money),
+        after_success=policy.after_success,
+        during_action=policy.during_action,
     )
 
 

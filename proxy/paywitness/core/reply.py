@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paywitness.core.bodies.tree import Encoding, Tree, encode_response
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
+from paywitness.core.classify import Expression, evaluate
 from paywitness.core.credential_and_hop_headers import end_to_end_pairs
+from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
+from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
@@ -114,6 +118,34 @@ def response_matches_state(operation: Operation, classification: Classification)
             return classification.effect is Effect.NONE and classification.result_class is operation.result_class
         case _:
             return False
+
+
+def changes_replay(before: Operation, after: Operation) -> bool:
+    """Whether what was kept to be replayed no longer speaks for the operation."""
+    return after.state is not before.state or _was_given_back(before, after)
+
+
+def _was_given_back(before: Operation, after: Operation) -> bool:
+    return after.result_class in GIVEN_BACK and before.result_class not in GIVEN_BACK
+
+
+def replay_response(
+    operation: Operation, as_response: Expression | None, provider_object: Tree, encoding: Encoding
+) -> Response | None:
+    """How a repeat is answered after an inquiry or event has ended the operation: with the provider's own object, in
+    the shape that the policy gives it. None if there is none: the object of a failed or reversed payment under a 200
+    would pass for a paid one."""
+    unpaid = operation.state is State.FAILED or operation.result_class in GIVEN_BACK
+    if unpaid or as_response is None or provider_object is None:
+        return None
+    made = evaluate(as_response, provider_object)
+    if made is None:
+        return None
+    try:
+        body, media_type = encode_response(made, encoding)
+    except BodyError:
+        return None
+    return Response(200, b"OK", ((b"Content-Type", media_type.encode()),), body)
 
 
 def _may_pass_on(operation: Operation, response: Response, classification: Classification) -> bool:

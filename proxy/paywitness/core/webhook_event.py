@@ -14,6 +14,7 @@ from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
 from paywitness.core.classify import Expression, ResponseRule, evaluate
+from paywitness.core.operation import Operation
 
 EVENT_ID_LENGTH_MAX = 255
 EVENTS_MAX = 500  # of one delivery
@@ -107,6 +108,17 @@ def object_and_rules(rules: WebhookRules, event: Tree) -> tuple[Tree, tuple[Resp
     provider_object = evaluate(rules.at, event) if rules.at is not None else event
     name = text_of(evaluate(rules.answer_by, event)) if rules.answer_by is not None else rules.answer
     return provider_object, rules.answers.get(name, ()) if name is not None else ()
+
+
+def standing_for_steps(operations: list[Operation]) -> list[Operation]:
+    """The operations that an event may be about, with the steps of one payment as one: they share its names, and the
+    newest that pays stands for all of them."""
+    payments = {operation.payment for operation in operations}
+    if len(payments) != 1 or "" in payments:
+        return operations
+    paying = [operation for operation in operations if operation.kind.pays] or operations
+    newest = max(paying, key=lambda operation: operation.id)
+    return [operation for operation in paying if operation.key == newest.key]
 
 
 def text_of(value: Tree) -> str | None:

@@ -62,7 +62,7 @@ OUTAGE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Payment:
+class DemoPayment:
     order: str
     amount: int
     source: str
@@ -82,17 +82,17 @@ class Payment:
         }
 
 
-def payments(count: int, seed: int) -> list[Payment]:
+def payments(count: int, seed: int) -> list[DemoPayment]:
     draws = Random(seed)
     return [_payment(number, draws) for number in range(1, count + 1)]
 
 
-def _payment(number: int, draws: Random) -> Payment:
+def _payment(number: int, draws: Random) -> DemoPayment:
     amount = draws.randint(AMOUNT_MINOR_MIN, AMOUNT_MINOR_MAX)
     source = draws.choices(list(SOURCES), list(SOURCES.values()))[0]
     names = [NO_FAULT, *FAULTS]
     weights = [100 - sum(FAULTS.values()), *FAULTS.values()]
-    return Payment(f"order-{number:04d}", amount, source, tuple(draws.choices(names, weights, k=SCRIPT_ITEMS)))
+    return DemoPayment(f"order-{number:04d}", amount, source, tuple(draws.choices(names, weights, k=SCRIPT_ITEMS)))
 
 
 def start_gap_s(count: int) -> float:
@@ -163,7 +163,7 @@ class PaymentJob:
     """One payment of one contestant, from the start of its job to what its customer is told."""
 
     contestant: Contestant
-    payment: Payment
+    payment: DemoPayment
     session: aiohttp.ClientSession
     draws: Random
     requests: int = 0
@@ -252,14 +252,14 @@ def _status_in(body: bytes) -> object:
     return charge.get("status") if isinstance(charge, dict) else None
 
 
-async def pay_all(contestant: Contestant, payments: list[Payment], seed: int, log: list[CallerResult]) -> None:
+async def pay_all(contestant: Contestant, payments: list[DemoPayment], seed: int, log: list[CallerResult]) -> None:
     """All payments of a contestant. Each starts at its own time, the same for every contestant, however the others
     fare."""
     gap_s = start_gap_s(len(payments))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a stale connection is no fault of this story
     async with aiohttp.ClientSession(connector=connector) as session:
 
-        async def one(number: int, payment: Payment) -> None:
+        async def one(number: int, payment: DemoPayment) -> None:
             await asyncio.sleep(number * gap_s)
             draws = Random(f"{seed} {contestant.name} {payment.order}")
             log.append(await PaymentJob(contestant, payment, session, draws).run())

@@ -18,8 +18,11 @@ from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
 from paywitness.core.payment import ShownBalance
 from paywitness.core.record import record
+from paywitness.option_defaults import DEFAULTS
 
-PAYMENTS_KEPT_S = 400 * 86_400.0  # payments, their names, payout references: longer than any refund or chargeback takes
+PAYMENTS_KEPT_S = DEFAULTS.payments_kept_s  # of a caller that says nothing else
+
+DUE_ROWS_COUNTED_MAX = 10_000  # rows that a count looks at: some milliseconds of a Redis
 
 
 @record
@@ -234,6 +237,10 @@ class Journal(Protocol):
 
     async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
         """Rows whose `due_at` has passed, longest due first. Whoever acts on one writes it over its version."""
+        ...
+
+    async def count_due_ledger_rows(self, within_s: float) -> int:
+        """How many payments (rows under `p:`) are due now or within `within_s`; counted up to DUE_ROWS_COUNTED_MAX."""
         ...
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:

@@ -32,10 +32,24 @@ from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
 from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
-from paywitness.core.payment_claims import LimitCheck, PaymentVerdict, judge_movement, with_money, with_reservation
+from paywitness.core.payment_claims import (
+    LimitCheck,
+    PaymentVerdict,
+    carried_guard,
+    judge_movement,
+    with_money,
+    with_reservation,
+)
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.ledger import link_row, payment_by_name, payment_holds, payment_row, remembered_payer
+from paywitness.journal.ledger import (
+    link_row,
+    payment_by_id,
+    payment_by_name,
+    payment_holds,
+    payment_row,
+    remembered_payer,
+)
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
@@ -239,6 +253,7 @@ def _plan_under_guard(
         verdict = lookup_verdict(holder)
     original = holder if first.id == holder.id else first
     first_delivery = guard.alias is AliasKind.TAKEN
+    rows = _ask_for_numbers(holder, lookups, now) if verdict is ClaimVerdict.GUARDED else ()
     return ClaimPlan(
         verdict,
         holder,
@@ -247,7 +262,18 @@ def _plan_under_guard(
         alias_kind=guard.alias,
         original=original,
         first_delivery=first_delivery,
+        rows=rows,
     )
+
+
+def _ask_for_numbers(holder: Operation, lookups: ClaimLookups, now: float) -> tuple[LedgerRow, ...]:
+    """The payment that keeps its intent because a number is unknown, to be asked about once."""
+    found = payment_by_id(lookups, holder.payment) if holder.payment and holder.state is State.SUCCEEDED else None
+    if found is None or None not in {found.payment.captured, found.payment.refunded}:
+        return ()
+    if found.payment.verify_at is not None or found.payment.verifications:
+        return ()
+    return (payment_row(replace(found.payment, verify_at=now), found.row),)
 
 
 def _after_lease(found: Operation, before: list[OperationWrite], now: float) -> Operation:
@@ -308,7 +334,7 @@ def _target_of(request: ClaimRequest, lookups: ClaimLookups) -> _PaymentTarget:
         if names_intent:
             payment = replace(payment, intent=fresh.guard)
         elif payment.intent is not None:
-            fresh = fresh.changed(guard=payment.intent)
+            fresh = fresh.changed(guard=carried_guard(payment.intent, request.payment))
     return _PaymentTarget(fresh, payment, None if found is None else found.row)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from paywitness.core.lifecycle import IncidentKind
-from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule
+from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule, State
 from paywitness.core.payment import (
     FOLLOW_UPS,
     Movement,
@@ -22,6 +22,7 @@ from paywitness.core.payment import (
     PaymentName,
     ShownBalance,
     after_change,
+    merged_payment,
     name_key,
     payment_key,
 )
@@ -57,7 +58,10 @@ _PLAIN_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("created", "created", False),
     ("paid", "paid", False),
     ("final", "final", False),
+    ("paid_by", "paid_by", ""),
+    ("times_paid", "times_paid", 0),
     ("given_back", "given_back", False),
+    ("returned", "returned", False),
     ("unanswered", "unanswered", False),
     ("expires_at", "expires_at", None),
     ("expiry_announced", "expiry_announced", ""),
@@ -168,7 +172,7 @@ def remembered_payer(lookups: RowLookups, guard: str) -> str | None:
     row = lookups.row(intent_key(guard))
     for operation_id, payment_id in () if row is None else reversed(_decode(row.text)):
         found = payment_by_id(lookups, payment_id) if payment_id else None
-        if found is None or hold_of_payment(found.payment) is IntentHold.PAID:
+        if found is None or hold_of_payment(found.payment) not in {IntentHold.FREE, IntentHold.REFUNDED}:
             return str(operation_id)
     return None
 
@@ -192,7 +196,7 @@ def restored_rows(operation: Operation, lookups: RowLookups) -> tuple[LedgerRow,
         operation.account,
         (name.name,),
         intent=guard if guard is not None and guard.kind is GuardKind.INTENT else None,
-        paid=operation.kind.pays and operation.state.value == "succeeded",
+        paid=operation.kind.pays and operation.state is State.SUCCEEDED,
         unanswered=True,
         steps=(operation.id,),
     )
@@ -218,6 +222,8 @@ class FoundPayment:
 
 def payment_by_id(lookups: RowLookups, payment_id: str) -> FoundPayment | None:
     row = lookups.row(payment_key(payment_id))
+    if row is not None and row.text.startswith("@"):
+        row = lookups.row(row.text[1:])  # it turned out to be another one
     return None if row is None else FoundPayment(payment_from_row(row), row)
 
 
@@ -258,42 +264,74 @@ def plan_payment(operation: Operation, shown: ShownBalance, lookups: RowLookups)
     """The payment after a change of the operation, and the rows to be written. A name that belongs to another payment
     never fails the record: the evidence is recorded without it."""
     own = payment_by_id(lookups, operation.payment)
-    names, taken = _split_names(operation, shown, own, lookups)
+    free, taken = _split_names(operation, shown, lookups)
+    merged: tuple[LedgerRow, ...] = ()
     note = ""
-    if taken is not None and own is None and not (shown.creates and taken.payment.created):
-        # The object was known under its name before the operation that makes it had shown it: one payment.
-        own, operation, taken = taken, operation.changed(payment=taken.payment.id), None
-    if taken is not None:
-        note = f"its reference belongs to payment {taken.payment.id}"
-        claims_effect = operation.kind.pays and operation.state.value == "succeeded" and taken.payment.paid
-        incident = IncidentKind.REFERENCE_TAKEN if claims_effect and operation.incident is None else operation.incident
-        operation = operation.changed(reference=None, incident=incident)
+    if taken and _is_same_payment(own, taken[0][1], shown):
+        other = taken[0][1]
+        if own is not None:
+            merged = _rows_of_merged(own, other, lookups, operation)
+            other = FoundPayment(merged_payment(other.payment, own.payment), other.row)
+        own, operation = other, operation.changed(payment=other.payment.id)
+        free, taken = (*free, *(name for name, found in taken if found.payment.id == other.payment.id)), ()
+    if taken:
+        note = f"its reference belongs to payment {taken[0][1].payment.id}"
+        operation = _without_reference(operation, taken)
     payment = own.payment if own is not None else Payment(operation.payment, operation.provider, operation.account)
     if payment.intent is None and operation.guard is not None and operation.guard.kind is GuardKind.INTENT:
         payment = replace(payment, intent=operation.guard)
-    change = after_change(payment, operation, replace(shown, names=names))
+    change = after_change(payment, operation, replace(shown, names=free))
     if change.negative and operation.incident is None:
         operation = operation.changed(incident=IncidentKind.NEGATIVE_REMAINDER)
     rows: list[LedgerRow] = []
     is_found = bool(change.payment.names or change.payment.movements or change.payment.elsewhere)
-    if is_found and (own is None or change.payment != own.payment):
+    if is_found and (own is None or merged or change.payment != own.payment):
         rows.append(payment_row(change.payment, None if own is None else own.row))
-        rows += [link_row(name.key, change.payment.id) for name in names if lookups.row(name.key) is None]
-    return PaymentWrite(operation, change.payment, tuple(rows), change.posting, note)
+        rows += [link_row(name.key, change.payment.id) for name in free if lookups.row(name.key) is None]
+    return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, note)
+
+
+_TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]
 
 
 def _split_names(
-    operation: Operation, shown: ShownBalance, own: FoundPayment | None, lookups: RowLookups
-) -> tuple[tuple[PaymentName, ...], FoundPayment | None]:
-    """The names that are the payment's, or free; and the other payment that one of them belongs to."""
-    names: list[PaymentName] = []
-    taken: FoundPayment | None = None
+    operation: Operation, shown: ShownBalance, lookups: RowLookups
+) -> tuple[tuple[PaymentName, ...], _TakenNames]:
+    """The names that are the payment's, or free; and those that belong to another payment."""
+    free: list[PaymentName] = []
+    taken: list[tuple[PaymentName, FoundPayment]] = []
     for name in shown.names:
         other = payment_by_name(lookups, name)
-        if other is None or other.payment.id == operation.payment or own is None:
-            names.append(name)
-        if other is not None and other.payment.id != operation.payment:
-            taken = taken or other
-    if taken is not None and own is None and shown.creates and taken.payment.created:
-        names = [name for name in names if payment_by_name(lookups, name) is None]
-    return tuple(names), taken
+        if other is None or other.payment.id == operation.payment:
+            free.append(name)
+        else:
+            taken.append((name, other))
+    return tuple(free), tuple(taken)
+
+
+def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: ShownBalance) -> bool:
+    """Whether two payments that show one name are one: an operation that makes the object shows it after a step has
+    acted on it, or a follow-up named the payment otherwise than the operation that made it. Two operations that each
+    make an object are two."""
+    if own is None:
+        return not (shown.creates and other.payment.created)
+    made_by_name = not own.payment.created and not own.payment.paid and not own.payment.elsewhere
+    return made_by_name and not shown.creates
+
+
+def _rows_of_merged(
+    own: FoundPayment, other: FoundPayment, lookups: RowLookups, operation: Operation
+) -> tuple[LedgerRow, ...]:
+    """Links in the place of the payment that turned out to be the other one."""
+    target = f"@{payment_key(other.payment.id)}"
+    names = (name_key(operation.provider, operation.account, name) for name in own.payment.names)
+    links = [own.row, *(row for key in names if (row := lookups.row(key)) is not None)]
+    return tuple(LedgerRow(row.key, row.version + 1, target) for row in links)
+
+
+def _without_reference(operation: Operation, taken: _TakenNames) -> Operation:
+    """The operation without a reference that belongs to another payment. An incident, if both claim the effect."""
+    both_paid = operation.kind.pays and operation.state is State.SUCCEEDED and taken[0][1].payment.paid
+    incident = IncidentKind.REFERENCE_TAKEN if both_paid and operation.incident is None else operation.incident
+    is_taken = operation.reference in {name.name for name, _ in taken}
+    return operation.changed(reference=None if is_taken else operation.reference, incident=incident)

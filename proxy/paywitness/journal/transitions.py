@@ -156,7 +156,7 @@ def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups
     """The operation after the provider took its movement back. If the intent was freed by it and paid again, the intent
     is paid twice."""
     intent = payment.intent
-    if intent is None or hold_of_payment(payment) is not IntentHold.PAID:
+    if intent is None or hold_of_payment(payment) in {IntentHold.FREE, IntentHold.REFUNDED}:
         return operation
     others = [other for other in lookups.guarded(intent.value) if other.payment != payment.id and is_paid(other)]
     paid_again = bool(_not_given_back(others, lookups))
@@ -168,7 +168,8 @@ def _not_given_back(paying: list[Operation], lookups: RowLookups) -> list[Operat
     if not paying:
         return paying
     holds = payment_holds(lookups, paying)
-    return [first for first in paying if holds.get(first.id, IntentHold.PAID) is IntentHold.PAID]
+    free = {IntentHold.FREE, IntentHold.REFUNDED}
+    return [first for first in paying if holds.get(first.id, IntentHold.PAID) not in free]
 
 
 def _with_incident(announcement: Announcement | None, operation: Operation) -> Announcement:

@@ -1,7 +1,8 @@
-"""Gauges: unknown outcomes, the retry queue, the limits, and the server's own counters, as collectors of the registry.
+"""Gauges: unknown outcomes, the retry queue, payments, the limits, and the server's own counters, as collectors of the
+registry.
 
-A scrape never queries the journal and never reads a live object: it shows a snapshot. Doubt and queue are set when
-the journal was counted; limits and server are refreshed in the loop's thread at each scrape. Before the first
+A scrape never queries the journal and never reads a live object: it shows a snapshot. Doubt, queue and payments are set
+when the journal was counted; limits and server are refreshed in the loop's thread at each scrape. Before the first
 snapshot there are no samples. After it every known provider and operation has one, so that an end is seen as a zero.
 """
 
@@ -195,6 +196,29 @@ class QueueGauges:
                 oldest_at = snapshot.oldest_at.get(labels)
                 age.add_metric(labels, 0.0 if oldest_at is None else max(0.0, now - oldest_at))
         yield from (depth, age)
+
+
+# --- Payments
+
+
+class PaymentGauges:
+    """A collector of the registry."""
+
+    def __init__(self) -> None:
+        self._expiring: int | None = None
+
+    def update(self, expiring: int) -> None:
+        self._expiring = expiring
+
+    def collect(self) -> Iterator[Metric]:
+        expiring = GaugeMetricFamily(
+            "payment_authorizations_expiring",
+            "Authorizations that expire within two days, neither captured whole nor voided; and the few payments that "
+            "wait to be verified. Counted up to 10,000.",
+        )
+        if self._expiring is not None:
+            expiring.add_metric((), self._expiring)
+        yield expiring
 
 
 # --- Limits

@@ -17,6 +17,7 @@ from paywitness.clock import Clock
 from paywitness.core.decide import Action
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import DoubtCount, Operation, Outcome
+from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass, ShadowMatch
 from paywitness.telemetry.events import (
@@ -44,6 +45,7 @@ from paywitness.telemetry.gauges import (
     DoubtGauges,
     LimitsGauges,
     LimitsSources,
+    PaymentGauges,
     QueueGauges,
     QueueRow,
     ServerCounters,
@@ -105,6 +107,7 @@ _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21
 _LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
+_LIMITED_KINDS = frozenset({OperationKind.CAPTURE, OperationKind.REFUND})
 # The customer was charged although somebody had been told otherwise, or twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
 
@@ -150,11 +153,17 @@ class _BackgroundFamilies:
         )
 
 
+def _limit_checks(registry: MetricRegistry) -> Counter:
+    help_text = "Captures and refunds that do not fit the balance of their payment, or cannot be held against it."
+    return Counter("payment_limit_checks_total", help_text, (*OPERATION_LABELS, "result"), registry=registry)
+
+
 class _MetricFamilies:
     """Every family, registered."""
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.background = _BackgroundFamilies(registry)
+        self.limits = _limit_checks(registry)
 
         def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
             return Counter(name, help_text, labels, registry=registry)
@@ -208,14 +217,8 @@ class _MetricFamilies:
         self.refusals = counter(
             "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
         )
-        self.limits = counter(
-            "payment_limit_checks_total",
-            "Captures and refunds that do not fit the balance of their payment, or cannot be held against it.",
-            ("provider", "operation", "kind", "result"),
-        )
-        self.unmatched = counter(
-            "payment_unmatched_calls_total", "Calls that match no operation, passed on as they came.", ("provider",)
-        )
+        passed_on = "Calls that match no operation, passed on as they came."
+        self.unmatched = counter("payment_unmatched_calls_total", passed_on, ("provider",))
         self.journal = histogram(
             "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
         )
@@ -234,6 +237,8 @@ class _MetricFamilies:
         for labels in names.operations():
             for family in (self.unknown, self.background.exhausted, self.background.late_successes):
                 family.labels(*labels)
+            if labels[2] in _LIMITED_KINDS:
+                self.limits.labels(*labels, LimitVerdict.EXCEEDS)
         for provider in names.providers():
             for kind in IncidentKind:
                 self.incidents.labels(provider, kind)
@@ -294,6 +299,8 @@ class Metrics:
         self.registry.register(self._doubt)
         self._queue = QueueGauges(self._names, now)
         self.registry.register(self._queue)
+        self._payments = PaymentGauges()
+        self.registry.register(self._payments)
         self._limits = LimitsGauges(self._names)
         self.registry.register(self._limits)
         self._server = ServerGauges()
@@ -335,6 +342,9 @@ class Metrics:
     def set_queue(self, rows: Iterable[QueueRow]) -> None:
         """Show what is scheduled to be tried or looked at again, as it was counted just now."""
         self._queue.update(rows)
+
+    def set_expiring_authorizations(self, count: int) -> None:
+        self._payments.update(count)
 
     def watch_limits(self, source: LimitsSources) -> None:
         """Show how circuits, budgets and admission stand, whenever somebody looks."""

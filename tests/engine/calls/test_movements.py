@@ -9,11 +9,6 @@ from paywitness.core.call import CallerOptions
 from paywitness_sandbox.server import Sandbox
 from tests.engine.world import World, header, make_world, outcome, until
 
-PARTIAL = (
-    ("{when: \"status == 'succeeded' && captured\", as: succeeded}", "{when: capture.id, as: succeeded}"),
-    ("    answer: captured_charge\n", "    answer: captured_charge\n    limits: enforce\n"),
-)
-
 
 async def authorise(world: World, amount: int = 1000) -> str:
     body = {"amount": amount, "currency": "EUR", "capture": False, "metadata": {"order_id": "order-1"}}
@@ -28,7 +23,7 @@ def _headers(key: str, fault: str = "") -> dict[str, str]:
 
 async def test_a_capture_that_waited_for_another_is_sent_once_and_told_its_own_response(sandbox: Sandbox) -> None:
     """It was claimed once more after its success: a replay here, and over Redis a fault that was told as 504."""
-    world = await make_world(sandbox, *PARTIAL)
+    world = await make_world(sandbox)
     charge = await authorise(world)
 
     def capture(key: str, amount: int, fault: str = "") -> asyncio.Future:

@@ -168,7 +168,7 @@ async def test_where_no_evidence_can_be_had_it_ends_in_front_of_a_person(sandbox
         assert len(world.arrivals) == 1
 
 
-NO_WEBHOOK = (("    kind: sale\n", "    kind: sale\n    webhook: none\n"),)
+NO_WEBHOOK = (("  sale:\n    kind: sale\n", "  sale:\n    kind: sale\n    webhook: none\n"),)
 
 
 async def test_what_never_got_a_stamp_is_not_looked_for_by_one_and_never_told_absent(sandbox: Sandbox) -> None:

@@ -114,7 +114,15 @@ A case:
     - {request: pay, fault: first_byte_timeout, expect: {because: in_doubt_same_key_is_safe}}
 
 \b
-Exit code 1 where a case fails or a file cannot be read; with --strict also where a rule is not reached.
+A flow, several calls in a row:
+  flows:
+    - name: a lost payment is not paid again
+      steps:
+        - {request: pay, lost: yes, expect: {outcome: unknown, safe_to_pay: no}}
+        - {request: {like: pay, headers: {Idempotency-Key: k2}, body: {note: b}}, expect: {sent: no, problem: guarded}}
+
+\b
+Exit code 1 where a case or a flow fails or a file cannot be read; with --strict also where a rule is not reached.
   paywitness policy test policies/acme.yaml
   paywitness policy test --strict policies/
 All keys: docs/policy-tools.md

@@ -89,13 +89,8 @@ class AttemptRecorder:
     ) -> tuple[Operation, Decision]:
         """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
         attempt = attempt_summary(operation.attempts, evidence, classification)
-        finished = _FinishedAttempt(
-            call_context,
-            policy,
-            evidence,
-            attempt,
-            self._backoff_s(call_context, policy, classification, evidence.response),
-        )
+        wait_s = self._backoff_s(call_context, policy, classification, evidence.response)
+        finished = _FinishedAttempt(call_context, policy, evidence, attempt, wait_s)
         call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN
         decided: Decision
         before = operation
@@ -116,10 +111,8 @@ class AttemptRecorder:
                 following, more = _after_decision(following, decided)
                 events += more
             executed = classification.executed
-            shown = self._shown_balance(call_context, following, policy, classification)
+            shown = self._shown_balance(finished, following)
             if is_paid_elsewhere(following, classification, policy):
-                verify_at = self.journal_writer.journal_clock.now() + policy.resolve.schedule_s[0]
-                shown = replace(shown or ShownBalance(), verify_at=verify_at)
                 following = following.changed(paid_elsewhere=True)
             return change_of(
                 current,
@@ -153,18 +146,23 @@ class AttemptRecorder:
         call_context.last_delay_s = decided.delay_s
         return recorded, decided
 
-    def _shown_balance(
-        self, call_context: CallContext, operation: Operation, policy: Policy, classification: Classification
-    ) -> ShownBalance | None:
-        return shown_balance(
+    def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> ShownBalance | None:
+        """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
+        call_context, policy, classification = finished.call_context, finished.policy, finished.attempt.classification
+        now = self.journal_writer.journal_clock.now()
+        shown = shown_balance(
             operation,
             policy,
             classification,
             call_context.response_tree,
-            now=self.journal_writer.journal_clock.now(),
+            now=now,
             request_tree=call_context.tree,
             intent=call_context.payment_claim.intent,
         )
+        is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
+        if is_refusal and operation.payment and operation.state is State.FAILED:
+            return replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])
+        return shown
 
     def _decide(
         self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.claim import Claim, ClaimVerdict
-from paywitness.core.classify import ExpectedPayment, classify, read_response
+from paywitness.core.classify import ExpectedPayment, read_response
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
@@ -63,8 +63,8 @@ class CallPipeline:
 
     async def run(self, context: CallContext, *, permitted: bool) -> Reply:
         await self.failpoints.hit(failpoints.CALL_RECEIVED)
+        context.waits_for = None
         claim = await self.journal_writer.claim(context, permitted=permitted)
-        context.waits_for = claim.operation if claim.waits else None
         if context.leader is not None:
             context.leader.release_followers()
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
@@ -74,6 +74,7 @@ class CallPipeline:
         if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
+        context.waits_for = claim.operation if claim.waits else None
         return await self.duplicates.reply_to(context, claim)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
@@ -217,10 +218,11 @@ class CallPipeline:
 
     async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
         expected = operation.expected_payment
-        attempt = attempt_summary(operation.attempts, evidence, classify(evidence, policy.classify, expected))
+        classification, tree = read_response(evidence, policy.classify, expected)
+        attempt = attempt_summary(operation.attempts, evidence, classification)
         response = evidence.response
         sealed_response = seal_response(self.vault, response, operation.id) if response is not None else None
-        late_evidence = LateEvidence(attempt, "harvest", "answer_came_late", sealed_response)
+        late_evidence = LateEvidence(attempt, "harvest", "answer_came_late", sealed_response, provider_object=tree)
         with contextlib.suppress(JournalUnavailable):
             await self.late_evidence.apply(operation, policy, late_evidence)
 

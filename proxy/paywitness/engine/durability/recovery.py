@@ -9,6 +9,7 @@ from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import DoubtCount, Operation, State
 from paywitness.journal.base import Journal, OperationQuery
+from paywitness.journal.ledger import EXPIRY_NOTICE_S
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalCalled, transition_events
 from paywitness.telemetry.gauges import queue_rows, reviews_by_reason
@@ -76,6 +77,8 @@ class Recovery:
         await self._learn_kinds(counts)
         self.telemetry.metrics.set_doubt(counts, reviews_by_reason(in_review))
         self.telemetry.metrics.set_queue(queue_rows(counts, pending, self.clock.now()))
+        # Due a day before they expire, and within a day of that: two days.
+        self.telemetry.metrics.set_expiring_authorizations(await self.journal.count_due_ledger_rows(EXPIRY_NOTICE_S))
 
     async def _learn_kinds(self, counts: tuple[DoubtCount, ...]) -> None:
         """A count has no kind. The book gives it, and if a policy was removed, an operation of that name does: one is

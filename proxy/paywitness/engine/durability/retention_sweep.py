@@ -1,4 +1,5 @@
 """Retention: what ended long ago becomes a tombstone, and a tombstone is forgotten in the end. Open operations stay.
+Payments, with their balances, outlive their operations.
 
 What may go is the journal's to say (`Journal.retire`); here is only when, and that calls are not held up by it.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
 from paywitness.journal.base import Journal
+from paywitness.option_defaults import DEFAULTS
 
 _log = logging.getLogger("paywitness.retention")
 
@@ -27,6 +29,7 @@ class Retention:
     clock: Clock
     retention_s: float
     tombstone_s: float
+    payments_kept_s: float = DEFAULTS.payments_kept_s
 
     async def keep_sweeping(self) -> None:
         await self.clock.sleep(_FIRST_AFTER_S)
@@ -40,7 +43,10 @@ class Retention:
         try:
             for _ in range(_ROUNDS_MAX):
                 found = await self.journal.retire(
-                    retention_s=self.retention_s, tombstone_s=self.tombstone_s, limit=_BATCH_MAX
+                    retention_s=self.retention_s,
+                    tombstone_s=self.tombstone_s,
+                    limit=_BATCH_MAX,
+                    payments_s=self.payments_kept_s,
                 )
                 retired += found
                 if found < _BATCH_MAX:

@@ -10,13 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
-from paywitness.core.bodies.tree import Tree, encode_response
-from paywitness.core.classify import evaluate
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.consequences import WriteContext
-from paywitness.core.errors import BodyError
-from paywitness.core.evidence import Response
-from paywitness.core.external_evidence import EvidenceSource, conclude_external, is_postponed
-from paywitness.core.guard import GIVEN_BACK, is_paid
+from paywitness.core.external_evidence import (
+    EvidenceSource,
+    as_taken_back,
+    changes_nothing,
+    conclude_external,
+    is_postponed,
+)
+from paywitness.core.guard import is_paid
 from paywitness.core.inquiry import is_settled
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
 from paywitness.core.operation import (
@@ -28,12 +31,14 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import ShownBalance, payment_key
+from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, after_change, payment_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.payment_rules import BalanceFields
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import DENIALS, Effect, ResultClass
+from paywitness.core.reply import changes_replay, replay_response
+from paywitness.core.result import ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -94,19 +99,21 @@ class ExternalEvidenceRecorder:
         event: Event | None = None
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
+        payment = await self._payment_to_compare(operation, policy, provider_object)
+        was_incremented = finding.kind is FindingKind.NOT_OURS and await self._was_incremented(operation)
 
         def change_from(current: Operation) -> OperationChange:
             nonlocal event, before
             before = current
             after, event = self._conclude(current, policy, source, finding)
+            if was_incremented:
+                after = after.changed(incident=current.incident)  # it shows the total that the increments have made
             shown = self._shown_balance(after, policy, finding, provider_object)
             if shown is not None and shown.dispute:
                 return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
-            if event is None and after.incident == current.incident and finding.kind is not FindingKind.NOT_OURS:
-                raise _NothingNewError(current)
-            if _changes_nothing(current, after) and finding.kind is FindingKind.HIT:
+            if not _has_new_totals(payment, after, shown) and _says_nothing_new(current, after, event, finding):
                 raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
@@ -142,6 +149,23 @@ class ExternalEvidenceRecorder:
         self.waiters.notify(recorded.id)
         await self.release_voided_payment(before, recorded)
         return AppliedEvidence(recorded, event)
+
+    async def _was_incremented(self, operation: Operation) -> bool:
+        if not operation.payment or not operation.kind.pays or operation.state is not State.SUCCEEDED:
+            return False
+        [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
+        movements = payment_from_row(row).movements if row is not None else ()
+        return any(movement.kind is OperationKind.INCREMENT for movement in movements)
+
+    async def _payment_to_compare(self, operation: Operation, policy: Policy, provider_object: Tree) -> Payment | None:
+        """The payment whose totals an object of a paying operation shows: also an object that says nothing new of the
+        operation may show a movement that is not ours."""
+        if not operation.payment or not operation.kind.pays or provider_object is None:
+            return None
+        if policy.payment.balance == BalanceFields():
+            return None
+        [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
+        return None if row is None else payment_from_row(row)
 
     async def _has_later_generation(self, operation: Operation) -> bool:
         """Whether its key has started again under the same stamp. A later one that has not failed asks for itself."""
@@ -185,14 +209,16 @@ class ExternalEvidenceRecorder:
         if not operation.payment:
             return True
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
-        return row is None or hold_of_payment(payment_from_row(row)) is not IntentHold.PAID
+        return row is None or hold_of_payment(payment_from_row(row)) is IntentHold.REFUNDED
 
     def _shown_balance(
         self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
     ) -> ShownBalance | None:
+        now = self.journal_writer.journal_clock.now()
+        if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
+            return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
         if finding.classification is None or provider_object is None:
             return None
-        now = self.journal_writer.journal_clock.now()
         return shown_balance(operation, policy, finding.classification, provider_object, now=now)
 
     def _dispute_change(
@@ -217,9 +243,7 @@ class ExternalEvidenceRecorder:
         classification = finding.classification
         if classification is None:
             return current, None
-        fails_after_success = current.state is State.SUCCEEDED and classification.result_class in DENIALS
-        if policy.payment.failed_is_return and fails_after_success:
-            classification = replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
+        classification = as_taken_back(current, classification, failed_is_return=policy.payment.failed_is_return)
         time = self.journal_writer.journal_clock
         settled = time.known and is_settled(current, self.settle_s(policy), time.now())
         return conclude_external(current, source, classification, policy.contract, settled=settled)
@@ -251,34 +275,22 @@ class ExternalEvidenceRecorder:
     ) -> bytes | None:
         """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
         was kept of an earlier state speaks for it no longer."""
-        given_back = after.result_class in GIVEN_BACK and before.result_class not in GIVEN_BACK
-        if after.state is before.state and not given_back:
+        if not changes_replay(before, after):
             return None
-        if after.state is State.FAILED or given_back:
-            return b""  # the object of a failed or reversed payment under a 200 would pass for a paid one
-        made = (
-            evaluate(policy.as_response, provider_object)
-            if policy.as_response is not None and provider_object is not None
-            else None
-        )
-        if made is None:
-            return b""
-        try:
-            body, media_type = encode_response(made, policy.encoding)
-        except BodyError:
-            return b""
-        headers = ((b"Content-Type", media_type.encode()),)
-        return seal_response(self.vault, Response(200, b"OK", headers, body), after.id)
+        response = replay_response(after, policy.as_response, provider_object, policy.encoding)
+        return b"" if response is None else seal_response(self.vault, response, after.id)
 
 
-def _changes_nothing(before: Operation, after: Operation) -> bool:
-    return (
-        after.state is before.state
-        and after.doubt == before.doubt
-        and after.result_class is before.result_class
-        and after.reference == before.reference
-        and after.incident == before.incident
-    )
+def _has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
+    if payment is None or shown is None or operation.state is not State.SUCCEEDED:
+        return False
+    return after_change(payment, operation, shown).payment != payment
+
+
+def _says_nothing_new(before: Operation, after: Operation, event: Event | None, finding: Finding) -> bool:
+    if event is None and after.incident == before.incident and finding.kind is not FindingKind.NOT_OURS:
+        return True
+    return changes_nothing(before, after) and finding.kind is FindingKind.HIT
 
 
 def _check_inquiry_applies(

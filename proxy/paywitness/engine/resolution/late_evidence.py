@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import AttemptSummary, Operation, State
+from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.reply import response_matches_state
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -34,6 +36,7 @@ class LateEvidence:
     no_bytes_after_at: float | None = None  # from then on no byte of the attempt can leave any more; None: now
     undelivered: bool | None = None  # whether its caller was told; None: it was not, unless somebody waits
     note: str = ""
+    provider_object: Tree = None  # the body of the response, decoded, if it is at hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,13 @@ class LateEvidenceRecorder:
                 sealed_response=evidence.sealed_response if is_authoritative else None,
                 accepted_credential=executed,
                 sealed_credential=evidence.sealed_credential if executed else None,
+                shown=shown_balance(
+                    after,
+                    policy,
+                    attempt.classification,
+                    evidence.provider_object,
+                    now=self.journal_writer.journal_clock.now(),
+                ),
             )
 
         recorded = await self.journal_writer.write_with_retry(operation, change_from)

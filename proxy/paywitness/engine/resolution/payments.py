@@ -17,9 +17,10 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import evaluate, reference_text
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable
+from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import intent_guard_of
 from paywitness.core.lifecycle import IncidentKind
-from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation
+from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation, State
 from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy, Route
@@ -28,13 +29,14 @@ from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
 from paywitness.journal.base import Journal, LedgerRow
 from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import LimitChecked
+from paywitness.telemetry.events import EvidenceKind, LimitChecked, transition_events
 
 _log = logging.getLogger("paywitness.payments")
 
@@ -49,6 +51,7 @@ _INTENT_UNKNOWN = "intent_unknown"
 class PaymentSweep:
     journal: Journal
     journal_writer: JournalWriter
+    external_evidence: ExternalEvidenceRecorder
     inquiry_client: InquiryClient
     pinned: PinnedPolicies
     book: Callable[[], PolicyBook]
@@ -80,6 +83,8 @@ class PaymentSweep:
 
     async def _verify(self, row: LedgerRow, payment: Payment, now: float) -> bool:
         """Ask whether the object was paid, but not by us. Until an inquiry has read it, its intent counts as paid."""
+        if payment.paid or payment.elsewhere is PaidElsewhere.VERIFIED:
+            return await self._refresh(row, payment, now)
         operation = await self._step(payment, lambda step: step.paid_elsewhere)
         policy = await self.pinned.policy_from_book(operation, self.book()) if operation is not None else None
         if operation is None or policy is None:
@@ -97,6 +102,30 @@ class PaymentSweep:
             else None
         )
         return await self._write(row, adopted(payment, shown or ShownBalance()))
+
+    async def _refresh(self, row: LedgerRow, payment: Payment, now: float) -> bool:
+        """Read the totals of a payment again: somebody else seems to have moved some of it."""
+        operation = await self._step(payment, lambda step: step.kind.pays and step.state is State.SUCCEEDED)
+        policy = await self.pinned.policy_from_book(operation, self.book()) if operation is not None else None
+        if operation is None or policy is None or not policy.inquiries:
+            return await self._write(row, replace(payment, verify_at=None))
+        request = await self.inquiry_client.stored_request(operation) or _request_for(policy, payment)
+        result = await self.inquiry_client.inquire(operation, policy, request)
+        finding = result.seen.finding
+        checked, schedule_s = payment.verifications + 1, policy.resolve.schedule_s
+        if finding.kind is FindingKind.HIT:
+            found = result.seen.provider_object
+            await self.external_evidence.apply(
+                operation, policy, EvidenceSource.INQUIRY, finding, provider_object=found
+            )
+            verify_at = None
+        else:
+            verify_at = now + schedule_s[checked] if checked < len(schedule_s) else None
+        [current] = await self.journal.ledger_rows((row.key,))
+        if current is None:
+            return False
+        latest = replace(payment_from_row(current), verify_at=verify_at, verifications=checked)
+        return await self._write(current, latest)
 
     async def _verify_later(
         self, row: LedgerRow, payment: Payment, operation: Operation, policy: Policy, now: float
@@ -116,7 +145,9 @@ class PaymentSweep:
             source="resolver",
             note="the provider says that it was paid, not by us, and no inquiry has read the object",
         )
-        await self.journal_writer.try_write(change)
+        written = await self.journal_writer.try_write(change)
+        for event in transition_events(operation, written or operation, EvidenceKind.INQUIRY, self.clock.now()):
+            self.journal_writer.telemetry.emit(event)
         return await self._write(row, replace(payment, verifications=checked, verify_at=None))
 
     async def _step(self, payment: Payment, wanted: Callable[[Operation], bool]) -> Operation | None:

@@ -14,11 +14,13 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, matches_expected
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import Operation, State
+from paywitness.core.payment import payment_key
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
-from paywitness.core.webhook_event import MatchKey, WebhookEvent
+from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, OperationQuery
+from paywitness.journal.ledger import payment_from_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 
@@ -76,12 +78,26 @@ class WebhookMatcher:
                 for operation in listed
                 if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
             ]
+            candidates = _steps_as_one(candidates)
             keys = {candidate.operation.key for candidate in candidates}
             if len(keys) == 1 and len(listed) < _CANDIDATES_MAX:
-                chosen = _best_generation(candidates, provider_object)
+                chosen = await self._newest_step(_best_generation(candidates, provider_object), book)
                 return WebhookMatch(chosen.operation, chosen.policy)
             results.add("several" if keys or len(listed) >= _CANDIDATES_MAX else "none")
         return WebhookMatch(ambiguous=results == {"several"})
+
+    async def _newest_step(self, candidate: _Candidate, book: PolicyBook) -> _Candidate:
+        """A step that was declined, and whose object was confirmed again: what is said of the object is said of the
+        newest step, although it may bear the stamp of the first."""
+        operation = candidate.operation
+        if operation.state is not State.FAILED or not operation.payment or not operation.kind.pays:
+            return candidate
+        [row] = await self.journal.ledger_rows((payment_key(operation.payment),))
+        for step in reversed(payment_from_row(row).steps if row is not None else ()):
+            newer = await self.journal.read(step) if step > operation.id else None
+            if newer is not None and newer.kind.pays:
+                return _Candidate(newer, await self.pinned.policy_from_book(newer, book))
+        return candidate
 
     async def _operations_by(
         self, finder: MatchKey, value: str, provider: Provider, account_name: str
@@ -127,6 +143,11 @@ class WebhookMatcher:
         if operation.account not in account_hashes_named(places, account_name, self.vault.identity_secret):
             return None
         return _Candidate(operation, policy)
+
+
+def _steps_as_one(candidates: list[_Candidate]) -> list[_Candidate]:
+    keys = {operation.key for operation in standing_for_steps([candidate.operation for candidate in candidates])}
+    return [candidate for candidate in candidates if candidate.operation.key in keys]
 
 
 def _best_generation(candidates: list[_Candidate], provider_object: Tree) -> _Candidate:

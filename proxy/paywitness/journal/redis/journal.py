@@ -20,6 +20,7 @@ from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import (
+    DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
     AnnouncementRow,
     LedgerRow,
@@ -170,6 +171,10 @@ class RedisJournal:
     async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
         found = await self._writer.run(scripts.LEDGER_DUE, str(limit), droppable=True)
         return tuple(parse_ledger_row(values) for values in found)
+
+    async def count_due_ledger_rows(self, within_s: float) -> int:
+        counted_max = str(DUE_ROWS_COUNTED_MAX)
+        return int(await self._writer.run(scripts.LEDGER_DUE_COUNT, repr(within_s), counted_max, droppable=True))
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq = await self._writer.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)

@@ -193,6 +193,10 @@ class SqliteJournal:
         )
         return due
 
+    async def count_due_ledger_rows(self, within_s: float) -> int:
+        count: int = await self._write_worker.submit(self._writer.count_due_ledger_rows, within_s, droppable=True)
+        return count
+
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
         seq: int | None = await self._write_worker.submit(self._cursors.take, (name, token, lease_s), droppable=True)
         return seq

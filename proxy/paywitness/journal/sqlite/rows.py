@@ -78,6 +78,8 @@ _UPDATES = {
 _ROW = "SELECT key, version, value, due_at FROM ledger WHERE key = ?"
 _DUE_ROWS = """SELECT key, version, value, due_at FROM ledger INDEXED BY ledger_due
     WHERE due_at <= ? ORDER BY due_at, key LIMIT ?"""
+_COUNT_DUE_ROWS = """SELECT count(*) FROM (SELECT key FROM ledger INDEXED BY ledger_due
+    WHERE due_at <= ? ORDER BY due_at LIMIT ?) WHERE key GLOB 'p:*'"""
 _INSERT_ROW = "INSERT OR IGNORE INTO ledger (key, version, value, due_at, touched_at) VALUES (?, ?, ?, ?, ?)"
 _UPDATE_ROW = "UPDATE ledger SET version = ?, value = ?, due_at = ?, touched_at = ? WHERE key = ? AND version = ?"
 
@@ -128,6 +130,10 @@ class SqliteRows:
 
     def due_rows(self, now: float, limit: int) -> list[LedgerRow]:
         return [LedgerRow(*found) for found in self._cursor.execute(_DUE_ROWS, (now, limit)).fetchall()]
+
+    def count_due_payments(self, due_before: float, limit: int) -> int:
+        (count,) = self._cursor.execute(_COUNT_DUE_ROWS, (due_before, limit)).fetchone()
+        return int(count)
 
     def paid(self, guard: str) -> list[Operation]:
         """Of those that are `guarded`, the ones that may have paid."""

@@ -17,7 +17,7 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
 from paywitness.core.operation import Lease, Operation
 from paywitness.journal import claim_plan, transitions
-from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.base import DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange
 from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.worker import WorkerCall
@@ -175,6 +175,9 @@ class SqliteWriter:
 
     def due_ledger_rows(self, limit: int) -> tuple[LedgerRow, ...]:
         return tuple(self.rows.due_rows(self.time.now(), limit))
+
+    def count_due_ledger_rows(self, within_s: float) -> int:
+        return self.rows.count_due_payments(self.time.now() + within_s, DUE_ROWS_COUNTED_MAX)
 
     def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
         self.rows.update(write, change.sealed_response)

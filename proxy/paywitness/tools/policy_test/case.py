@@ -113,8 +113,8 @@ FILE = Block(
         "requests": "a mapping from a name to a request",
         "responses": "a mapping from a name to a response",
         "cases": "a list of cases",
+        "flows": "a list of flows: several steps in a row",
     },
-    required=("cases",),
 )
 REQUEST = Block(
     "request",
@@ -225,13 +225,6 @@ class Case:
     inquiry_response: GivenResponse | None = None
     webhook_event: GivenResponse | None = None  # its body and headers; a delivery has no status
     cancel_response: GivenResponse | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CaseFile:
-    source: str
-    policy: str | None
-    cases: tuple[Case, ...]
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:

@@ -18,6 +18,8 @@ from paywitness.core.inquiry import FoundObject as Shown
 from paywitness.core.inquiry import read_inquiry, read_object
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import FindingKind, GuardKind, Operation, State
+from paywitness.core.payment import Payment
+from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.reply import ErrorShape, reply_for, unknown_reply
 from paywitness.core.result import Classification, ResultClass
@@ -37,6 +39,7 @@ from paywitness.tools.policy_test.case import (
 from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise_case
 
 _LONGEST_DRAW = 1.0
+_UNTOUCHED_PAYMENT = Payment("", "", "")  # nothing of ours on it was left unanswered, unless `after` says so
 _NO_REPLY_YET = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
 
 
@@ -76,6 +79,9 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
     classification: Classification | None = None
     if evidence is not None:
         classification = classify(evidence, policy.classify, recognised.operation.expected_payment)
+        classification = without_doubt_of_others(
+            classification, operation, policy, _UNTOUCHED_PAYMENT, rolled_back=False
+        )
         operation, _ = conclude(operation, operation.attempts, classification, policy.contract)
         result.facts |= _classification_facts(classification)
     elif operation.state is not State.UNKNOWN:

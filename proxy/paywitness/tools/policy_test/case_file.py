@@ -6,7 +6,7 @@ keys, scalars as written, every problem with its file:line:column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from paywitness.core.errors import PolicyError
@@ -14,13 +14,23 @@ from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.policy.reading.document import ListNode, MapNode, Node, TextNode, json_value, read_document
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
 from paywitness.policy.reading.section import Section, SectionEntry, read_text, section_of
-from paywitness.policy.reading.value_readers import InvalidValue, boolean, choice_of, duration, text, whole_number
+from paywitness.policy.reading.value_readers import (
+    InvalidValue,
+    Reader,
+    boolean,
+    choice_of,
+    duration,
+    text,
+    whole_number,
+    yes_or_no,
+)
 from paywitness.tools.policy_test.case import (
     AFTER,
     CASE,
     EVENT,
     EXPECT,
     FILE,
+    NONE,
     PLACEHOLDERS,
     READERS,
     REQUEST,
@@ -28,7 +38,6 @@ from paywitness.tools.policy_test.case import (
     RESPONSE_FORMS,
     RESULT_KEYS,
     Case,
-    CaseFile,
     Expectation,
     GivenAttempt,
     GivenRequest,
@@ -36,9 +45,25 @@ from paywitness.tools.policy_test.case import (
     Precondition,
     with_each,
 )
+from paywitness.tools.policy_test.flow import (
+    BALANCE,
+    BALANCE_READERS,
+    FLOW,
+    POSTING,
+    POSTING_READERS,
+    STEP,
+    STEP_EXPECT,
+    STEP_READERS,
+    CaseFile,
+    Flow,
+    Step,
+)
 
 CASES_MAX = 2_000  # after `each`: what a policy of ten operations and two hundred codes needs, several times over
+FLOWS_MAX = 500
+STEPS_MAX = 100  # of one flow
 _AGE_MAX_S = 366 * 86_400.0
+_STEP_KINDS = ("request", "inquiry", "event")
 T = TypeVar("T")
 
 
@@ -48,7 +73,7 @@ def is_case_file(content: bytes, *, among_cases: bool) -> bool:
     if document is None:
         return among_cases
     is_policy = bool({"provider", "extends"} & document.entries.keys())
-    return not is_policy and ("cases" in document.entries or among_cases)
+    return not is_policy and (bool({"cases", "flows"} & document.entries.keys()) or among_cases)
 
 
 def read_case_file(content: bytes, source: str) -> CaseFile:
@@ -78,7 +103,13 @@ class _CaseReader:
         cases = [case for section in self.file.children("cases", CASE) for case in self._cases(section)]
         if len(cases) > CASES_MAX:
             self.file.add_problem("cases", f"found {len(cases)} cases, allowed: at most {CASES_MAX}")
-        return CaseFile(source, self.file.read("policy", text), tuple(cases))
+        flows = [self._flow(section) for section in self.file.children("flows", FLOW)]
+        if len(flows) > FLOWS_MAX:
+            self.file.add_problem("flows", f"found {len(flows)} flows, allowed: at most {FLOWS_MAX}")
+        if not self.file.has("cases") and not self.file.has("flows"):
+            required = f"found nothing, it is required: {FILE.keys['cases']}; or 'flows', {FILE.keys['flows']}"
+            self.problems.add(self.file.location, "cases", required)
+        return CaseFile(source, self.file.read("policy", text), tuple(cases), tuple(flows))
 
     def _request(self, entry: SectionEntry) -> GivenRequest:
         if isinstance(entry.node, TextNode):
@@ -174,6 +205,62 @@ class _CaseReader:
             return [case]
         return [with_each(case, value) for value in section.read_list("each", text)]
 
+    def _flow(self, section: Section) -> Flow:
+        steps = [self._step(step, number) for number, step in enumerate(section.children("steps", STEP), 1)]
+        if len(steps) > STEPS_MAX:
+            section.add_problem("steps", f"found {len(steps)} steps, allowed: at most {STEPS_MAX}")
+        return Flow(section.read_or("name", text, ""), section.location, tuple(steps))
+
+    def _step(self, section: Section, number: int) -> Step:
+        kinds = [key for key in _STEP_KINDS if section.has(key)]
+        if len(kinds) > 1:
+            section.add_problem(kinds[1], f"found beside '{kinds[0]}', allowed: one of {listed(_STEP_KINDS)}")
+        if not kinds and not section.has("pause"):
+            allowed = f"one of {listed((*_STEP_KINDS, 'pause'))}"
+            self.problems.add(section.location, section.path, f"found nothing that happens, allowed: {allowed}")
+        for key, of in (*((key, "request") for key in ("response", "lost", "fault")), ("of", "inquiry")):
+            if section.has(key) and of not in kinds:
+                section.add_problem(key, f"found without '{of}', allowed: only beside one")
+        if not kinds and section.has("expect"):
+            section.add_problem("expect", f"found beside a pause, allowed: only beside one of {listed(_STEP_KINDS)}")
+        request = self._entry(section, "request")
+        return Step(
+            section.location,
+            self._step_expectations(section),
+            request=self._request(request) if request is not None else None,
+            attempt=self._step_attempt(section),
+            inquiry=self._optional_response(section, "inquiry"),
+            of=section.read("of", whole_number(1, max(1, number - 1))),
+            event=self._event(section),
+            pause_s=section.read_or("pause", duration(0.0, _AGE_MAX_S), 0.0),
+        )
+
+    def _step_attempt(self, section: Section) -> GivenAttempt | None:
+        attempt = self._attempt(section)
+        if not section.read_or("lost", yes_or_no, default=False):
+            return attempt
+        if attempt is not None:
+            section.add_problem("lost", "found beside a response or a fault, allowed: one of them")
+        return GivenAttempt(fault=WireFault.FIRST_BYTE_TIMEOUT)
+
+    def _step_expectations(self, section: Section) -> tuple[Expectation, ...]:
+        expect = section.child("expect", STEP_EXPECT)
+        if expect is None:
+            return ()
+        found = list(_expectations_in(expect, STEP_READERS))
+        balance = expect.child("balance", BALANCE)
+        if balance is not None:
+            found += _expectations_in(balance, BALANCE_READERS, "balance.")
+        node = expect.node("posting")
+        if isinstance(node, TextNode) and node.text == NONE:
+            found.append(Expectation("posting", NONE, node.location))
+        elif (posting := expect.child("posting", POSTING)) is not None:
+            found += _expectations_in(posting, POSTING_READERS, "posting.")
+        if not found:
+            allowed = f"at least one of {listed(STEP_EXPECT.keys)}"
+            section.add_problem("expect", f"found nothing to compare, allowed: {allowed}")
+        return tuple(found)
+
     def _entry(self, section: Section, key: str) -> SectionEntry | None:
         node = section.node(key)
         return SectionEntry(key, section.key_path(key), section.key_location(key), node) if node is not None else None
@@ -231,6 +318,13 @@ class _CaseReader:
         if not found:
             section.add_problem("expect", f"found nothing to compare, allowed: at least one of {listed(EXPECT.keys)}")
         return tuple(found)
+
+
+def _expectations_in(section: Section, readers: Mapping[str, Reader[str]], prefix: str = "") -> Iterator[Expectation]:
+    for key, reader in readers.items():
+        value = section.read(key, reader) if section.has(key) else None
+        if value is not None:
+            yield Expectation(prefix + key, value, section.value_location(key))
 
 
 def _anything(value: str) -> str:

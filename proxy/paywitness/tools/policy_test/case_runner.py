@@ -12,10 +12,12 @@ from paywitness.core.policy import Provider
 from paywitness.policy.book import compile_content, policy_files, read_policy_file
 from paywitness.policy.reading.locations import SourceLocation
 from paywitness.tools.policy_explain import reason_not_applied
-from paywitness.tools.policy_test.case import NONE, Case, CaseFile
+from paywitness.tools.policy_test.case import NONE, Case
 from paywitness.tools.policy_test.case_evaluation import CaseResult, evaluate_case
 from paywitness.tools.policy_test.case_file import is_case_file, read_case_file
 from paywitness.tools.policy_test.coverage import Coverage, ReachedRule, coverage_of, instrumented
+from paywitness.tools.policy_test.flow import CaseFile, Flow, Step
+from paywitness.tools.policy_test.flow_evaluation import Facts, FlowRun
 from paywitness.tools.policy_test.recognition import CaseError
 
 CASES_FOLDER = "tests"
@@ -23,19 +25,19 @@ CASES_FOLDER = "tests"
 
 @dataclass(frozen=True, slots=True)
 class CaseFailure:
-    """One thing that a case expected and that did not come."""
+    """One thing that a case or a step of a flow expected and that did not come."""
 
     location: SourceLocation
     key: str
     expected: str
     actual: str
     because: str = ""
+    step: int = 0  # of a flow, counted from 1; 0: it is a case
 
     def __str__(self) -> str:
         message = f"expected {self.expected}, came {self.actual}" if self.expected else self.actual
-        return (
-            f"{self.location.file}:{self.location.line}: {f'{self.key}: ' if self.key else ''}{message}{self.because}"
-        )
+        step, key = f"step {self.step}: " if self.step else "", f"{self.key}: " if self.key else ""
+        return f"{self.location.file}:{self.location.line}: {step}{key}{message}{self.because}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,21 @@ class JudgedCase:
     failures: tuple[CaseFailure, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedFlow:
+    flow: Flow
+    operations: frozenset[str]
+    failures: tuple[CaseFailure, ...]
+
+
 @dataclass(slots=True)
 class CaseRun:
-    """One policy file with its cases. `problems`: why they could not be run."""
+    """One policy file with its cases and flows. `problems`: why they could not be run."""
 
     policy: str
     case_file: str
     judged: list[JudgedCase] = field(default_factory=list)
+    flows: list[JudgedFlow] = field(default_factory=list)
     coverage: Coverage = Coverage((), frozenset())
     problems: tuple[str, ...] = ()
     has_cases: bool = True
@@ -62,8 +72,12 @@ class CaseRun:
         return [judged for judged in self.judged if judged.failures]
 
     @property
+    def failed_flows(self) -> list[JudgedFlow]:
+        return [judged for judged in self.flows if judged.failures]
+
+    @property
     def ok(self) -> bool:
-        return not self.problems and not self.failed
+        return not self.problems and not self.failed and not self.failed_flows
 
     @property
     def covered(self) -> bool:
@@ -125,7 +139,8 @@ def _run(policy: Path, cases: Path) -> CaseRun:
     reached: list[ReachedRule] = []
     instrumented_provider = instrumented(provider, reached.append)
     found.judged = [_judge(case, instrumented_provider, reached) for case in file.cases]
-    operations = {judged.operation for judged in found.judged}
+    found.flows = [_judge_flow(flow, instrumented_provider) for flow in file.flows]
+    operations = {judged.operation for judged in found.judged}.union(*(judged.operations for judged in found.flows))
     found.coverage = coverage_of(content, str(policy), operations, reached)
     return found
 
@@ -154,6 +169,29 @@ def _judge(case: Case, provider: Provider, reached: list[ReachedRule]) -> Judged
     return JudgedCase(case, facts.get("operation", NONE), facts.get("class", NONE), failures)
 
 
+def _judge_flow(flow: Flow, provider: Provider) -> JudgedFlow:
+    """Run the flow to its end, or to the first step that cannot be run: those after it would not mean what they say."""
+    run, failures, operations = FlowRun(provider), [], set()
+    for number, step in enumerate(flow.steps, 1):
+        try:
+            facts = run.run_step(step)
+        except CaseError as error:
+            failures.append(CaseFailure(step.location, "", "", f"the step cannot be run: {error}", step=number))
+            break
+        operations.add(facts.get("operation", NONE))
+        failures += _step_failures(step, number, facts)
+    return JudgedFlow(flow, frozenset(operations - {NONE}), tuple(failures))
+
+
+def _step_failures(step: Step, number: int, facts: Facts) -> Iterator[CaseFailure]:
+    for expected in step.expect:
+        came = facts.get(expected.key, NONE)
+        if expected.key == "posting" and came != NONE:
+            came = f"{facts['posting.kind']} {facts['posting.amount']}"
+        if came != expected.value:
+            yield CaseFailure(expected.location, expected.key, expected.value, came, step=number)
+
+
 def _why(key: str, expected: str, result: CaseResult) -> str:
     """What explains the difference, where something does."""
     if key in {"class", "effect"}:
@@ -171,11 +209,11 @@ def report_lines(found: list[CaseRun]) -> Iterator[str]:
     """What a person reads: failures first in each file, then what is covered, then what is not."""
     for one in found:
         yield from _file_lines(one)
-    cases = sum(len(one.judged) for one in found)
-    failed = sum(len(one.failed) for one in found)
+    cases, flows = sum(len(one.judged) for one in found), sum(len(one.flows) for one in found)
+    failed = sum(len(one.failed) + len(one.failed_flows) for one in found)
     broken = sum(bool(one.problems) for one in found)
     missing = sum(len(one.coverage.missing) for one in found)
-    parts = [f"{_counted(cases, 'case')}", f"{failed} failed"]
+    parts = [_counted(cases, "case"), *([_counted(flows, "flow")] if flows else []), f"{failed} failed"]
     parts += [f"{_counted(broken, 'file')} could not be run"] if broken else []
     if any(one.coverage.targets for one in found):
         parts.append(f"{_counted(missing, 'rule')} not reached" if missing else "every rule reached")
@@ -190,20 +228,26 @@ def _file_lines(one: CaseRun) -> Iterator[str]:
     if not one.has_cases:
         yield f"{one.policy}: no cases: write {one.case_file} (docs/policy-tools.md has an example)"
         return
-    summary = (
-        f"{len(one.failed)} of {len(one.judged)} cases failed"
-        if one.failed
-        else f"{_counted(len(one.judged), 'case')} passed"
-    )
-    yield f"{one.policy}: {summary}"
+    yield f"{one.policy}: {_summary(one)}"
     for judged in one.failed:
         yield f"  FAILED {judged.case.name}"
         yield from (f"    {failure}" for failure in judged.failures)
+    for flow in one.failed_flows:
+        yield f"  FAILED {flow.flow.name}"
+        yield from (f"    {failure}" for failure in flow.failures)
     counts = [f"{kind} {reached} of {there}" for kind, reached, there in one.coverage.counts()]
     yield f"  reached: {', '.join(counts)}"
     for rule in one.coverage.missing:
         described = f" ({rule.description})" if rule.description else ""
         yield f"  not reached: {rule.location.file}:{rule.location.line}: {rule.name}{described}"
+
+
+def _summary(one: CaseRun) -> str:
+    if one.failed or one.failed_flows:
+        flows = f" and {len(one.failed_flows)} of {_counted(len(one.flows), 'flow')}" if one.flows else ""
+        return f"{len(one.failed)} of {len(one.judged)} cases{flows} failed"
+    flows = f" and {_counted(len(one.flows), 'flow')}" if one.flows else ""
+    return f"{_counted(len(one.judged), 'case')}{flows} passed"
 
 
 def _counted(number: int, what: str) -> str:
@@ -232,17 +276,18 @@ def _file_as_json(one: CaseRun) -> dict[str, Any]:
                 "name": judged.case.name,
                 "line": judged.case.location.line,
                 "ok": not judged.failures,
-                "failures": [
-                    {
-                        "line": failure.location.line,
-                        "key": failure.key,
-                        "expected": failure.expected,
-                        "came": failure.actual,
-                    }
-                    for failure in judged.failures
-                ],
+                "failures": [_failure_as_json(failure) for failure in judged.failures],
             }
             for judged in one.judged
+        ],
+        "flows": [
+            {
+                "name": judged.flow.name,
+                "line": judged.flow.location.line,
+                "ok": not judged.failures,
+                "failures": [{"step": failure.step, **_failure_as_json(failure)} for failure in judged.failures],
+            }
+            for judged in one.flows
         ],
         "classes": {operation: sorted(found - {NONE}) for operation, found in sorted(classes.items())},
         "reached": {kind: {"reached": reached, "of": there} for kind, reached, there in one.coverage.counts()},
@@ -250,4 +295,13 @@ def _file_as_json(one: CaseRun) -> dict[str, Any]:
             {"rule": rule.name, "kind": rule.kind, "file": rule.location.file, "line": rule.location.line}
             for rule in one.coverage.missing
         ],
+    }
+
+
+def _failure_as_json(failure: CaseFailure) -> dict[str, Any]:
+    return {
+        "line": failure.location.line,
+        "key": failure.key,
+        "expected": failure.expected,
+        "came": failure.actual,
     }

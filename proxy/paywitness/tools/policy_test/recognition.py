@@ -17,9 +17,9 @@ from paywitness.tools.policy_test.case import NONE, GivenRequest, body_bytes
 
 OPERATION_ID = "op_case"
 GENERATED = "generated"
-_SENT_AT = 1_800_000_000.0  # any time will do: nothing is asked of a clock
-_SECRET = b"policy test: the identity of no journal"
-_CONTROL_HEADERS = ("paywitness-key", "paywitness-intent", "paywitness-account")
+SENT_AT = 1_800_000_000.0  # any time will do: nothing is asked of a clock
+SECRET = b"policy test: the identity of no journal"
+_CONTROL_HEADERS = ("paywitness-key", "paywitness-intent", "paywitness-account", "paywitness-distinct")
 
 
 class CaseError(Exception):
@@ -38,32 +38,36 @@ class RecognisedCase:
         return self.recognised.policy
 
     def placeholders(self, reference: str | None = None) -> dict[str, str]:
-        """What texts of an answer may name: `{operation_id}` and the like."""
-        operation = self.operation
-        found = {"operation_id": operation.id, "client_key": operation.client_key}
-        found |= {"provider_key": operation.provider_key} if operation.provider_key is not None else {}
-        return found | ({"reference": reference} if reference is not None else {})
+        return placeholders_of(self.operation, reference)
+
+
+def placeholders_of(operation: Operation, reference: str | None) -> dict[str, str]:
+    """What texts of an answer may name: `{operation_id}` and the like."""
+    found = {"operation_id": operation.stamp, "client_key": operation.client_key}
+    found |= {"provider_key": operation.provider_key} if operation.provider_key is not None else {}
+    return found | ({"reference": reference} if reference is not None else {})
 
 
 def recognise_case(request: GivenRequest, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
     """The operation and the facts about it. None if the call would be refused or only be forwarded."""
-    return recognise_call(_call(request, provider), provider)
+    return recognise_call(call_of(request, provider), provider)
 
 
 def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
     """As `recognise_case`, of a call."""
-    found = recognise(call, provider, PolicyBook.of([provider]).match, _SECRET, lambda: GENERATED)
+    found = recognise(call, provider, PolicyBook.of([provider]).match, SECRET, lambda: GENERATED)
     if found is None:
         refused = provider.unmatched is UnmatchedCalls.REFUSE
         return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
     if isinstance(found, RecognitionRefusal):
         facts = _facts(found.recognised) if found.recognised is not None else {"operation": NONE}
         return None, facts | _refused(found.problem)
-    operation = found.fresh_operation(OPERATION_ID, _SENT_AT).changed(first_sent_at=_SENT_AT)
+    operation = found.fresh_operation(OPERATION_ID, SENT_AT).changed(first_sent_at=SENT_AT)
     return RecognisedCase(found, operation), _facts(found)
 
 
-def _call(request: GivenRequest, provider: Provider) -> Call:
+def call_of(request: GivenRequest, provider: Provider) -> Call:
+    """The call that the request is. Raises CaseError."""
     path, _, query = request.target.partition("?")
     ours = {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("paywitness-")}
     for name in ours:
@@ -82,7 +86,12 @@ def _call(request: GivenRequest, provider: Provider) -> Call:
             if name.lower() not in ours
         ),
         body_bytes(request.body, encoding),
-        CallerOptions(ours.get("paywitness-key"), ours.get("paywitness-intent"), ours.get("paywitness-account")),
+        CallerOptions(
+            ours.get("paywitness-key"),
+            ours.get("paywitness-intent"),
+            ours.get("paywitness-account"),
+            distinct=ours.get("paywitness-distinct"),
+        ),
     )
 
 

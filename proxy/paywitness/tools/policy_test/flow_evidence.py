@@ -1,0 +1,244 @@
+"""Inquiries and events of a flow: what the provider's object shows of an operation and of its payment, applied as the
+engine applies it. See `ExternalEvidenceRecorder` and `WebhookApplier`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paywitness.core.bodies.tree import Encoding, Tree
+from paywitness.core.classify import tree_of
+from paywitness.core.consequences import WriteContext
+from paywitness.core.decide import Action
+from paywitness.core.evidence import Response
+from paywitness.core.external_evidence import (
+    EvidenceSource,
+    as_taken_back,
+    changes_nothing,
+    conclude_external,
+    event_of,
+)
+from paywitness.core.inquiry import AbsenceProof, FoundObject, after_miss, is_settled, read_inquiry, read_object
+from paywitness.core.lifecycle import EXTERNAL_DENIALS, Event
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    Finding,
+    FindingKind,
+    GuardKind,
+    Operation,
+    State,
+)
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
+from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.policy import Policy
+from paywitness.core.record import record
+from paywitness.core.reply import changes_replay, replay_response
+from paywitness.core.result import PROVIDER_SAID_NO, Classification, ResultClass
+from paywitness.core.template import TemplateValues
+from paywitness.core.webhook_event import (
+    MatchKey,
+    WebhookEvent,
+    WebhookRules,
+    object_and_rules,
+    standing_for_steps,
+    webhook_events_in,
+)
+from paywitness.engine.durability.journal_writer import change_of
+from paywitness.tools.policy_test.case import NONE, GivenAttempt, GivenResponse, evidence_of, fill_response, response_of
+from paywitness.tools.policy_test.flow_calls import LEASE_S, FlowWorld, release_voided_payment
+from paywitness.tools.policy_test.recognition import CaseError, placeholders_of
+
+_CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
+
+
+@record
+class EvidenceResult:
+    """What an inquiry or an event came to."""
+
+    operation: Operation | None = None
+    found: str = NONE
+    found_by: str = NONE
+    result_class: str = NONE
+    action: str = NONE
+
+
+# --- Inquiries
+
+
+def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) -> EvidenceResult:
+    """The provider was asked about the operation, and answered so."""
+    recognised = world.calls[operation.id]
+    policy = recognised.policy
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in recognised.call.headers}
+    values = TemplateValues(operation, recognised.parameters, recognised.tree, headers)
+    inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
+    if inquiry is None:
+        raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")
+    response = fill_response(given, placeholders_of(operation, operation.reference))
+    evidence = evidence_of(GivenAttempt(response), policy.encoding)
+    seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values)
+    finding = seen.finding
+    payment = world.journal.payment(operation.payment)
+    if payment is not None and payment.verify_at is not None and operation.paid_elsewhere:
+        return _verify(world, operation, payment, seen)
+    if finding.kind is FindingKind.MISSED and operation.state.in_doubt and operation.doubt:
+        proof = AbsenceProof.of((inquiry,), _settle_s(policy))
+        missed, absent = after_miss(operation, proof, world.now)
+        if absent:
+            seen = FoundObject(Finding(finding.source, FindingKind.MISSED, None, _CONFIRMED_ABSENT))
+        elif missed is not operation:
+            operation = _write(world, operation, missed, (Event.INQUIRY_MISSED,), EvidenceSource.INQUIRY)
+    return _apply(world, operation, EvidenceSource.INQUIRY, seen)
+
+
+def _verify(world: FlowWorld, operation: Operation, payment: Payment, seen: FoundObject) -> EvidenceResult:
+    """The object that was paid, but not by us, as the inquiry shows it: see `PaymentSweep`."""
+    classification, policy = seen.finding.classification, world.policy_of(operation)
+    reading = classification.result_class if classification is not None else None
+    if seen.finding.kind is FindingKind.HIT and reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
+        shown = _shown(world, operation, policy, classification, seen.provider_object)
+        world.journal.write_payment(adopted(payment, shown or ShownBalance()))
+    elif seen.finding.kind is FindingKind.HIT and reading in PROVIDER_SAID_NO:
+        world.journal.write_payment(replace(payment, elsewhere=PaidElsewhere.NO, verify_at=None))
+    return EvidenceResult(operation, seen.finding.kind, NONE, reading or NONE)
+
+
+def _settle_s(policy: Policy) -> float:
+    return max(policy.resolve.settle_s, LEASE_S + policy.timeouts.first_byte_s)
+
+
+# --- Events
+
+
+def run_event(world: FlowWorld, given: GivenResponse) -> EvidenceResult:
+    """The provider told us so, unasked."""
+    rules = world.provider.webhook_rules
+    if rules is None:
+        raise CaseError("the policy has no 'webhook'")
+    delivery = response_of(given, Encoding.JSON)
+    webhook_events = webhook_events_in(rules, tree_of(delivery, Encoding.JSON)[0], delivery.headers)
+    if len(webhook_events) != 1:
+        return EvidenceResult()
+    operation, found_by = _matched(world, webhook_events[0])
+    if operation is None:
+        return EvidenceResult(found_by=found_by)
+    policy = world.policy_of(operation)
+    if rules.hint:  # it is not believed: the provider is asked
+        return EvidenceResult(operation, found_by=found_by, action=Action.STATUS_INQUIRY if policy.inquiries else NONE)
+    if not policy.contract.webhook_expected:
+        return EvidenceResult(operation, found_by=found_by)
+    seen = _read_event(rules, webhook_events[0], delivery, operation, policy)
+    if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
+        # It denies what was paid, and may be an older one that comes late: the provider is asked.
+        result_class = seen.finding.classification.result_class if seen.finding.classification is not None else NONE
+        return EvidenceResult(operation, seen.finding.kind, found_by, result_class, Action.STATUS_INQUIRY)
+    return replace(_apply(world, operation, EvidenceSource.WEBHOOK, seen), found_by=found_by)
+
+
+def _matched(world: FlowWorld, webhook_event: WebhookEvent) -> tuple[Operation | None, str]:
+    """The operation that the event names, and by what. The first finder that names exactly one key wins."""
+    for finder, value in webhook_event.match_values:
+        named = [one for one in world.journal.operations.values() if value in _names(one, finder)]
+        found = standing_for_steps(named)
+        if len({one.key for one in found}) == 1:
+            return max(found, key=lambda one: one.generation), finder
+    return None, NONE
+
+
+def _names(operation: Operation, finder: MatchKey) -> set[str | None]:
+    guard = operation.guard
+    match finder:
+        case MatchKey.OPERATION_ID:
+            return {operation.id, operation.stamp}
+        case MatchKey.PROVIDER_KEY:
+            return {operation.provider_key}
+        case MatchKey.CLIENT_KEY:
+            return {operation.client_key}
+        case MatchKey.REFERENCE:
+            return {operation.reference}
+        case MatchKey.INTENT:
+            return {guard.label} if guard is not None and guard.kind is GuardKind.INTENT else set()
+
+
+def _read_event(
+    rules: WebhookRules, webhook_event: WebhookEvent, delivery: Response, operation: Operation, policy: Policy
+) -> FoundObject:
+    event = webhook_event.payload
+    provider_object, rows = object_and_rules(rules, event)
+    signed = Response(200, b"", delivery.headers, b"")
+    expected = operation.expected_payment
+    return read_object(
+        "webhook", rows, policy.classify, expected, signed, provider_object, event=event, event_rows=rules.read
+    )
+
+
+def _denies(seen: FoundObject) -> bool:
+    reading = seen.finding.classification.result_class if seen.finding.classification is not None else None
+    return reading is not None and event_of(EvidenceSource.WEBHOOK, reading) in EXTERNAL_DENIALS
+
+
+# --- Applied
+
+
+def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen: FoundObject) -> EvidenceResult:
+    """What was found, written down if it says something new."""
+    finding, policy = seen.finding, world.policy_of(operation)
+    classification = finding.classification
+    if classification is None or finding.kind is FindingKind.FAILED:
+        return EvidenceResult(operation, finding.kind)
+    result_class = classification.result_class
+    taken_back = as_taken_back(operation, classification, failed_is_return=policy.payment.failed_is_return)
+    settled = is_settled(operation, _settle_s(policy), world.now)
+    after, event = conclude_external(operation, source, taken_back, policy.contract, settled=settled)
+    shown = _shown(world, after, policy, classification, seen.provider_object)
+    if shown is not None and shown.dispute:
+        operation = _write_dispute(world, operation, source, shown)
+    elif event is None and after.incident == operation.incident:
+        pass
+    elif not changes_nothing(operation, after):
+        before = operation
+        events = (event,) if event is not None else ()
+        operation = _write(world, before, after, events, source, shown)
+        _keep_response(world, before, operation, policy, seen.provider_object)
+        release_voided_payment(world, before, operation)
+    return EvidenceResult(operation, finding.kind, NONE, result_class)
+
+
+def _shown(
+    world: FlowWorld, after: Operation, policy: Policy, classification: Classification | None, provider_object: Tree
+) -> ShownBalance | None:
+    if classification is None or provider_object is None:
+        return None
+    return shown_balance(after, policy, classification, provider_object, now=world.now)
+
+
+def _write(
+    world: FlowWorld,
+    before: Operation,
+    after: Operation,
+    events: tuple[str, ...],
+    source: EvidenceSource,
+    shown: ShownBalance | None = None,
+) -> Operation:
+    known = WriteContext(world.now, reached=False)
+    return world.journal.record(change_of(before, after, events, known, source=source, shown=shown), world.now)
+
+
+def _write_dispute(world: FlowWorld, current: Operation, source: EvidenceSource, shown: ShownBalance) -> Operation:
+    """A dispute is a fact of the payment: the operation stays as it is."""
+    kind = AnnouncementKind.DISPUTE_WON if shown.dispute == "won" else AnnouncementKind.DISPUTED
+    announcement = Announcement((kind,), current.outcome, current.result_class, current.reference, current.incident)
+    change = change_of(current, current, (kind.value,), WriteContext(world.now), source=source, shown=shown)
+    return world.journal.record(replace(change, announcement=announcement), world.now)
+
+
+def _keep_response(
+    world: FlowWorld, before: Operation, after: Operation, policy: Policy, provider_object: Tree
+) -> None:
+    if not changes_replay(before, after):
+        return
+    response = replay_response(after, policy.as_response, provider_object, policy.encoding)
+    if response is None:
+        world.responses.pop(after.id, None)
+    else:
+        world.responses[after.id] = response
