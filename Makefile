@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates fuzz dashboards pictures clean
+.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates movements fuzz dashboards pictures clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,11 @@ chaos: .venv/.dev .need-redis ## Real processes killed, paused and starved: make
 
 duplicates: .venv/.dev .need-redis ## A hundred calls at once under each of a thousand keys: make duplicates [KEYS=1000 EACH=100]
 	@exec $(BIN)/python -m tests.chaos.duplicates --keys $(or $(KEYS),1000) --each $(or $(EACH),100) \
+		--journal $(if $(filter both,$(JOURNAL)),redis,$(JOURNAL))
+
+movements: .venv/.dev .need-redis ## Captures and refunds at once, and kill -9: make movements [PAYMENTS=100 MOVEMENTS=10000 KILLS=20]
+	@exec $(BIN)/python -m tests.chaos.movements --payments $(if $(filter file,$(origin PAYMENTS)),100,$(PAYMENTS)) \
+		--movements $(or $(MOVEMENTS),10000) --kills $(if $(filter file,$(origin KILLS)),20,$(KILLS)) --seed $(SEED) \
 		--journal $(if $(filter both,$(JOURNAL)),redis,$(JOURNAL))
 
 fuzz: .venv/.dev ## Policies, webhooks, framing, answers, bodies, rows: make fuzz [SECONDS=60 TARGET=request]

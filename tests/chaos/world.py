@@ -113,8 +113,8 @@ class World:
 
 
 @contextmanager
-def world_of(folder: Path, journal: str, contract: str, edits: Edits = SOON) -> Iterator[World]:
-    """All of it running, and ended afterwards."""
+def world_of(folder: Path, journal: str, contract: str, edits: Edits = SOON, *, overlay: str = "") -> Iterator[World]:
+    """All of it running, and ended afterwards. `overlay`: a policy of its own, instead of the edited one."""
     folder.mkdir(parents=True, exist_ok=True)
     _raise_the_limit_of_files()
     provider = start_provider(contract, free_port())
@@ -130,7 +130,7 @@ def world_of(folder: Path, journal: str, contract: str, edits: Edits = SOON) -> 
             environment |= FLEET_SECRETS
         for number in range(FLEET if world.redis is not None else 1):
             home = folder / f"sidecar-{number}"
-            victim = Victim(home, provider.url, (*edits, *STORES[contract]), options, environment)
+            victim = Victim(home, provider.url, (*edits, *STORES[contract]), options, environment, overlay=overlay)
             victim.knobs = Knobs(home / "knobs", world.library)
             world.sidecars.append(victim.start())
         url = f"http://127.0.0.1:{world.sidecars[0].webhooks_port}/paywitness/webhooks/acme"

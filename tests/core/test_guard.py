@@ -9,7 +9,8 @@ import pytest
 
 from paywitness.core.claim import AliasKind, judge_guard
 from paywitness.core.guard import TAKEOVER_WITHIN_S, GuardHold, hold_of, indexed_guard, is_duplicate_success
-from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.operation import Guard, GuardKind, Lease, Operation, RepeatPaymentRule, State
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from tests.core.samples import operation
@@ -129,3 +130,24 @@ def test_a_second_success_of_an_intent_contradicts_the_first_unless_it_is_allowe
     assert not is_duplicate_success(first.changed(result_class=ResultClass.REVERSED), second)
     assert not is_duplicate_success(first, first)
     assert not is_duplicate_success(first, second.changed(kind=OperationKind.REFUND))
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "holder", "refused"),
+    [
+        ("same", {"attempt_under_way": True, "lease": Lease("token", NOW + 5)}, True),
+        ("same", {"incident": IncidentKind.ANOTHER_AMOUNT}, True),
+        ("same", {"state": State.UNKNOWN}, False),  # the balance judges it: it is reserved
+        ("other", {"attempt_under_way": True, "lease": Lease("token", NOW + 5)}, False),
+    ],
+)
+def test_a_movement_that_ended_and_is_still_being_answered_keeps_an_equal_one_off(
+    fingerprint: str, holder: dict[str, Any], *, refused: bool
+) -> None:
+    """An event had ended a refund whose sidecar was killed. Until its lease ran out nobody knew that nobody was told,
+    and an equal call under a fresh key refunded once more."""
+    moving = guarded(GuardKind.TARGET, payment="op_0").changed(kind=OperationKind.REFUND)
+    first = moving.changed(**{"state": State.SUCCEEDED, "fingerprint": "same", **holder})
+    second = moving.changed(id="op_second", key="second" * 10, fingerprint=fingerprint)
+    judged = judge_guard([first], second, NOW)
+    assert (judged.alias is AliasKind.REFUSED) is refused

@@ -141,6 +141,32 @@ def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
     assert other_currency.captured == 60
 
 
+@pytest.mark.parametrize("kind", [Kind.CAPTURE, Kind.REFUND])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_total_that_counts_an_open_movement_does_not_count_it_twice(kind: Kind, *, first: bool) -> None:
+    """The response to one capture showed the total with another, whose outcome was unknown. When that one was found,
+    its amount was added once more: as much of the remainder was lost for ever."""
+    before = payment(100, captures=False, captured=0 if kind is Kind.CAPTURE else 90)
+    lost, seen = operation(kind, 30, State.UNKNOWN), operation(kind, 20)
+    for started in (lost, seen):
+        before = with_reservation(before, started, ENFORCED)
+    totals = ShownBalance(captured=50) if kind is Kind.CAPTURE else ShownBalance(refunded=50)
+    for started in (lost, seen) if first else (seen, lost):
+        before = after_change(before, ended(started), totals if started is seen else ShownBalance()).payment
+    assert (before.captured, before.refunded) == ((50, 0) if kind is Kind.CAPTURE else (90, 50))
+
+
+def test_a_refund_that_is_posted_before_the_capture_it_counts_on_is_no_negative_remainder() -> None:
+    capture, refund = operation(Kind.CAPTURE, 30, State.UNKNOWN), operation(Kind.REFUND, 30)
+    before = reserving(payment(100, captures=False), capture)
+    assert judged(before, refund, capture) is PaymentVerdict.PASS
+    change = after_change(with_reservation(before, refund, ENFORCED), ended(refund), ShownBalance())
+    assert (change.negative, change.payment.refunded) == (False, 30)
+    again = operation(Kind.REFUND, 1)
+    over = after_change(with_reservation(change.payment, again, ENFORCED), ended(again), ShownBalance())
+    assert over.negative
+
+
 def test_a_total_that_may_hold_an_open_movement_is_not_counted_twice() -> None:
     """The object of a sale shows what a capture has captured whose own response was lost."""
     started = operation(Kind.CAPTURE, 60)

@@ -113,10 +113,17 @@ class Sidecar:
     provider: str = "acme"
     group: int | None = None  # whom it runs as; None: as we do
     limited: bool = False  # as the shipped policy limits it
+    overlay: str = (
+        ""  # a policy that extends the shipped one, and has the provider's address as {upstream}; no edits then
+    )
 
     def __post_init__(self) -> None:
         policies = self.home / "policies"
         policies.mkdir(parents=True, exist_ok=True)
+        if self.overlay:
+            text = self.overlay.replace("{upstream}", self.sandbox_url)
+            (policies / f"{self.provider}.yaml").write_text(text)
+            return
         text = (TOP / "policies" / f"{self.provider}.yaml").read_text()
         roomy = () if self.limited or self.provider != "acme" else ROOMY
         for old, new in (*self.edits, *roomy, *self._addresses()):

@@ -21,6 +21,7 @@ from paywitness.core.operation import (
     State,
 )
 from paywitness.core.provider_contract import OperationKind
+from paywitness.core.result import Effect, ResultClass
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.transitions import GUARDED_MAX
 from tests.journal.conftest import Store
@@ -250,6 +251,20 @@ class TestUnheard:
         entry = (await journal.history(first.id))[-1]
         assert (entry.events, entry.note, entry.announcement) == (("answer_taken",), "by key client-key-2", None)
         assert (await journal.claim(asking("key-3", guard=guard))).verdict is ClaimVerdict.OWNED
+
+    @of_each_kind
+    async def test_it_is_taken_also_while_a_resolver_holds_the_operation(self, journal: Journal, guard: Guard) -> None:
+        """An event ends an operation while the resolver inquires. Whoever took the answer was told 504, as if it were
+        under way, and the next equal call paid again."""
+        change = doubting(await owned(journal, guard=guard))
+        await journal.record(replace(change, operation=change.operation.changed(due_at=0.0)))
+        [held] = await journal.take_due("resolver", LEASE_S, limit=1)
+        found = advance(held, Event.WEBHOOK_TOLD_SUCCESS, result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+        change = OperationChange(found, (Event.WEBHOOK_TOLD_SUCCESS,), sealed_response=b"sealed response")
+        assert (await journal.record(unheard(change))).lease is not None
+        claim = await journal.claim(asking("key-2", guard=guard))
+        assert (claim.verdict, claim.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
+        assert claim.sealed_response == b"sealed response"
 
     async def test_a_hundred_equal_calls_take_it_once(self, journal: Journal) -> None:
         await self.ended(journal, FINGERPRINT)

@@ -195,7 +195,8 @@ def _alias_to(
     is_intent = holder.guard is not None and holder.guard.kind is GuardKind.INTENT
     if equal and (is_intent or _is_settled_transfer(holder)):
         return AliasKind.JOINED
-    return None if _continues(holder, fresh, hold, once_per_target=once_per_target) else AliasKind.REFUSED
+    continues = _continues(holder, fresh, hold, equal=equal, once_per_target=once_per_target)
+    return None if continues else AliasKind.REFUSED
 
 
 def _is_settled_transfer(holder: Operation) -> bool:
@@ -206,13 +207,16 @@ def _is_settled_transfer(holder: Operation) -> bool:
 _IN_FLIGHT_OR_UNKNOWN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
 
 
-def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, once_per_target: bool) -> bool:
+def _continues(holder: Operation, fresh: Operation, hold: GuardHold, *, equal: bool, once_per_target: bool) -> bool:
     """Whether the holder is an operation of the same payment that does not keep this one off. The balance of a payment
-    judges its movements. A step is kept off by an earlier one that is in flight or unknown, and by success."""
+    judges its movements while they are reserved. One that has ended and is still being answered keeps an equal call
+    off, one that is contradicted all. A step is kept off by an earlier one that is in flight or unknown, and by
+    success."""
     if not fresh.payment or holder.payment != fresh.payment:
         return False
     if fresh.kind in FOLLOW_UPS:
-        return hold is GuardHold.OPEN and holder.incident is None
+        is_reserved = holder.state in _IN_FLIGHT_OR_UNKNOWN
+        return hold is GuardHold.OPEN and holder.incident is None and (is_reserved or not equal)
     return hold is GuardHold.OPEN and (once_per_target or holder.state not in _IN_FLIGHT_OR_UNKNOWN)
 
 

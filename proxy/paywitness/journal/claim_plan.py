@@ -247,7 +247,8 @@ def _plan_under_guard(
             holder.changed(undelivered=False, takeover="taken"), "answer_taken", now, holder, fresh.client_key
         )
         before.append(write)
-        holder, verdict = write.operation, lookup_verdict(write.operation)
+        # Whoever still holds a lease only inquires, and finds nothing new: the answer is told now or never.
+        holder, verdict = write.operation, ClaimVerdict.REPLAY
     else:
         verdict = lookup_verdict(holder)
     original = holder if first.id == holder.id else first

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from paywitness.core.call import CallerOptions
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import ResolutionRules
 from paywitness.core.result import ResultClass
@@ -78,6 +79,33 @@ async def test_a_caller_that_cannot_wait_is_told_unknown_and_its_repeat_the_trut
         again = await world.charge()
         assert (again.status_code, json.loads(again.body)["id"]) == (200, found.reference)
         assert len([arrival for arrival in world.arrivals if arrival.method == "POST"]) == 1
+
+
+async def test_what_is_found_for_a_caller_whose_deadline_then_passes_was_told_to_nobody(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end was recorded while the caller waited, and its reply was read from the journal after the deadline: the
+    caller was told 504. An equal call under a fresh key must take the answer, not pay again."""
+    async with resolving(sandbox, NOT_STORED) as world:
+        at_once, timeout_s = world.journal.sealed, 1.0
+
+        async def slowly(operation_id: str) -> tuple[bytes | None, bytes | None]:
+            operation = await world.journal.read(operation_id)
+            if operation is not None and operation.state.ended:  # the resolver reads the request, before
+                await asyncio.sleep(timeout_s)
+            return await at_once(operation_id)
+
+        body, headers = {"amount": 1099, "currency": "EUR"}, {"Authorization": "Bearer test"}
+        charged = await world.charge()
+        path = f"/v1/charges/{json.loads(charged.body)['id']}/refunds"
+        lost = {**headers, "Idempotency-Key": "first", "Sandbox-Fault": "drop_after_commit"}
+        monkeypatch.setattr(world.journal, "sealed", slowly)
+        reply = await world.post(path, body, lost, CallerOptions(timeout_s=timeout_s))
+        assert reply.status_code == 504
+        await resolved(world, header(reply, "Paywitness-Operation"), lambda found: found.undelivered)
+        again = await world.post(path, body, {**headers, "Idempotency-Key": "second"})
+        assert (again.status_code, outcome(again)) == (200, "succeeded")
+        assert world.sandbox.ledger.effects(kind="refund") == 1
 
 
 async def test_what_never_arrived_is_absent_only_after_all_has_settled(sandbox: Sandbox) -> None:

@@ -192,7 +192,10 @@ class DuplicateCalls:
         context.operation = operation
         if operation.state.in_doubt or blocks_replay(operation):
             return reply
-        return await self._reply_as_recorded(context, operation)
+        reply = await self._reply_as_recorded(context, operation)
+        # The caller may have been told 504 at its deadline since the end was recorded for it as one who waits.
+        context.operation = await self.mark_undelivered(operation, context)
+        return reply
 
     def _idle_s(self, operation: Operation) -> float:
         """How long nobody will look at it: it is neither held nor due before then."""
