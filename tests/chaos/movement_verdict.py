@@ -7,7 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paywitness.core.payment import Payment, payment_key
+from paywitness.core.payment import (
+    Payment,
+)
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import payment_from_row
 from paywitness.journal.redis.journal import RedisJournal

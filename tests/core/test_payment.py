@@ -20,11 +20,9 @@ from paywitness.core.payment import (
     MovementStatus,
     PaidElsewhere,
     Payment,
-    PaymentName,
     ShownBalance,
     adopted,
     after_change,
-    name_key,
     reconciled,
     touches_payment,
 )
@@ -38,6 +36,10 @@ from paywitness.core.payment_claims import (
     judge_movement,
     with_money,
     with_reservation,
+)
+from paywitness.core.payment_names import (
+    PaymentName,
+    name_key,
 )
 from paywitness.core.payment_rules import IncrementMeaning, LimitMode
 from paywitness.core.provider_contract import OperationKind

@@ -11,8 +11,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.payment import Movement, Payment, name_key
+from paywitness.core.payment import (
+    Movement,
+    Payment,
+)
 from paywitness.core.payment_corrections import CorrectionRefused
+from paywitness.core.payment_names import (
+    name_key,
+)
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import Reply
 from paywitness.engine.operator_commands import InvalidCommand

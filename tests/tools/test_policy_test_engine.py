@@ -12,7 +12,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.payment import payment_key
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.journal.ledger import payment_from_row
 from paywitness.policy.book import load_content
 from paywitness.tools.policy_test.case import Case, GivenResponse, Precondition, body_bytes, fill_response, response_of

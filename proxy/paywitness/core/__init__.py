@@ -9,6 +9,7 @@ what comes in
     payment            a payment: its names, numbers and movements, and what evidence makes of them
     payment_claims     limits, what is serialised, and what frees an intent
     payment_evidence   what a response or an object shows of a payment
+    payment_names      the names of a payment, and the keys of its rows
     payment_rules      which payment an operation acts on, and how its numbers are read and held
     policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it
     provider_contract  what a provider promises of one operation: its key, how long it remembers it

@@ -15,14 +15,13 @@ Rules that hold together:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from hashlib import blake2b
-from typing import NamedTuple
 
 from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.operation import Guard, Operation, Posting, State
+from paywitness.core.payment_names import PaymentName
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
@@ -125,33 +124,6 @@ def difference(minuend: int | None, *subtrahends: int | None) -> int | None:
 def total_of(movements: tuple[Movement, ...]) -> int | None:
     amounts = [movement.minor_units for movement in movements]
     return None if None in amounts else sum(amount or 0 for amount in amounts)
-
-
-# --- Keys of rows
-
-
-class PaymentName(NamedTuple):
-    """A name under which the provider knows a payment, and the key of the row that links it to the payment."""
-
-    name: str
-    key: str
-
-
-def payment_key(payment_id: str) -> str:
-    return f"p:{payment_id}"
-
-
-def name_key(provider: str, account: str, name: str) -> str:
-    """Under which a journal keeps the link from a name to its payment. `provider` is the name that keys know."""
-    digest = blake2b(digest_size=20)
-    for part in (provider, account, name):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(4, "big") + data)
-    return f"n:{digest.hexdigest()}"
-
-
-def payment_names(provider: str, account: str, names: Iterable[str]) -> tuple[PaymentName, ...]:
-    return tuple(PaymentName(name, name_key(provider, account, name)) for name in dict.fromkeys(names))
 
 
 def with_step(payment: Payment, operation_id: str) -> Payment:

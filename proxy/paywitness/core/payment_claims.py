@@ -19,11 +19,13 @@ from paywitness.core.payment import (
     MovementStatus,
     PaidElsewhere,
     Payment,
-    PaymentName,
     bounded,
     difference,
     total_of,
     with_step,
+)
+from paywitness.core.payment_names import (
+    PaymentName,
 )
 from paywitness.core.payment_rules import IncrementMeaning, LimitMode
 from paywitness.core.provider_contract import OperationKind

@@ -14,7 +14,16 @@ from paywitness.core.classify import Expression, evaluate, reference_text, truth
 from paywitness.core.errors import MoneyError
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import Guard, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, Payment, PaymentName, ShownBalance, payment_names, total_of
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Payment,
+    ShownBalance,
+    total_of,
+)
+from paywitness.core.payment_names import (
+    PaymentName,
+    payment_names,
+)
 from paywitness.core.payment_rules import IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind

@@ -16,8 +16,11 @@ from paywitness.core.errors import BodyError, MoneyError
 from paywitness.core.identity import Identity, created_intent, identify, is_usable_key, request_hash_of, value_in
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import Operation
-from paywitness.core.payment import PaymentName, name_key
 from paywitness.core.payment_claims import PaymentClaim
+from paywitness.core.payment_names import (
+    PaymentName,
+    name_key,
+)
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.policy import Policy, Provider, priority_of
 from paywitness.core.problems import Problem

@@ -31,7 +31,11 @@ from paywitness.core.errors import IllegalTransition
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Payment,
+    reconciled,
+)
 from paywitness.core.payment_claims import (
     LimitCheck,
     PaymentVerdict,

@@ -19,14 +19,16 @@ from paywitness.core.payment import (
     MovementStatus,
     PaidElsewhere,
     Payment,
-    PaymentName,
     ShownBalance,
     after_change,
     merged_payment,
+)
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.payment_names import (
+    PaymentName,
     name_key,
     payment_key,
 )
-from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow

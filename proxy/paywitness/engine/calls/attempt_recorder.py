@@ -17,7 +17,9 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
-from paywitness.core.payment import ShownBalance
+from paywitness.core.payment import (
+    ShownBalance,
+)
 from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract

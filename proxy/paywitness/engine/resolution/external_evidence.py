@@ -31,9 +31,17 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, after_change, payment_key
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Payment,
+    ShownBalance,
+    after_change,
+)
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.core.payment_rules import BalanceFields
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind

@@ -18,8 +18,13 @@ from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
-from paywitness.core.payment import FOLLOW_UPS, payment_key
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+)
 from paywitness.core.payment_evidence import proves_movement, shown_balance
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
 from paywitness.core.result import ResultClass

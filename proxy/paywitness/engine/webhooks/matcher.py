@@ -14,7 +14,9 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, matches_expected
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import Operation, State
-from paywitness.core.payment import payment_key
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps

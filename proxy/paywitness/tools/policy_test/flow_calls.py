@@ -17,7 +17,10 @@ from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, advance, conclusion_changes
 from paywitness.core.operation import GuardKind, Operation, State
-from paywitness.core.payment import Payment, ShownBalance
+from paywitness.core.payment import (
+    Payment,
+    ShownBalance,
+)
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance, without_doubt_of_others
 from paywitness.core.policy import Policy, Provider

@@ -28,7 +28,12 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
+from paywitness.core.payment import (
+    PaidElsewhere,
+    Payment,
+    ShownBalance,
+    adopted,
+)
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.record import record

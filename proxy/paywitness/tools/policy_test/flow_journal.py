@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_paid
 from paywitness.core.operation import Operation, Posting
-from paywitness.core.payment import Payment, payment_key
+from paywitness.core.payment import (
+    Payment,
+)
+from paywitness.core.payment_names import (
+    payment_key,
+)
 from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.claim_plan import ClaimPlan, plan_claim
 from paywitness.journal.ledger import payment_by_id, payment_row
