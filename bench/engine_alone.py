@@ -37,12 +37,10 @@ _CALLERS = 10
 _WARM_CALLS = 300
 _CALLS = 1_000  # a part: the median of the parts is told, so that a noisy machine spoils some of them only
 _PARTS = 5
-_ANSWER = Response(
-    200,
-    b"OK",
-    ((b"Content-Type", b"application/json"), (b"Request-Id", b"req_1")),
-    b'{"id":"ch_1","object":"charge","status":"succeeded","amount":1099,"currency":"eur","captured":true,'
-    b'"description":"' + b"a charge that went well" * 6 + b'"}',
+_ANSWER_HEADERS = ((b"Content-Type", b"application/json"), (b"Request-Id", b"req_1"))
+_ANSWER_BODY = (
+    b'{"id":"ch_%d","object":"charge","status":"succeeded","amount":1099,"currency":"eur","captured":true,'
+    b'"description":"' + b"a charge that went well" * 6 + b'"}'
 )
 _BODY = (
     b'{"amount":1099,"currency":"eur","source":"tok_visa","capture":true,"customer":"cus_4711",'
@@ -51,12 +49,17 @@ _BODY = (
 
 
 class _Provider:
-    """In the place of the upstream client: every attempt is written and answered at once."""
+    """In the place of the upstream client: every attempt is written and answered at once, each by a charge of its own."""
+
+    def __init__(self) -> None:
+        self._charges = 0
 
     async def send(self, *_: object, may_send: object, **__: object) -> Evidence:
         if not callable(may_send) or not may_send():
             raise RuntimeError("a clean call may be sent")
-        return Evidence(NetworkPhase.COMPLETE, 700, None, _ANSWER, "answered", 0.001)
+        self._charges += 1
+        response = Response(200, b"OK", _ANSWER_HEADERS, _ANSWER_BODY % self._charges)
+        return Evidence(NetworkPhase.COMPLETE, 700, None, response, "answered", 0.001)
 
 
 class _NoSpool:

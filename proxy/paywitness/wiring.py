@@ -157,8 +157,8 @@ def assemble(
     inquiry_client = _build_inquiry_client(platform, pipeline)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
     intents = Intents(journal, current, PaymentLookup(journal, current, vault.identity_secret))
-    intent_reader = IntentReader(journal, inquiry_client, vault, clock, telemetry)
-    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, intents, intent_reader)
+    questions = (intents, IntentReader(journal, inquiry_client, vault, clock, telemetry))
+    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)

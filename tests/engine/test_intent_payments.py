@@ -112,17 +112,6 @@ TWO_STEPS = """  create:
     intent: metadata.order_id
     answer: created_charge
 
-  confirm:
-    kind: sale
-    match: "POST /v1/charges/{charge}/confirm"
-    target: path:charge
-    stamp: none
-    reference: id
-    captures: automatic
-    balance: {authorised: amount, captured: amount_captured, refunded: amount_refunded, currency: currency, unit: minor}
-    answer: charge
-    ask: [{request: "GET /v1/charges/{path:charge}", answer: charge}]
-
 """
 CREATED = "answers:\n  created_charge:\n    - {when: \"status == 'created'\", as: succeeded}\n"
 

@@ -39,17 +39,6 @@ from tests.engine.world import World, make_world
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 EVIDENCE = "Acme's dashboard shows it"
-CONFIRM = """  confirm:
-    kind: sale
-    match: "POST /v1/charges/{charge}/confirm"
-    target: path:charge
-    stamp: none
-    reference: id
-    intent_at: metadata.order_id
-    answer: charge
-    ask: [{request: "GET /v1/charges/{path:charge}", answer: charge}]
-
-"""
 
 
 def commands_of(world: World) -> PaymentCommands:
@@ -119,7 +108,7 @@ async def test_a_payment_that_went_past_us_is_adopted_with_the_numbers_that_the_
 
 
 async def test_limits_hold_for_an_adopted_payment(sandbox: Sandbox) -> None:
-    world = await make_world(sandbox, ("unmatched: forward", "unmatched: forward\nlimits: enforce"))
+    world = await make_world(sandbox)
     reference = await charged_elsewhere(world)
     view = await commands_of(world).adopt(adopting(reference))
     await commands_of(world).state_balance(view.payment.id, stating(disputed="0.00"))
@@ -223,7 +212,7 @@ async def test_an_unfit_command_is_refused(world: World, changes: dict[str, str]
 
 
 async def test_an_adopted_payment_keeps_its_intent_from_being_paid_again(sandbox: Sandbox) -> None:
-    world = await make_world(sandbox, ("  capture:\n    kind: capture\n", CONFIRM + "  capture:\n    kind: capture\n"))
+    world = await make_world(sandbox)
     reference = await charged_elsewhere(world, metadata={"order_id": "order-9"})
     await commands_of(world).adopt(adopting(reference))
     told = json.loads((await world.engine.describe_intent("order-9", None, None)).body)

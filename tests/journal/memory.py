@@ -26,6 +26,7 @@ from paywitness.journal.base import (
     PolicyRevision,
     StoredWebhookEvent,
 )
+from paywitness.journal.fallback_plan import plan_fallback
 from paywitness.journal.transitions import JournalTime, WallClock
 from tests.journal.memory_tables import MemoryTables
 
@@ -108,7 +109,7 @@ class MemoryJournal:
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
         tables = self._opened()
         now = self._time.now()
-        taken = claim_plan.plan_fallback(change, request, now, tables)
+        taken = plan_fallback(change, request, now, tables)
         self._check_started(taken.second)
         if taken.end is not None:
             self._write_change(change, taken.end, now)

@@ -13,10 +13,10 @@ from paywitness.redis.pipeline import LuaScript
 # Of the code of each script, without the lines that are comments. Another code means that sidecars of two versions run
 # two scripts on the same keys: change a line here only together with the script, and if both can work on the same data.
 HASHES = {
-    "claim": "02fc9b3d91f43338aae07554d86a7293149727d5",
-    "lookup": "30ee88277869f9a30b80fde25bae0817f80e038d",
-    "record": "4539f1f5e1d60d4b6eee4945566e84744343ccea",
-    "commit": "ce414a3c8de9e65194f2dab81a4e7e4026c1da01",
+    "claim": "a737f830817c28b51e29f9a67fd137604877a934",
+    "lookup": "35f5b3b7a80ba05d48584101138b57c21d47df8a",
+    "record": "449ba72979faa88d8d2314627a4c6f6ab110e239",
+    "commit": "8aa3440d6a9c8a128f7d2ee75912d4da9d1fc3f8",
     "write_many": "92d25bba91c32ec4924652ba4178824d8b60786c",
     "due": "66c788c634b5164b27f32bb5799a4fac907f1bee",
     "expired_leases": "876189800f39304cfd1f01697199173b248aafdc",
@@ -34,6 +34,12 @@ HASHES = {
     "expedite": "cf9da50e3dd169fba74bb1590253d97833723602",
     "cursor_take": "fd80cc4c22af957ad24e7c6979e99a8087c3297a",
     "cursor_move": "5e996d58d7e063bb8ffd43eb37336ec84d0be70f",
+    "ledger_rows": "775453090e7e43172f57acfa062ff02f67ac29dd",
+    "ledger_store": "c803b8af585a863798770140ba66f1d3ae76ce1c",
+    "ledger_due": "f464d9724fd264d6d6ee1be31ae5f4cf1f858d8f",
+    "ledger_due_count": "8c3fdb865726f208c11a70e3806f03fe03f0848f",
+    "ledger_old": "5b7bc31f1134def42d4530b311c1b7c6657e5333",
+    "ledger_forget": "48a4048f7d1df5bdcc61f803d217cddc652025bc",
     "store_revision": "30b32157ad91e701fe2853098cef5e1f5e1b4d34",
     "latest_revision": "0f0ca8113e7a7ed4780c3e0cf70c9459f03dd960",
     "newest_credential": "92a49e453510024eca0aa46b948fb659b25bddf5",

@@ -2,7 +2,8 @@
 atomic step.
 
     base         the interface that every store implements, and the values that it takes and returns
-    claim_plan   what a claim or a fallback comes to: pure, over the store's lookups
+    claim_plan   what a claim comes to: pure, over the store's lookups
+    fallback_plan  an operation that ends, and the one that stands for it, in one step: pure
     ledger       payments as rows beside operations, and what a claim or a record makes of them: pure
     transitions  what a record, a lease, an expedited due time or a cursor lease makes of a row: pure
     tombstones   which ended operations become tombstones: pure

@@ -27,7 +27,6 @@ from paywitness.core.claim import (
     may_start_again,
 )
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.errors import IllegalTransition
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
@@ -45,7 +44,7 @@ from paywitness.core.payment_claims import (
     with_reservation,
 )
 from paywitness.core.record import record
-from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import (
     link_row,
     payment_by_id,
@@ -54,7 +53,7 @@ from paywitness.journal.ledger import (
     payment_row,
     remembered_payer,
 )
-from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
+from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
 FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
@@ -147,10 +146,10 @@ def _operation_of_key(
 
 def _releases_key(operation: Operation, request: ClaimRequest, now: float) -> bool:
     current = after_expired_lease(operation, now)
-    return may_start_again(current, now, equal=_fingerprint(request) == operation.fingerprint)
+    return may_start_again(current, now, equal=fingerprint_of(request) == operation.fingerprint)
 
 
-def _fingerprint(request: ClaimRequest) -> str:
+def fingerprint_of(request: ClaimRequest) -> str:
     return request.compare_fingerprint or request.fresh.fingerprint
 
 
@@ -181,7 +180,7 @@ def _plan_for_fallback(
 ) -> ClaimPlan:
     """The key answers with the fallback's outcome for ever, and starts nothing any more. Whether the call is the same
     one is asked of the first: the other route may have another rule, and had another account."""
-    if _fingerprint(request) != first.fingerprint:
+    if fingerprint_of(request) != first.fingerprint:
         return ClaimPlan(ClaimVerdict.MISMATCH, first, alias_kind=kind, original=first)
     before: tuple[OperationWrite, ...] = ()
     current = after_expired_lease(fallback, now)
@@ -354,7 +353,7 @@ def _plan_on_payment(
     """Nothing guards against the start. A movement must also be allowed by its payment."""
     fresh, payment = request.fresh, target.payment
     if payment is None or request.payment.acts_on is None:
-        started = _start_write(request, judgement, now, note)
+        started = start_write(request, judgement, now, note)
         return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
     open_operations = _open_movements(payment, before, now, lookups)
     current = reconciled(payment, open_operations)
@@ -371,7 +370,7 @@ def _plan_on_payment(
                 limit=limit,
                 waits=judged.verdict is PaymentVerdict.BUSY,
             )
-    started = _start_write(request, judgement, now, note)
+    started = start_write(request, judgement, now, note)
     rows = [payment_row(with_reservation(current, started.operation, request.payment), target.row)]
     if target.row is None:
         rows.append(link_row(request.payment.acts_on.key, payment.id))
@@ -424,7 +423,7 @@ def _note_write(after: Operation, event: str, now: float, before: Operation, by:
     return OperationWrite(operation, entry, implied.erase_request)
 
 
-def _start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:
+def start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:
     generation = judgement.start_generation or 1
     operation = advance(
         request.fresh,
@@ -471,58 +470,3 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
 def needs_sealed_messages(plan: ClaimPlan) -> bool:
     """Whether the answer holds what is sealed, and so has to know whether the credential is accepted."""
     return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)
-
-
-@record
-class FallbackPlan:
-    """What a fallback comes to: `ended` and `started`, both or neither, are to be written before it is answered."""
-
-    first: Operation
-    second: ClaimPlan
-    end: OperationWrite | None = None
-
-
-def plan_fallback(change: OperationChange, request: ClaimRequest, now: float, lookups: ClaimLookups) -> FallbackPlan:
-    """End the first and start the second, or raise StaleWrite. Asked again with its token, it gives the same answer."""
-    original, fresh = change.operation, request.fresh
-    if original.fallback_to != fresh.id or fresh.fallback_of != original.id:
-        raise ValueError(f"{original.id} and {fresh.id}: a fallback and what it stands for must name each other")
-    if original.state is not State.FAILED:
-        raise IllegalTransition(f"{original.id} falls back in {original.state}: only an end without effect may")
-    stored = lookups.by_id(original.id)
-    if stored is None:
-        raise stale_write(original.id, original.version)
-    if stored.version == original.version + 1 and stored.fallback_to == fresh.id:
-        second = lookups.by_id(fresh.id)
-        if second is not None and second.lease is not None and second.lease.token == request.token:
-            return FallbackPlan(stored, ClaimPlan(ClaimVerdict.OWNED, second))  # its reply was lost
-    if stored.version != original.version:
-        raise stale_write(original.id, original.version)
-    known = _plan_if_key_known(request, now, lookups)
-    if known is not None:
-        return FallbackPlan(stored, known)
-    started = _start_write(
-        request,
-        ClaimJudgement(ClaimVerdict.OWNED, None, fresh.generation, fresh.provider_key, fresh.stamp),
-        now,
-        f"stands for {original.id}",
-    )
-    ended = record_write(change, stored.lease, now)
-    return FallbackPlan(ended.operation, ClaimPlan(ClaimVerdict.OWNED, started.operation, insert=started), ended)
-
-
-def _plan_if_key_known(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan | None:
-    """What is known of the key that a fallback would start under. Whatever it is, nothing is started over it."""
-    key = request.fresh.key
-    existing, kind = lookups.newest(key), None
-    if existing is None and (alias := lookups.alias(key)) is not None:
-        existing, kind = lookups.by_id(alias.operation_id), alias.kind
-    if existing is not None:
-        verdict = lookup_verdict(after_expired_lease(existing, now))
-        if kind is AliasKind.REFUSED:
-            verdict = ClaimVerdict.GUARDED
-        elif _fingerprint(request) != existing.fingerprint:
-            verdict = ClaimVerdict.MISMATCH
-        return ClaimPlan(verdict, existing, alias_kind=kind, original=existing)
-    gone = lookups.tombstone(key)
-    return None if gone is None else ClaimPlan(ClaimVerdict.EXPIRED, None, tombstone=gone)

@@ -19,6 +19,7 @@ from paywitness.core.payment_names import (
 )
 from paywitness.journal import claim_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.fallback_plan import plan_fallback
 from paywitness.journal.ledger import restored_rows
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.lookups import AssumedLookups, LookupQuery, NeedsLookup, RedisLookups
@@ -155,7 +156,7 @@ class RedisWriter:
         query = LookupQuery(request.fresh.key, ids=(change.operation.id, request.fresh.id))
 
         def judge(found: RedisLookups) -> _PlannedWrite:
-            taken = claim_plan.plan_fallback(change, request, found.now, found)
+            taken = plan_fallback(change, request, found.now, found)
             second = taken.second
             accepted = found.accepts(second, request.fresh.credential)
             answer = claim_plan.claim_result(second, found.now, found.sealed(second), accepted=accepted)

@@ -18,6 +18,7 @@ from paywitness.core.errors import JournalUnavailable, JournalUnusable, Paywitne
 from paywitness.core.operation import Lease, Operation
 from paywitness.journal import claim_plan, transitions
 from paywitness.journal.base import DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange
+from paywitness.journal.fallback_plan import plan_fallback
 from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.worker import WorkerCall
@@ -188,7 +189,7 @@ class SqliteWriter:
     def fall_back(self, asked: tuple[OperationChange, ClaimRequest]) -> tuple[Operation, Claim]:
         change, request = asked
         now = self.time.now()
-        plan = claim_plan.plan_fallback(change, request, now, self.rows)
+        plan = plan_fallback(change, request, now, self.rows)
         if plan.end is not None:
             self._write_change(change, plan.end, now)
         if plan.second.insert is not None:
