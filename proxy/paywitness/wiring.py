@@ -106,8 +106,7 @@ def assemble(
     """The engine over a journal and a network. No listener, no loop in the background."""
     journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
     randomness, environment = platform.randomness, platform.environment
-    in_flight: dict[str, CallContext] = {}
-    tasks, waiters = Tasks(), OperationWaiters()
+    tasks, waiters, in_flight = Tasks(), OperationWaiters(), dict[str, CallContext]()
     # The right to send, the network, and the journal's own time.
     leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
     upstream = open_upstream(platform, settings)

@@ -201,7 +201,7 @@ def test_a_payment_is_shown_by_its_name_with_one_timeline_of_all_its_operations(
     assert found["explanation"].startswith(
         "Paid: 100.00 EUR authorised, 60.00 captured, 10.00 refunded. 50.00 EUR stand."
     )
-    assert [row["kind"] for row in found["operations"]] == ["authorization", "capture", "refund", "refund"]
+    assert [row["kind"] for row in found["operations"]] == ["authorization", "capture", "refund"]
     assert (found["priority"], found["customer"], len(found["account"])) == ("low", None, 32)
     times = [entry["at"] for entry in found["timeline"]]
     assert times == sorted(times)

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paywitness.core.payment import (
-    Movement as PostedMovement,
-)
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Movement as PostedMovement
+from paywitness.core.payment import Payment
 from paywitness.core.provider_contract import OperationKind
 from tests.chaos.movement_calls import SOON_KNOWN, Charge, Movement, Plan, Style, Told, drawn
 from tests.chaos.movement_verdict import Totals, Verdict, judge_balances, totals_of, verdict_of

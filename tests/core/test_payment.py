@@ -23,6 +23,7 @@ from paywitness.core.payment import (
     ShownBalance,
     adopted,
     after_change,
+    has_new_totals,
     reconciled,
     touches_payment,
 )
@@ -37,6 +38,7 @@ from paywitness.core.payment_claims import (
     with_money,
     with_reservation,
 )
+from paywitness.core.payment_evidence import proves_movement
 from paywitness.core.payment_names import (
     PaymentName,
     name_key,
@@ -88,6 +90,10 @@ def reserving(before: Payment, *others: Operation) -> Payment:
     for other in others:
         before = with_reservation(before, other, ENFORCED)
     return before
+
+
+def totals(**numbers: Any) -> ShownBalance:
+    return ShownBalance(**numbers)
 
 
 # --- Numbers
@@ -401,6 +407,80 @@ def test_more_than_the_payment_had_is_posted_and_is_negative() -> None:
     change = after_change(reserving(payment(100), started), ended(started), ShownBalance())
     assert change.payment.refunded == 130
     assert change.negative
+
+
+def test_what_counts_on_an_open_movement_is_not_negative() -> None:
+    """A refund may count on a capture that is not resolved yet, a capture on an increment."""
+    capture, refund = operation(Kind.CAPTURE, 60), operation(Kind.REFUND, 60)
+    before = reserving(payment(100, captures=False), capture, refund)
+    assert not after_change(before, ended(refund), ShownBalance()).negative
+    increment, larger = operation(Kind.INCREMENT, 150), operation(Kind.CAPTURE, 150)
+    before = reserving(payment(100, captures=False), increment, larger)
+    assert not after_change(before, ended(larger), ShownBalance()).negative
+
+
+def test_what_counted_on_a_movement_that_never_was_is_negative() -> None:
+    capture, refund = operation(Kind.CAPTURE, 60), operation(Kind.REFUND, 60)
+    before = reserving(payment(100, captures=False), capture, refund)
+    refunded = after_change(before, ended(refund), ShownBalance()).payment
+    assert after_change(refunded, ended(capture, State.FAILED, ResultClass.ABSENT), ShownBalance()).negative
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
+def test_already_done_by_somebody_else_makes_the_number_unknown_until_an_object_shows_it(
+    kind: Kind, number: str
+) -> None:
+    started = operation(kind, 60)
+    before = reserving(payment(100, captures=kind is Kind.REFUND), started)
+    refused = ended(started, State.FAILED, ResultClass.ALREADY_DONE)
+    after = after_change(before, refused, ShownBalance()).payment
+    assert getattr(after, number) is None
+    assert after.movement_of(started.id) is None
+    paid = ended(operation(Kind.SALE, 100))
+    assert getattr(after_change(after, paid, totals(**{number: 60})).payment, number) == 60
+
+
+@pytest.mark.parametrize("last", [Kind.VOID, Kind.CAPTURE])
+def test_nothing_is_left_to_capture_after_a_void_or_a_final_capture(last: Kind) -> None:
+    before = payment(100, captures=False)
+    after = moved(before, last, 60, final=True) if last is Kind.CAPTURE else moved(before, last, None)
+    assert after.capturable == 0
+    assert judged(after, operation(Kind.CAPTURE, 1)) is PaymentVerdict.EXCEEDS
+
+
+# --- What objects show that say nothing new of their operation
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
+def test_an_object_that_movements_share_proves_one_only_if_its_total_has_grown_by_it(kind: Kind, number: str) -> None:
+    before = moved(payment(100, captures=kind is Kind.REFUND), kind, 40)
+    started, beside = operation(kind, 30), operation(kind, 20)
+
+    def proof(total: int, *others: Operation) -> bool | None:
+        return proves_movement(started, reserving(before, started, *others), totals(**{number: total}))
+
+    assert [proof(40), proof(69), proof(70)] == [False, False, True]
+    # 75 may be 40 + 30 and more of somebody else's: with another one open, only the sum of both proves this one.
+    assert [proof(69, beside), proof(75, beside), proof(90, beside)] == [False, None, True]
+
+
+def test_without_a_known_total_the_reading_of_the_object_counts() -> None:
+    started = operation(Kind.CAPTURE, 30)
+    assert proves_movement(started, None, ShownBalance(captured=10))
+    assert proves_movement(started, reserving(payment(100, captures=False), started), ShownBalance())
+    assert proves_movement(started, reserving(payment(100, captures=None), started), ShownBalance(captured=10))
+
+
+def test_totals_of_a_payment_that_succeeded_are_new_once() -> None:
+    paid, before, shown = ended(operation(Kind.SALE, 100)), payment(100), ShownBalance(refunded=90)
+    before = after_change(before, paid, ShownBalance()).payment
+    assert has_new_totals(before, paid, shown)
+    after = after_change(before, paid, shown).payment
+    assert after.refunded == 90
+    assert not has_new_totals(after, paid, shown)
+    assert not has_new_totals(after, paid, None)
+    assert not has_new_totals(None, paid, shown)
+    assert not has_new_totals(before, paid.changed(state=State.UNKNOWN), shown)
 
 
 def test_a_pending_movement_posts_nothing() -> None:

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from paywitness.core.operation import Guard, GuardKind, State
-from paywitness.core.payment import (
-    Movement,
-    MovementStatus,
-    PaidElsewhere,
-    Payment,
-)
+from paywitness.core.payment import Movement, MovementStatus, PaidElsewhere, Payment
 from paywitness.core.payment_words import payment_sentences, payment_summary
 from paywitness.core.provider_contract import OperationKind
 from tests.telemetry.samples import operation as some_operation

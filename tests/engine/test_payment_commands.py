@@ -11,10 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.payment import (
-    Movement,
-    Payment,
-)
+from paywitness.core.payment import Movement, Payment
 from paywitness.core.payment_corrections import CorrectionRefused
 from paywitness.core.payment_names import (
     name_key,

@@ -12,10 +12,7 @@ from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, Operation, RepeatPaymentRule, State
-from paywitness.core.payment import (
-    Payment,
-    ShownBalance,
-)
+from paywitness.core.payment import Payment, ShownBalance
 from paywitness.core.payment_claims import LimitVerdict, PaymentClaim
 from paywitness.core.payment_names import (
     payment_key,

@@ -114,12 +114,12 @@ def test_the_shipped_flows_pass_and_compare_much(name: str) -> None:
 def test_a_policy_that_no_longer_says_what_is_captured_makes_its_flows_fail(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     text = (TOP / "policies" / "acme.yaml").read_text()
-    assert "captures: manual" in text
-    (tmp_path / "acme.yaml").write_text(text.replace("captures: manual ", "# ", 1))
+    assert "captures: automatic " in text
+    (tmp_path / "acme.yaml").write_text(text.replace("captures: automatic ", "# ", 1))
     (tmp_path / "tests" / "acme.yaml").write_text((TOP / "policies" / "tests" / "acme.yaml").read_text())
     (one,) = run_case_files([tmp_path / "acme.yaml"])
     assert not one.failed
-    assert any("step 1: balance.captured: expected 0, came null" in line for line in failures_of(one))
+    assert any("step 1: balance.captured: expected 1099, came null" in line for line in failures_of(one))
 
 
 def failures_of(one: CaseRun) -> list[str]:

@@ -13,10 +13,7 @@ from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.guard import GuardHold, hold_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Payment,
-)
+from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_claims import IntentHold, LimitCheck, PaymentClaim
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record

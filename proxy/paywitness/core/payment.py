@@ -228,6 +228,14 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
     return PaymentChange(payment, posting, negative=_is_negative(payment) and not _is_negative(before))
 
 
+def has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
+    """Whether evidence about a paying operation that succeeded changes its payment: also an object that says nothing
+    new of the operation may show a movement that is not ours. `payment` None: the evidence can show no totals of it."""
+    if payment is None or shown is None or operation.state is not State.SUCCEEDED:
+        return False
+    return after_change(payment, operation, shown).payment != payment
+
+
 def with_names(payment: Payment, names: tuple[str, ...]) -> Payment:
     added = tuple(name for name in dict.fromkeys(names) if name not in payment.names)
     return replace(payment, names=(*payment.names, *added)[:NAMES_MAX]) if added else payment

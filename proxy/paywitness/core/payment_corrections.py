@@ -10,12 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paywitness.core.errors import PaywitnessError
-from paywitness.core.payment import (
-    PaidElsewhere,
-    Payment,
-    ShownBalance,
-    adopted,
-)
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
 from paywitness.core.payment_words import major_text
 from paywitness.core.record import record
 from paywitness.core.result import ResultClass

@@ -12,19 +12,12 @@ from datetime import datetime
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import Expression, evaluate, reference_text, truthy
 from paywitness.core.errors import MoneyError
+from paywitness.core.inquiry import FoundObject
 from paywitness.core.money import Unit, read_money
-from paywitness.core.operation import Guard, Operation, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Payment,
-    ShownBalance,
-    total_of,
-)
-from paywitness.core.payment_names import (
-    PaymentName,
-    payment_names,
-)
-from paywitness.core.payment_rules import IncrementMeaning, PartialCaptures, PaymentRules
+from paywitness.core.operation import Finding, FindingKind, Guard, Operation, State
+from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, total_of
+from paywitness.core.payment_names import PaymentName, payment_names
+from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import DOES_NOT_FIT, Classification, Effect, ResultClass
@@ -72,6 +65,23 @@ def shown_balance(
         intent=intent,
         dispute=_DISPUTES.get(classification.result_class, ""),
     )
+
+
+def shown_by_object(
+    operation: Operation, policy: Policy, classification: Classification | None, provider_object: Tree, *, now: float
+) -> ShownBalance | None:
+    """What an inquiry's or an event's object shows of the operation's payment, after what it says of the operation."""
+    if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
+        return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
+    if classification is None or provider_object is None:
+        return None
+    return shown_balance(operation, policy, classification, provider_object, now=now)
+
+
+def shows_totals(operation: Operation, policy: Policy, provider_object: Tree) -> bool:
+    """Whether an object about the operation can show totals of its payment."""
+    is_paying_step = bool(operation.payment) and operation.kind.pays
+    return is_paying_step and provider_object is not None and policy.payment.balance != BalanceFields()
 
 
 _DISPUTES = {ResultClass.DISPUTED: "opened", ResultClass.DISPUTE_WON: "won"}
@@ -181,6 +191,30 @@ def proves_movement(operation: Operation, payment: Payment | None, shown: ShownB
     return True if total >= known + reserved else None
 
 
+def needs_proof(operation: Operation, seen: FoundObject) -> bool:
+    """Whether what was found must be held against the payment: an object that all movements of a payment share shows
+    "captured" also if another one of them captured."""
+    read = seen.finding.classification
+    shares_object = read is not None and read.result_class is ResultClass.SUCCEEDED and read.reference is None
+    return shares_object and bool(operation.payment) and operation.kind in FOLLOW_UPS
+
+
+def held_against_payment(
+    operation: Operation, policy: Policy, seen: FoundObject, payment: Payment | None, *, now: float
+) -> FoundObject:
+    """What was found, if it proves the movement that was asked about."""
+    read = seen.finding.classification
+    if read is None or not needs_proof(operation, seen):
+        return seen
+    shown = shown_balance(operation, policy, read, seen.provider_object, now=now)
+    proof = proves_movement(operation, payment, shown)
+    if proof:
+        return seen
+    kind = FindingKind.MISSED if proof is False else FindingKind.FAILED
+    detail = "its total has not grown by it" if proof is False else "another open movement may have done it"
+    return FoundObject(Finding(seen.finding.source, kind, seen.finding.status_code, None, detail))
+
+
 # --- "Already done"
 
 
@@ -208,3 +242,13 @@ def is_paid_elsewhere(operation: Operation, classification: Classification, poli
     intent counts as paid."""
     is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
     return is_refusal and policy.kind.pays and bool(policy.payment.acts_on) and bool(operation.payment)
+
+
+def to_be_verified(
+    shown: ShownBalance | None, operation: Operation, classification: Classification, policy: Policy, *, now: float
+) -> ShownBalance | None:
+    """What a response shows, with the time at which to read the payment again if it was moved, but not by us."""
+    is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
+    if not is_refusal or not operation.payment or operation.state is not State.FAILED:
+        return shown
+    return replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])

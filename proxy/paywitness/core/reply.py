@@ -25,9 +25,7 @@ from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import LimitCheck, LimitVerdict
 from paywitness.core.problems import (
     NEEDS_A_PERSON,

@@ -19,10 +19,7 @@ from paywitness.core.identity import account_of, intent_guard, intent_label
 from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import FindingKind, Guard, GuardKind, Operation, RepeatPaymentRule
-from paywitness.core.payment import (
-    Payment,
-    ShownBalance,
-)
+from paywitness.core.payment import Payment, ShownBalance
 from paywitness.core.payment_corrections import (
     StatedBalance,
     adoption_refusal,

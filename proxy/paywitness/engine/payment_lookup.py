@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_names import (
     name_key,
     payment_key,

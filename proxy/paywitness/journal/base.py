@@ -16,9 +16,7 @@ from typing import Protocol
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
-from paywitness.core.payment import (
-    ShownBalance,
-)
+from paywitness.core.payment import ShownBalance
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.option_defaults import DEFAULTS

@@ -30,11 +30,7 @@ from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Payment,
-    reconciled,
-)
+from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
 from paywitness.core.payment_claims import (
     LimitCheck,
     PaymentVerdict,

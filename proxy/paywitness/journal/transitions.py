@@ -17,10 +17,7 @@ from paywitness.core.errors import IllegalTransition, StaleWrite
 from paywitness.core.guard import indexed_guard, is_duplicate_success, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, GuardKind, HistoryEntry, Lease, Operation, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Payment,
-)
+from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.record import record
 from paywitness.core.result import ResultClass

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import State
-from paywitness.core.payment import (
-    PaidElsewhere,
-    Payment,
-)
+from paywitness.core.payment import PaidElsewhere, Payment
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.journal.base import OperationChange
 from paywitness.journal.ledger import payment_from_row, payment_row

@@ -7,7 +7,7 @@ the budget refuses is decided against as one that has no tries left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from paywitness.clock import Clock
@@ -17,10 +17,8 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
-from paywitness.core.payment import (
-    ShownBalance,
-)
-from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance
+from paywitness.core.payment import ShownBalance
+from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance, to_be_verified
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
@@ -161,10 +159,7 @@ class AttemptRecorder:
             request_tree=call_context.tree,
             intent=call_context.payment_claim.intent,
         )
-        is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
-        if is_refusal and operation.payment and operation.state is State.FAILED:
-            return replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])
-        return shown
+        return to_be_verified(shown, operation, classification, policy, now=now)
 
     def _decide(
         self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool

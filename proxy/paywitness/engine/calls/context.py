@@ -17,9 +17,7 @@ from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
 from paywitness.core.operation import AttemptSummary, Operation
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall

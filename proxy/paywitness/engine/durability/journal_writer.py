@@ -17,10 +17,7 @@ from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleW
 from paywitness.core.identity import fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import AttemptSummary, Finding, Operation, State
-from paywitness.core.payment import (
-    ShownBalance,
-    touches_payment,
-)
+from paywitness.core.payment import ShownBalance, touches_payment
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext

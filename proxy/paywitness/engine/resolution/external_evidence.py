@@ -31,18 +31,10 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Payment,
-    ShownBalance,
-    after_change,
-)
+from paywitness.core.payment import Payment, ShownBalance, has_new_totals
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_evidence import shown_balance
-from paywitness.core.payment_names import (
-    payment_key,
-)
-from paywitness.core.payment_rules import BalanceFields
+from paywitness.core.payment_evidence import shown_by_object, shows_totals
+from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import changes_replay, replay_response
@@ -116,12 +108,13 @@ class ExternalEvidenceRecorder:
             after, event = self._conclude(current, policy, source, finding)
             if was_incremented:
                 after = after.changed(incident=current.incident)  # it shows the total that the increments have made
-            shown = self._shown_balance(after, policy, finding, provider_object)
+            now = self.journal_writer.journal_clock.now()
+            shown = shown_by_object(after, policy, finding.classification, provider_object, now=now)
             if shown is not None and shown.dispute:
                 return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
-            if not _has_new_totals(payment, after, shown) and _says_nothing_new(current, after, event, finding):
+            if not has_new_totals(payment, after, shown) and _says_nothing_new(current, after, event, finding):
                 raise _NothingNewError(current)
             if event is not None and after.state is not current.state:
                 after = after.changed(because=event.value)  # the evidence is the reason
@@ -166,11 +159,8 @@ class ExternalEvidenceRecorder:
         return any(movement.kind is OperationKind.INCREMENT for movement in movements)
 
     async def _payment_to_compare(self, operation: Operation, policy: Policy, provider_object: Tree) -> Payment | None:
-        """The payment whose totals an object of a paying operation shows: also an object that says nothing new of the
-        operation may show a movement that is not ours."""
-        if not operation.payment or not operation.kind.pays or provider_object is None:
-            return None
-        if policy.payment.balance == BalanceFields():
+        """The payment whose totals the object shows."""
+        if not shows_totals(operation, policy, provider_object):
             return None
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
         return None if row is None else payment_from_row(row)
@@ -218,16 +208,6 @@ class ExternalEvidenceRecorder:
             return True
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
         return row is None or hold_of_payment(payment_from_row(row)) is IntentHold.REFUNDED
-
-    def _shown_balance(
-        self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
-    ) -> ShownBalance | None:
-        now = self.journal_writer.journal_clock.now()
-        if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
-            return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
-        if finding.classification is None or provider_object is None:
-            return None
-        return shown_balance(operation, policy, finding.classification, provider_object, now=now)
 
     def _dispute_change(
         self,
@@ -287,12 +267,6 @@ class ExternalEvidenceRecorder:
             return None
         response = replay_response(after, policy.as_response, provider_object, policy.encoding)
         return b"" if response is None else seal_response(self.vault, response, after.id)
-
-
-def _has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
-    if payment is None or shown is None or operation.state is not State.SUCCEEDED:
-        return False
-    return after_change(payment, operation, shown).payment != payment
 
 
 def _says_nothing_new(before: Operation, after: Operation, event: Event | None, finding: Finding) -> bool:

@@ -18,13 +18,8 @@ from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-)
-from paywitness.core.payment_evidence import proves_movement, shown_balance
-from paywitness.core.payment_names import (
-    payment_key,
-)
+from paywitness.core.payment_evidence import held_against_payment, needs_proof
+from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
 from paywitness.core.result import ResultClass
@@ -117,20 +112,12 @@ class InquiryClient:
         return InquiryResult(FoundObject(Finding(names, FindingKind.MISSED, None, None, "not found")), tuple(missed))
 
     async def _held_against_payment(self, operation: Operation, policy: Policy, seen: FoundObject) -> FoundObject:
-        """What was found, if it proves the movement that was asked about. An object that all movements of a payment
-        share shows "captured" also if another one of them captured."""
-        read = seen.finding.classification
-        shares_object = read is not None and read.result_class is ResultClass.SUCCEEDED and read.reference is None
-        if read is None or not shares_object or not operation.payment or operation.kind not in FOLLOW_UPS:
+        """What was found, if it proves the movement that was asked about."""
+        if not needs_proof(operation, seen):
             return seen
-        shown = shown_balance(operation, policy, read, seen.provider_object, now=self.clock.now())
         [row] = await self.journal.ledger_rows((payment_key(operation.payment),))
-        proof = proves_movement(operation, None if row is None else payment_from_row(row), shown)
-        if proof:
-            return seen
-        kind = FindingKind.MISSED if proof is False else FindingKind.FAILED
-        detail = "its total has not grown by it" if proof is False else "another open movement may have done it"
-        return FoundObject(Finding(seen.finding.source, kind, seen.finding.status_code, None, detail))
+        payment = None if row is None else payment_from_row(row)
+        return held_against_payment(operation, policy, seen, payment, now=self.clock.now())
 
     async def read_object(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> Tree:
         """The provider's object that an inquiry names, whatever it says; None if it could not be read."""

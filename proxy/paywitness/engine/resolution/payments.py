@@ -21,12 +21,7 @@ from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import intent_guard_of
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation, State
-from paywitness.core.payment import (
-    PaidElsewhere,
-    Payment,
-    ShownBalance,
-    adopted,
-)
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy, Route
 from paywitness.core.result import PROVIDER_SAID_NO, ResultClass

@@ -10,9 +10,7 @@ from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-)
+from paywitness.core.payment import FOLLOW_UPS
 from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.template import Template

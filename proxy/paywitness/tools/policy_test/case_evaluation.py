@@ -18,9 +18,7 @@ from paywitness.core.inquiry import FoundObject as Shown
 from paywitness.core.inquiry import read_inquiry, read_object
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import FindingKind, GuardKind, Operation, State
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.reply import ErrorShape, reply_for, unknown_reply

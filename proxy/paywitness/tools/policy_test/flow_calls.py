@@ -7,7 +7,7 @@ the longest wait is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.classify import ExpectedPayment, read_response
@@ -17,12 +17,14 @@ from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, advance, conclusion_changes
 from paywitness.core.operation import GuardKind, Operation, State
-from paywitness.core.payment import (
-    Payment,
-    ShownBalance,
-)
+from paywitness.core.payment import Payment, ShownBalance
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance, without_doubt_of_others
+from paywitness.core.payment_evidence import (
+    is_paid_elsewhere,
+    shown_balance,
+    to_be_verified,
+    without_doubt_of_others,
+)
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind
@@ -186,8 +188,8 @@ def _run_attempts(
             request_tree=recognised.tree,
             intent=recognised.payment.intent,
         )
+        shown = to_be_verified(shown, following, classification, policy, now=world.now)
         if is_paid_elsewhere(following, classification, policy):
-            shown = replace(shown or ShownBalance(), verify_at=world.now + policy.resolve.schedule_s[0])
             following = following.changed(paid_elsewhere=True)
         operation = _recorded(world, operation, following, event, decision, shown)
         if decision.action is not Action.RETRY_SAME_OPERATION:

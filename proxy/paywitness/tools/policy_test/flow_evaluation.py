@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from paywitness.core.guard import is_paid
 from paywitness.core.operation import GuardKind, Operation, Posting
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.policy import Provider, UnmatchedCalls
 from paywitness.core.problems import PROBLEMS, Problem

@@ -28,13 +28,8 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import (
-    PaidElsewhere,
-    Payment,
-    ShownBalance,
-    adopted,
-)
-from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted, has_new_totals
+from paywitness.core.payment_evidence import held_against_payment, shown_by_object, shows_totals
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.core.reply import changes_replay, replay_response
@@ -82,10 +77,11 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
     response = fill_response(given, placeholders_of(operation, operation.reference))
     evidence = evidence_of(GivenAttempt(response), policy.encoding)
     seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values)
-    finding = seen.finding
     payment = world.journal.payment(operation.payment)
-    if payment is not None and payment.verify_at is not None and operation.paid_elsewhere:
+    if payment is not None and operation.paid_elsewhere and _is_to_be_verified(payment):
         return _verify(world, operation, payment, seen)
+    seen = held_against_payment(operation, policy, seen, payment, now=world.now)
+    finding = seen.finding
     if finding.kind is FindingKind.MISSED and operation.state.in_doubt and operation.doubt:
         proof = AbsenceProof.of((inquiry,), _settle_s(policy))
         missed, absent = after_miss(operation, proof, world.now)
@@ -96,12 +92,18 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
     return _apply(world, operation, EvidenceSource.INQUIRY, seen)
 
 
+def _is_to_be_verified(payment: Payment) -> bool:
+    """Whether the provider said that it was paid, not by us, and nothing has shown it yet."""
+    is_open = not payment.paid and payment.elsewhere is not PaidElsewhere.VERIFIED
+    return is_open and payment.verify_at is not None
+
+
 def _verify(world: FlowWorld, operation: Operation, payment: Payment, seen: FoundObject) -> EvidenceResult:
     """The object that was paid, but not by us, as the inquiry shows it: see `PaymentSweep`."""
     classification, policy = seen.finding.classification, world.policy_of(operation)
     reading = classification.result_class if classification is not None else None
     if seen.finding.kind is FindingKind.HIT and reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
-        shown = _shown(world, operation, policy, classification, seen.provider_object)
+        shown = shown_by_object(operation, policy, classification, seen.provider_object, now=world.now)
         world.journal.write_payment(adopted(payment, shown or ShownBalance()))
     elif seen.finding.kind is FindingKind.HIT and reading in PROVIDER_SAID_NO:
         world.journal.write_payment(replace(payment, elsewhere=PaidElsewhere.NO, verify_at=None))
@@ -195,12 +197,10 @@ def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen:
     taken_back = as_taken_back(operation, classification, failed_is_return=policy.payment.failed_is_return)
     settled = is_settled(operation, _settle_s(policy), world.now)
     after, event = conclude_external(operation, source, taken_back, policy.contract, settled=settled)
-    shown = _shown(world, after, policy, classification, seen.provider_object)
+    shown = shown_by_object(after, policy, classification, seen.provider_object, now=world.now)
     if shown is not None and shown.dispute:
         operation = _write_dispute(world, operation, source, shown)
-    elif event is None and after.incident == operation.incident:
-        pass
-    elif not changes_nothing(operation, after):
+    elif _says_something_new(world, operation, after, event, seen, shown):
         before = operation
         events = (event,) if event is not None else ()
         operation = _write(world, before, after, events, source, shown)
@@ -209,12 +209,20 @@ def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen:
     return EvidenceResult(operation, finding.kind, NONE, result_class)
 
 
-def _shown(
-    world: FlowWorld, after: Operation, policy: Policy, classification: Classification | None, provider_object: Tree
-) -> ShownBalance | None:
-    if classification is None or provider_object is None:
-        return None
-    return shown_balance(after, policy, classification, provider_object, now=world.now)
+def _says_something_new(
+    world: FlowWorld,
+    before: Operation,
+    after: Operation,
+    event: Event | None,
+    seen: FoundObject,
+    shown: ShownBalance | None,
+) -> bool:
+    """Whether it changes the operation, or shows totals of its payment that are not known yet."""
+    comparable = shows_totals(before, world.policy_of(before), seen.provider_object)
+    if has_new_totals(world.journal.payment(before.payment) if comparable else None, after, shown):
+        return True
+    is_news = event is not None or after.incident != before.incident
+    return is_news and not changes_nothing(before, after)
 
 
 def _write(

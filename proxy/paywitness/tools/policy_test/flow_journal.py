@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_paid
 from paywitness.core.operation import Operation, Posting
-from paywitness.core.payment import (
-    Payment,
-)
+from paywitness.core.payment import Payment
 from paywitness.core.payment_names import (
     payment_key,
 )
