@@ -15,9 +15,7 @@ from paywitness.core.money import Money
 from paywitness.core.operation import Operation
 from paywitness.core.payment import Movement, MovementStatus, Payment, ShownBalance
 from paywitness.core.payment_claims import IntentHold, LimitCheck, LimitVerdict, PaymentClaim, PaymentVerdict
-from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import Classification
 from tests.simulation.planting import Bug, Change, Function, Replaced
 
 WITHIN = ("captured within authorised", "refunded within captured")
@@ -69,14 +67,6 @@ def _doubt_reserves_nothing(right: Function) -> Function:
     return wrong
 
 
-def _unknown_is_zero(right: Function) -> Function:
-    def wrong(row: Any) -> Payment:
-        payment: Payment = right(row)
-        return replace(payment, captured=payment.captured or 0, refunded=payment.refunded or 0)
-
-    return wrong
-
-
 # --- movements beside each other
 
 
@@ -96,16 +86,6 @@ def _equal_one_passes(right: Function) -> Function:
     return wrong
 
 
-def _void_sees_no_capture(right: Function) -> Function:
-    def wrong(movement: Movement, holder: Operation, fresh: Operation, amount: int | None) -> PaymentVerdict:
-        if fresh.kind is OperationKind.VOID and movement.kind is OperationKind.CAPTURE:
-            return PaymentVerdict.PASS
-        verdict: PaymentVerdict = right(movement, holder, fresh, amount)
-        return verdict
-
-    return wrong
-
-
 # --- intents
 
 
@@ -121,14 +101,6 @@ def _freed_by_a_part(right: Function) -> Function:
     def wrong(payment: Payment) -> IntentHold:
         hold: IntentHold = right(payment)
         return IntentHold.REFUNDED if hold is IntentHold.PAID and payment.refunded else hold
-
-    return wrong
-
-
-def _freed_by_an_open_refund(right: Function) -> Function:
-    def wrong(payment: Payment) -> IntentHold:
-        hold: IntentHold = right(payment)
-        return IntentHold.REFUNDED if hold is IntentHold.GIVING_BACK else hold
 
     return wrong
 
@@ -157,13 +129,6 @@ def _remembers_nobody(right: Function) -> Function:
     return wrong
 
 
-def _never_elsewhere(right: Function) -> Function:
-    def wrong(operation: Operation, classification: Classification, policy: Policy) -> bool:
-        return False
-
-    return wrong
-
-
 # --- payouts
 
 
@@ -187,45 +152,9 @@ def _keeps_a_bounced_transfer(right: Function) -> Function:
 # --- what the provider shows
 
 
-def _done_by_us(right: Function) -> Function:
-    def wrong(
-        classification: Classification,
-        operation: Operation,
-        policy: Policy,
-        payment: Payment | None,
-        *,
-        rolled_back: bool,
-    ) -> Classification:
-        return classification
-
-    return wrong
-
-
 def _always_proves(right: Function) -> Function:
     def wrong(operation: Operation, payment: Payment | None, shown: ShownBalance | None) -> bool | None:
         return True
-
-    return wrong
-
-
-def _one_name_only(right: Function) -> Function:
-    def wrong(operation: Operation, policy: Policy, classification: Classification, provider_object: Any) -> Any:
-        names = right(operation, policy, classification, provider_object)
-        return tuple(one for one in names if one.name == classification.reference)
-
-    return wrong
-
-
-def _shown_total_counts(right: Function) -> Function:
-    def wrong(known: int | None, shown: int | None) -> int | None:
-        return known if shown is None else shown
-
-    return wrong
-
-
-def _return_moves_nothing(right: Function) -> Function:
-    def wrong(payment: Payment, movement: Movement) -> Payment:
-        return payment
 
     return wrong
 
@@ -258,12 +187,6 @@ MONEY_BUGS: tuple[Bug, ...] = (
         breaks=(*WITHIN, ONE_MOVEMENT, "no void beside a capture"),
     ),
     bug(
-        "unknown_is_zero",
-        "a number that is not known is taken for zero",
-        Replaced(_JOURNAL + "ledger.payment_from_row", _unknown_is_zero),
-        breaks=(*WITHIN, *PAID_AGAIN),
-    ),
-    bug(
         "movements_in_flight_together",
         "no open movement keeps another one off",
         Replaced(_CLAIMS + "_against", _never_in_the_way),
@@ -276,12 +199,6 @@ MONEY_BUGS: tuple[Bug, ...] = (
         breaks=(ONE_MOVEMENT,),
     ),
     bug(
-        "void_beside_a_capture",
-        "a void is not kept off by an open capture",
-        Replaced(_CLAIMS + "_against", _void_sees_no_capture),
-        breaks=("no void beside a capture",),
-    ),
-    bug(
         "refund_frees_nothing",
         "a payment that was given back still counts as paid",
         Replaced(_CLAIMS + "hold_of_payment", _never_freed),
@@ -291,12 +208,6 @@ MONEY_BUGS: tuple[Bug, ...] = (
         "part_refund_frees",
         "a refund of a part frees the intent",
         Replaced(_CLAIMS + "hold_of_payment", _freed_by_a_part),
-        breaks=PAID_AGAIN,
-    ),
-    bug(
-        "open_refund_frees",
-        "a refund frees the intent before it has succeeded",
-        Replaced(_CLAIMS + "hold_of_payment", _freed_by_an_open_refund),
         breaks=PAID_AGAIN,
     ),
     bug(
@@ -318,12 +229,6 @@ MONEY_BUGS: tuple[Bug, ...] = (
         breaks=("a paid order is remembered",),
     ),
     bug(
-        "paid_elsewhere_ignored",
-        '"already done" frees the intent, though somebody else paid it',
-        Replaced(_EVIDENCE + "is_paid_elsewhere", _never_elsewhere),
-        breaks=PAID_AGAIN,
-    ),
-    bug(
         "payout_reference_forgotten",
         "a payout's reference is free once it was answered",
         Replaced(_CORE + "guard._is_kept_transfer", _keeps_no_transfer),
@@ -336,33 +241,9 @@ MONEY_BUGS: tuple[Bug, ...] = (
         breaks=(FREE,),
     ),
     bug(
-        "already_done_is_ours",
-        '"already done" on a first attempt is asked about as if it might be ours',
-        Replaced(_EVIDENCE + "without_doubt_of_others", _done_by_us),
-        breaks=(ITS_OWN_LINE,),
-    ),
-    bug(
         "shared_object_proves",
         "a payment that shows a capture proves any capture of it",
         Replaced(_EVIDENCE + "proves_movement", _always_proves),
         breaks=(ITS_OWN_LINE, "doubt not guessed away"),
-    ),
-    bug(
-        "names_not_joined",
-        "a payment is known by the name of its first answer alone",
-        Replaced(_EVIDENCE + "_names", _one_name_only),
-        breaks=(*WITHIN, ONE_MOVEMENT),
-    ),
-    bug(
-        "stale_total_counts",
-        "an older object of the provider lowers a total",
-        Replaced(_PAYMENT + "_larger", _shown_total_counts),
-        breaks=(*WITHIN, *PAID_AGAIN),
-    ),
-    bug(
-        "return_not_posted",
-        "a refund that the provider took back still counts as refunded",
-        Replaced(_PAYMENT + "_returned", _return_moves_nothing),
-        breaks=(FREE, *PAID_AGAIN, *WITHIN),
     ),
 )

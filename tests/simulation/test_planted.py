@@ -38,7 +38,7 @@ def test_a_bug_is_caught_by_what_it_breaks_and_by_nothing_less() -> None:
     """A task that died, or a budget that was counted wrong, is no proof that a double payment would be seen."""
     seen_so = {"no fault of ours", "no contradiction", "everybody is answered"}
     assert all(planted.breaks and seen_so.isdisjoint(planted.breaks) for planted in BUGS)
-    assert len(BUGS) == len({planted.name for planted in BUGS}) >= 50
+    assert len(BUGS) == len({planted.name for planted in BUGS}) >= 40
 
 
 def test_a_bug_between_operations_is_hunted_in_worlds_that_have_them() -> None:
