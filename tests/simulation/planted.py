@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-from tests.simulation.planted_bugs import BUGS, Bug
+from tests.simulation.planted_bugs import BUGS
+from tests.simulation.planting import Bug
 
 TOP = Path(__file__).resolve().parents[2]
 SEEDS_MAX = 50
@@ -36,25 +37,49 @@ def plant(planted: Bug) -> None:
 
 
 def hunted(planted: Bug, payments: int, seeds: int, after: int = 0) -> tuple[int, str] | None:
-    """How many seeds after `after` it took to catch it, and the promise that it broke. None: it survived."""
-    command = [sys.executable, "-m", "tests.simulation", *_seeds(after, seeds), "--payments", str(payments)]
+    """How many seeds after `after` it took to catch it, and the promise that it broke. None: it survived. A promise
+    that the same world breaks without the bug is not of the bug's doing, and does not count."""
+    tried = 0
+    while tried < seeds:
+        found = _first_broken(planted, payments, after + tried, seeds - tried)
+        if found is None:
+            return None
+        seed, broken = found
+        unplanted = _played(planted, payments, seed - 1, 1, "--brief")
+        before = {promise for _, promises in _broken(unplanted) for promise in promises}
+        caught = [promise for promise in broken if promise not in before]
+        if caught:
+            return seed - after, caught[0]
+        tried = seed - after
+    return None
+
+
+def _first_broken(planted: Bug, payments: int, after: int, seeds: int) -> tuple[int, list[str]] | None:
+    """The first seed in which the bug, or the world without it, breaks what the bug is about."""
     until = [word for promise in planted.breaks for word in ("--until", promise)]
+    played = _played(planted, payments, after, seeds, "--brief", "--plant", planted.name, *until)
+    for seed, promises in _broken(played):
+        broken = [promise for promise in promises if promise in planted.breaks]
+        if broken:
+            return seed, broken
+    return None
+
+
+def _played(planted: Bug, payments: int, after: int, seeds: int, *options: str) -> str:
+    """What the worlds that this bug needs print."""
+    command = [sys.executable, "-m", "tests.simulation", *_seeds(after, seeds), "--payments", str(payments)]
     environment = {**os.environ, "PYTHONPATH": f"{TOP / 'proxy'}{os.pathsep}{TOP}"}
+    between = ["--between"] if planted.between else []
     played = subprocess.run(
-        [*command, "--brief", "--plant", planted.name, *until],
-        cwd=TOP,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, *between, *options], cwd=TOP, env=environment, capture_output=True, text=True, check=False
     )
     if played.returncode not in {0, 1} or "Traceback" in played.stderr:
         raise RuntimeError(f"{planted.name}: {played.stderr[-2000:]}")
-    for found in _CAUGHT.finditer(played.stdout):
-        caught = [promise for promise in found.group(2).split("; ") if promise in planted.breaks]
-        if caught:
-            return int(found.group(1)) - after, caught[0]
-    return None
+    return played.stdout
+
+
+def _broken(printed: str) -> list[tuple[int, list[str]]]:
+    return [(int(found.group(1)), found.group(2).split("; ")) for found in _CAUGHT.finditer(printed)]
 
 
 def _seeds(after: int, count: int) -> tuple[str, str]:

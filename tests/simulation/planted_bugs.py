@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from paywitness.core.claim import Claim, ClaimJudgement, ClaimRequest, ClaimVerdict, lookup_verdict
@@ -32,7 +32,8 @@ from paywitness.core.provider_contract import (
 )
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
-from tests.simulation.planting import CannotPlantError, Change, Function, Patched, Replaced, Valued
+from tests.simulation.planted_money_bugs import MONEY_BUGS
+from tests.simulation.planting import Bug, CannotPlantError, Change, Function, Patched, Replaced, Valued
 
 PAID_TWICE = ("one effect", "no re-send in doubt", "no re-send past the window")  # or as good as
 UNTRUE = (
@@ -42,14 +43,6 @@ UNTRUE = (
 
 _CORE, _ENGINE = "paywitness.core.", "paywitness.engine."
 _NO_DOUBT: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Bug:
-    name: str
-    what: str
-    changes: tuple[Change, ...]
-    breaks: tuple[str, ...]  # it is caught when one of these is broken, and by nothing less
 
 
 def bug(name: str, what: str, *changes: Change, breaks: tuple[str, ...] = (*PAID_TWICE, *UNTRUE)) -> Bug:
@@ -732,4 +725,5 @@ BUGS = (
         Replaced(_ENGINE + "durability.leases.Leases.outlasts", _outlasts_suspension),
         breaks=("no send without a lease", *PAID_TWICE),
     ),
+    *MONEY_BUGS,
 )

@@ -42,6 +42,15 @@ class Change(Protocol):
 
 
 @dataclass(frozen=True)
+class Bug:
+    name: str
+    what: str
+    changes: tuple[Change, ...]
+    breaks: tuple[str, ...]  # it is caught when one of these is broken, and by nothing less
+    between: bool = False  # it needs worlds with the money between operations
+
+
+@dataclass(frozen=True)
 class Replaced:
     """A function or method in whose place another one is called. `make` is given the right one and returns the wrong
     one. The wrong one is called with the same arguments, by position wherever the right one allows that."""

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.simulation.planted import PAYMENTS, SEEDS_MAX, bug_named, hunted
-from tests.simulation.planted_bugs import BUGS, Bug
-from tests.simulation.planting import CannotPlantError, Function, Patched, Replaced, Valued
+from tests.simulation.planted_bugs import BUGS
+from tests.simulation.planted_money_bugs import MONEY_BUGS
+from tests.simulation.planting import Bug, CannotPlantError, Function, Patched, Replaced, Valued
 
 
 @pytest.mark.parametrize("planted", BUGS, ids=lambda planted: planted.name)
@@ -37,7 +38,12 @@ def test_a_bug_is_caught_by_what_it_breaks_and_by_nothing_less() -> None:
     """A task that died, or a budget that was counted wrong, is no proof that a double payment would be seen."""
     seen_so = {"no fault of ours", "no contradiction", "everybody is answered"}
     assert all(planted.breaks and seen_so.isdisjoint(planted.breaks) for planted in BUGS)
-    assert len(BUGS) == len({planted.name for planted in BUGS}) >= 30
+    assert len(BUGS) == len({planted.name for planted in BUGS}) >= 40
+
+
+def test_a_bug_between_operations_is_hunted_in_worlds_that_have_them() -> None:
+    assert {planted.name for planted in BUGS if planted.between} == {planted.name for planted in MONEY_BUGS}
+    assert len(MONEY_BUGS) >= 10
 
 
 # --- planting itself, in a module that is nobody's
