@@ -15,6 +15,7 @@ from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
 from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_claims import IntentHold, LimitCheck, PaymentClaim
+from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 
@@ -31,6 +32,9 @@ class ClaimVerdict(StrEnum):
     REFUNDED = "refunded"  # an equal payment of the intent was paid and given back
     RESERVED = "reserved"  # the balance of the payment allows it only once open movements have ended without effect
     EXCEEDS = "exceeds"  # the balance of the payment does not allow it
+    OVER_CAP = "over_cap"  # the payout would exceed a cap
+    NEEDS_APPROVAL = "needs_approval"  # a person must approve the payout first
+    CHECK_REFUSED = "check_refused"  # whoever is asked before a payout did not allow it
     EXPIRED = "expired"  # only a tombstone is left
     ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
 
@@ -80,6 +84,7 @@ class ClaimRequest:
     key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
     compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
     payment: PaymentClaim = PaymentClaim()  # what the call means for a payment
+    payout: PayoutClaim | None = None  # what it means for the rules of its payouts, if there are some
 
 
 @record
@@ -100,6 +105,7 @@ class Claim:
     payment: Payment | None = None  # as it stood before the claim, if the call acts on one
     limit: LimitCheck | None = None  # what the balance says, if it was asked
     waits: bool = False  # GUARDED: only while the holder is in flight
+    payout: PayoutRefusal | None = None  # OVER_CAP, NEEDS_APPROVAL
 
 
 @record
