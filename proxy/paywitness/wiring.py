@@ -17,6 +17,7 @@ from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough
+from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.shadow import ShadowMode
@@ -106,8 +107,7 @@ def assemble(
     tasks, waiters = Tasks(), OperationWaiters()
     # The right to send, the network, and the journal's own time.
     leases = Leases(journal, clock, settings.lease_s, telemetry)
-    upstream = open_upstream(platform, settings)
-    journal_clock = JournalClock(clock)
+    upstream, journal_clock = open_upstream(platform, settings), JournalClock(clock)
     # What a store forgot is put back; then claims and writes.
     rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
     journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, journal_clock, rollback=rollback)
@@ -149,6 +149,7 @@ def assemble(
         fallbacks=fallbacks,
         late_evidence=late_evidence,
         tasks=tasks,
+        payout_check=PayoutCheck(upstream, environment, clock),
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
     passthrough = Passthrough(upstream, telemetry)
