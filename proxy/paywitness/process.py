@@ -25,6 +25,7 @@ from paywitness.engine.failpoints import Failpoints, NoFailpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.engine.policy_reload import PolicyReload, refuse_changed_identity, reload_event, store_revisions
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.journal.base import Journal
@@ -80,6 +81,7 @@ class AdminView:
     metrics: Metrics
     telemetry: Telemetry
     review: CommandExecutor
+    approvals: PayoutApprovals
     intents: Intents
     circuits: Circuits
     budgets: Budgets
@@ -213,6 +215,7 @@ async def _listen(
         telemetry.metrics,
         telemetry,
         review,
+        PayoutApprovals(journal, parts.journal_writer.journal_clock),
         engine.intents,
         limits.circuits,
         limits.budgets,

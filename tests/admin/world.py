@@ -29,6 +29,7 @@ from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.journal.base import Journal, OperationChange
@@ -115,6 +116,7 @@ class World:
         outside = ExternalEvidenceRecorder(records, vault, self.clock, chance, telemetry, OperationWaiters())
         pinned = PinnedPolicies(self.memory)
         self.hands = CommandExecutor(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
+        self.approvals = PayoutApprovals(self.memory, records.journal_clock)
         self.purchases = Intents(self.memory, self.book)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))

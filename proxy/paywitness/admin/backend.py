@@ -7,6 +7,7 @@ from typing import Protocol
 
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets
@@ -48,6 +49,11 @@ class AdminBackend(Protocol):
     @property
     def review(self) -> CommandExecutor:
         """What a person may do with an operation."""
+        ...
+
+    @property
+    def approvals(self) -> PayoutApprovals:
+        """Payouts that wait for a person."""
         ...
 
     @property

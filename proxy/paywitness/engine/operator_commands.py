@@ -66,6 +66,24 @@ class NoSuchOperation(PaywitnessError):
     """The journal does not hold it."""
 
 
+def valid_actor_and_reason(actor: str, reason: str) -> tuple[str, str]:
+    """Who and why, fit to be kept. Raises InvalidCommand."""
+    _check_printable("actor", actor)
+    _check_printable("reason", reason)
+    if not 1 <= len(actor.strip()) <= ACTOR_LENGTH_MAX:
+        raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
+    if not REASON_LENGTH_MIN <= len(reason.strip()) <= REASON_LENGTH_MAX:
+        raise InvalidCommand(
+            f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
+        )
+    return redact(actor.strip()), redact(reason.strip())
+
+
+def _check_printable(name: str, text: str) -> None:
+    if not all(character.isprintable() or character in "\n\t" for character in text):
+        raise InvalidCommand(f"{name} holds characters that cannot be printed.")
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
     """What a person wants done, by whom and why."""
@@ -79,23 +97,10 @@ class OperatorCommand:
 
     def validated(self) -> OperatorCommand:
         """The order, fit to be kept: nothing missing, nothing endless, no card number in what a person pasted."""
-        texts = {"actor": self.actor, "reason": self.reason, "evidence": self.evidence}
-        for name, text in texts.items():
-            if not all(character.isprintable() or character in "\n\t" for character in text):
-                raise InvalidCommand(f"{name} holds characters that cannot be printed.")
-        if not 1 <= len(self.actor.strip()) <= ACTOR_LENGTH_MAX:
-            raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
-        if not REASON_LENGTH_MIN <= len(self.reason.strip()) <= REASON_LENGTH_MAX:
-            raise InvalidCommand(
-                f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
-            )
+        actor, reason = valid_actor_and_reason(self.actor, self.reason)
+        _check_printable("evidence", self.evidence)
         self._check_resolution()
-        return replace(
-            self,
-            actor=redact(self.actor.strip()),
-            reason=redact(self.reason.strip()),
-            evidence=redact(self.evidence.strip()),
-        )
+        return replace(self, actor=actor, reason=reason, evidence=redact(self.evidence.strip()))
 
     def _check_resolution(self) -> None:
         if self.action is not OperatorAction.RESOLVE:

@@ -2,5 +2,6 @@
 
 group    the group, and the commands `list` and `show`
 actions  inquire, park, resume, resolve, cancel, close-incident
+approvals  approvals, approve
 output   tables, timelines, JSON and CSV
 """

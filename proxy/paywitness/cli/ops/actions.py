@@ -107,7 +107,7 @@ def _help_of(text: _ActionText) -> str:
     )
 
 
-def _actor() -> str:
+def default_actor() -> str:
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError):
@@ -160,7 +160,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
             help="With --all: at most so many.",
         ),
         click.option("--all", "every", is_flag=True, help="All that fit the filters."),
-        click.option("--actor", default=_actor, show_default="you ($USER)", help="Who does it."),
+        click.option("--actor", default=default_actor, show_default="you ($USER)", help="Who does it."),
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
     if text.action is OperatorAction.RESOLVE:

@@ -10,6 +10,7 @@ import click
 from paywitness.admin.client import AdminClient
 from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for, filter_options
 from paywitness.cli.ops.actions import COMMANDS
+from paywitness.cli.ops.approvals import APPROVAL_COMMANDS
 from paywitness.cli.ops.output import csv_of, print_json, print_list, print_operation
 
 _PAGE = 50
@@ -30,6 +31,9 @@ def ops() -> None:
       paywitness ops resolve op_01J... --as succeeded --reason "ticket 4711" \\
           --evidence "Acme's dashboard shows ch_123 captured" --reference ch_123
       paywitness ops park --all --provider acme --state unknown --reason "Acme is down" --dry-run
+    \b
+      paywitness ops approvals               payouts that wait for a person
+      paywitness ops approve ap_3f2c... --reason "invoice 88 checked"
     """
 
 
@@ -115,5 +119,5 @@ def show_operation(admin: str, token: str | None, home: Path, as_json: bool, ope
         print_operation(found)
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, *APPROVAL_COMMANDS):
     ops.add_command(command)
