@@ -1,5 +1,5 @@
-"""What a claim comes to, pure: the key first, then, where something new would start, its guard. And the fallback, which
-ends one operation and starts another.
+"""What a claim comes to, pure: the key first, then, where something new would start, its guard, and what its payment or
+the rules of its payouts say.
 
 Every store runs these over `ClaimLookups`, its look-ups within the one step that the claim is, and writes what they
 say.
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import (
     Alias,
     AliasKind,
@@ -18,16 +19,15 @@ from paywitness.core.claim import (
     ClaimJudgement,
     ClaimRequest,
     ClaimVerdict,
-    GuardJudgement,
     Tombstone,
     after_expired_lease,
+    is_covered,
     judge,
     judge_guard,
     lookup_verdict,
     may_start_again,
 )
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.errors import IllegalTransition
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
@@ -40,8 +40,10 @@ from paywitness.core.payment_claims import (
     with_money,
     with_reservation,
 )
+from paywitness.core.payout import PayoutRefusal
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import (
     link_row,
     payment_by_id,
@@ -50,7 +52,8 @@ from paywitness.journal.ledger import (
     payment_row,
     remembered_payer,
 )
-from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write, record_write, stale_write
+from paywitness.journal.payouts import plan_payout, rows_of_changes
+from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
 FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
@@ -101,10 +104,29 @@ class ClaimPlan:
     limit: LimitCheck | None = None
     waits: bool = False  # GUARDED: only while the holder is in flight
     paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
+    payout: PayoutRefusal | None = None
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
     """Judge the claim: first its key, then, where something new would start, its guard."""
+    plan = _plan_claim(request, now, lookups)
+    if request.payout is None and not plan.updates:
+        return plan
+    changes = _counted_changes(plan.updates, lookups)
+    if plan.insert is not None:
+        changes.append((None, plan.insert.operation))
+    rows = rows_of_changes(changes, lookups)
+    return replace(plan, rows=(*plan.rows, *rows)) if rows else plan
+
+
+def _counted_changes(
+    updates: Iterable[OperationWrite], lookups: ClaimLookups
+) -> list[tuple[Operation | None, Operation]]:
+    """Of what is written before a claim is answered, what caps may count otherwise: as it stands, and as it shall."""
+    return [(lookups.by_id(write.operation.id), write.operation) for write in updates if write.operation.caps]
+
+
+def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
     existing, kind = _operation_of_key(request, now, lookups)
     if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
         return _plan_for_fallback(existing, fallback, kind, request, now)
@@ -143,10 +165,10 @@ def _operation_of_key(
 
 def _releases_key(operation: Operation, request: ClaimRequest, now: float) -> bool:
     current = after_expired_lease(operation, now)
-    return may_start_again(current, now, equal=_fingerprint(request) == operation.fingerprint)
+    return may_start_again(current, now, equal=fingerprint_of(request) == operation.fingerprint)
 
 
-def _fingerprint(request: ClaimRequest) -> str:
+def fingerprint_of(request: ClaimRequest) -> str:
     return request.compare_fingerprint or request.fresh.fingerprint
 
 
@@ -177,7 +199,7 @@ def _plan_for_fallback(
 ) -> ClaimPlan:
     """The key answers with the fallback's outcome for ever, and starts nothing any more. Whether the call is the same
     one is asked of the first: the other route may have another rule, and had another account."""
-    if _fingerprint(request) != first.fingerprint:
+    if fingerprint_of(request) != first.fingerprint:
         return ClaimPlan(ClaimVerdict.MISMATCH, first, alias_kind=kind, original=first)
     before: tuple[OperationWrite, ...] = ()
     current = after_expired_lease(fallback, now)
@@ -236,7 +258,9 @@ def _plan_under_guard(
     )
     if guard.holder is None and (payer := _payer_before(fresh, lookups)) is not None:
         return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)
-    if guard.holder is None or guard.alias is None or _is_covered(request, holders.values(), guard):
+    if guard.holder is None or guard.alias is None or is_covered(request, holders.values(), guard):
+        if request.payout is not None:
+            return _plan_payout(request, judgement, before, now, lookups)
         return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
     holder, first = holders[guard.holder.id], firsts[guard.holder.id]
     alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
@@ -295,19 +319,6 @@ def _payer_before(fresh: Operation, lookups: ClaimLookups) -> str | None:
     return remembered_payer(lookups, guard.value)
 
 
-def _is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
-    """Whether the intent is paid in several payments, and this one is within their sum. An equal call is joined."""
-    total, money = request.payment.intent_total, request.fresh.money
-    if total is None or money is None or guard.alias is not AliasKind.REFUSED or money.currency != total.currency:
-        return False
-    amounts = [money.minor_units]
-    for holder in holders:
-        if holder.money is None or holder.money.currency != total.currency:
-            return False
-        amounts.append(holder.money.minor_units)
-    return sum(amounts) <= total.minor_units
-
-
 @record
 class _PaymentTarget:
     """The payment that a call acts on, and the operation that would start, as that payment makes it."""
@@ -350,7 +361,7 @@ def _plan_on_payment(
     """Nothing guards against the start. A movement must also be allowed by its payment."""
     fresh, payment = request.fresh, target.payment
     if payment is None or request.payment.acts_on is None:
-        started = _start_write(request, judgement, now, note)
+        started = start_write(request, judgement, now, note)
         return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
     open_operations = _open_movements(payment, before, now, lookups)
     current = reconciled(payment, open_operations)
@@ -367,7 +378,7 @@ def _plan_on_payment(
                 limit=limit,
                 waits=judged.verdict is PaymentVerdict.BUSY,
             )
-    started = _start_write(request, judgement, now, note)
+    started = start_write(request, judgement, now, note)
     rows = [payment_row(with_reservation(current, started.operation, request.payment), target.row)]
     if target.row is None:
         rows.append(link_row(request.payment.acts_on.key, payment.id))
@@ -380,6 +391,18 @@ def _plan_on_payment(
         payment=current,
         limit=limit,
     )
+
+
+def _plan_payout(
+    request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
+) -> ClaimPlan:
+    """Nothing guards against the payout. Its caps must allow it, and a person above the policy's amount."""
+    planned = plan_payout(request, _counted_changes(before, lookups), now, lookups)
+    if planned.verdict is not ClaimVerdict.OWNED:
+        return ClaimPlan(planned.verdict, None, tuple(before), rows=planned.rows, payout=planned.refusal)
+    counted = replace(request, fresh=request.fresh.changed(caps=planned.caps))
+    started = start_write(counted, judgement, now, planned.note)
+    return ClaimPlan(judgement.verdict, started.operation, tuple(before), started, rows=planned.rows)
 
 
 _PAYMENT_VERDICTS = {
@@ -420,7 +443,7 @@ def _note_write(after: Operation, event: str, now: float, before: Operation, by:
     return OperationWrite(operation, entry, implied.erase_request)
 
 
-def _start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:
+def start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, flag: str = "") -> OperationWrite:
     generation = judgement.start_generation or 1
     operation = advance(
         request.fresh,
@@ -439,7 +462,10 @@ def _start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, f
         notes.append(f"meant twice: {request.fresh.distinct}")
     if judgement.existing is not None:
         notes.insert(0, f"generation {generation} of key; earlier operation {judgement.existing.id}")
-    return OperationWrite(operation, history_entry(operation, "caller", _START_EVENTS, "; ".join(notes)))
+    entry = history_entry(operation, "caller", _START_EVENTS, "; ".join(notes))
+    if operation.kind is OperationKind.PAYOUT:
+        entry = replace(entry, announcement=announcement_of(None, operation))
+    return OperationWrite(operation, entry)
 
 
 def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
@@ -461,64 +487,10 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         plan.limit,
         plan.waits,
         plan.paid_by,
+        plan.payout,
     )
 
 
 def needs_sealed_messages(plan: ClaimPlan) -> bool:
     """Whether the answer holds what is sealed, and so has to know whether the credential is accepted."""
     return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)
-
-
-@record
-class FallbackPlan:
-    """What a fallback comes to: `ended` and `started`, both or neither, are to be written before it is answered."""
-
-    first: Operation
-    second: ClaimPlan
-    end: OperationWrite | None = None
-
-
-def plan_fallback(change: OperationChange, request: ClaimRequest, now: float, lookups: ClaimLookups) -> FallbackPlan:
-    """End the first and start the second, or raise StaleWrite. Asked again with its token, it gives the same answer."""
-    original, fresh = change.operation, request.fresh
-    if original.fallback_to != fresh.id or fresh.fallback_of != original.id:
-        raise ValueError(f"{original.id} and {fresh.id}: a fallback and what it stands for must name each other")
-    if original.state is not State.FAILED:
-        raise IllegalTransition(f"{original.id} falls back in {original.state}: only an end without effect may")
-    stored = lookups.by_id(original.id)
-    if stored is None:
-        raise stale_write(original.id, original.version)
-    if stored.version == original.version + 1 and stored.fallback_to == fresh.id:
-        second = lookups.by_id(fresh.id)
-        if second is not None and second.lease is not None and second.lease.token == request.token:
-            return FallbackPlan(stored, ClaimPlan(ClaimVerdict.OWNED, second))  # its reply was lost
-    if stored.version != original.version:
-        raise stale_write(original.id, original.version)
-    known = _plan_if_key_known(request, now, lookups)
-    if known is not None:
-        return FallbackPlan(stored, known)
-    started = _start_write(
-        request,
-        ClaimJudgement(ClaimVerdict.OWNED, None, fresh.generation, fresh.provider_key, fresh.stamp),
-        now,
-        f"stands for {original.id}",
-    )
-    ended = record_write(change, stored.lease, now)
-    return FallbackPlan(ended.operation, ClaimPlan(ClaimVerdict.OWNED, started.operation, insert=started), ended)
-
-
-def _plan_if_key_known(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan | None:
-    """What is known of the key that a fallback would start under. Whatever it is, nothing is started over it."""
-    key = request.fresh.key
-    existing, kind = lookups.newest(key), None
-    if existing is None and (alias := lookups.alias(key)) is not None:
-        existing, kind = lookups.by_id(alias.operation_id), alias.kind
-    if existing is not None:
-        verdict = lookup_verdict(after_expired_lease(existing, now))
-        if kind is AliasKind.REFUSED:
-            verdict = ClaimVerdict.GUARDED
-        elif _fingerprint(request) != existing.fingerprint:
-            verdict = ClaimVerdict.MISMATCH
-        return ClaimPlan(verdict, existing, alias_kind=kind, original=existing)
-    gone = lookups.tombstone(key)
-    return None if gone is None else ClaimPlan(ClaimVerdict.EXPIRED, None, tombstone=gone)
