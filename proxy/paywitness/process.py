@@ -27,6 +27,7 @@ from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.outbox import Outbox, Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.engine.policy_reload import PolicyReload, refuse_changed_identity, reload_event, store_revisions
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.journal.base import Journal
@@ -83,6 +84,7 @@ class AdminView:
     metrics: Metrics
     telemetry: Telemetry
     review: CommandExecutor
+    approvals: PayoutApprovals
     intents: Intents
     payment_commands: PaymentCommands
     circuits: Circuits
@@ -221,6 +223,7 @@ async def _listen(
         telemetry.metrics,
         telemetry,
         review,
+        PayoutApprovals(journal, parts.journal_writer.journal_clock),
         engine.intents,
         build_payment_commands(platform, parts),
         limits.circuits,

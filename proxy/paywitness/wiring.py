@@ -17,6 +17,7 @@ from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough
+from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.shadow import ShadowMode
@@ -127,10 +128,7 @@ def assemble(
 
     # How much a provider is given, which call may go to it now, and which again.
     limits = open_limits(circuit_rules, clock, randomness)
-    gate = Gate(limits.circuits, limits.admission, current, clock, settings.calls_max)
-    if rollback is not None:
-        gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
-        rollback.book = current
+    gate = _build_gate(limits, current, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
     fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, rollback)
     # The life of a call.
@@ -151,6 +149,7 @@ def assemble(
         fallbacks=fallbacks,
         late_evidence=late_evidence,
         tasks=tasks,
+        payout_check=PayoutCheck(upstream, environment, clock),
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
     inquiry_client = _build_inquiry_client(platform, pipeline)
@@ -165,6 +164,21 @@ def assemble(
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
     recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
+
+
+def _build_gate(
+    limits: Limits,
+    current: Callable[[], PolicyBook],
+    clock: Clock,
+    settings: Settings,
+    rollback: RollbackMonitor | None,
+) -> Gate:
+    """What lets a call go to its provider; it knows of a store that forgot."""
+    gate = Gate(limits.circuits, limits.admission, current, clock, settings.calls_max)
+    if rollback is not None:
+        gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
+        rollback.book = current
+    return gate
 
 
 def _build_inquiry_client(platform: Platform, pipeline: CallPipeline) -> InquiryClient:

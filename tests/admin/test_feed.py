@@ -6,6 +6,7 @@ import pytest
 
 from paywitness.admin.server import AdminApi
 from paywitness.core.lifecycle import Event
+from paywitness.core.provider_contract import OperationKind
 from tests.admin.conftest import Asker
 from tests.admin.world import SECRETS, World
 
@@ -26,6 +27,18 @@ async def test_the_feed_tells_every_change_that_tells_something_in_order(world: 
     rest = (await ask(f"/v1/outcomes?after={numbers[0]}&limit=1")).json
     assert ([each["seq"] for each in rest["outcomes"]], rest["next"]) == ([numbers[1]], numbers[1])
     assert (await ask(f"/v1/outcomes?after={numbers[-1]}")).json == {"outcomes": [], "next": numbers[-1]}
+
+
+async def test_the_two_events_of_a_payouts_change_stand_under_one_number(world: World, ask: Asker) -> None:
+    payout = await world.succeeded(kind=OperationKind.PAYOUT)
+    outcomes = (await ask("/v1/outcomes?limit=2")).json["outcomes"]
+    assert [each["event"]["type"] for each in outcomes] == [
+        "paywitness.payout.reserved",
+        "paywitness.operation.ended",
+        "paywitness.payout.committed",
+    ]
+    assert outcomes[0]["seq"] < outcomes[1]["seq"] == outcomes[2]["seq"]
+    assert {each["event"]["data"]["posting"]["key"] for each in outcomes} == {payout.id}
 
 
 async def test_the_feed_holds_nothing_that_is_secret(world: World, ask: Asker) -> None:

@@ -33,6 +33,7 @@ from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -125,6 +126,7 @@ class World:
         pinned = PinnedPolicies(self.memory)
         self.hands = CommandExecutor(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
         self.payments = PaymentLookup(self.memory, self.book, vault.identity_secret)
+        self.approvals = PayoutApprovals(self.memory, records.journal_clock)
         self.purchases = Intents(self.memory, self.book, self.payments)
         self.book_in_force = self.book_in_force or acme_book()
         self._numbers = iter(range(1, 10_000))

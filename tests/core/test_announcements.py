@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.announcements import cloud_event, event_bytes, event_type
+from paywitness.core.announcements import cloud_events, event_bytes, event_type
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
@@ -49,6 +49,11 @@ def entry(what: Announcement | None, state: State = State.SUCCEEDED, **changes: 
         **changes,
     }
     return HistoryEntry(state=state, announcement=what, **facts)  # type: ignore[arg-type]
+
+
+def cloud_event(operation: Operation, change: HistoryEntry) -> dict[str, Any]:
+    (event,) = cloud_events(operation, change)
+    return event
 
 
 def paid(**changes: Any) -> Operation:

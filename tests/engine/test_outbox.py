@@ -16,6 +16,7 @@ from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
 from paywitness.core.policy import UpstreamTimeouts
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.retry import Jitter, RetryRule
 from paywitness.engine.outbox import CURSOR, Outbox, Sink
 from paywitness.journal.base import Journal, OperationChange
@@ -28,7 +29,7 @@ from paywitness.telemetry.metrics import Metrics
 from paywitness.upstream.client import UpstreamClient
 from tests.engine.sink import HANG, SECRET, Delivery, HttpSink, until
 from tests.journal.memory import MemoryJournal
-from tests.journal.samples import doubting, owned
+from tests.journal.samples import doubting, owned, succeeding
 from tests.randomness import own_randomness
 
 IMPATIENT = UpstreamTimeouts(connect_s=0.5, write_s=0.5, first_byte_s=0.15, body_idle_s=0.5)
@@ -153,6 +154,23 @@ async def test_what_changes_tell_is_delivered_signed_and_in_order(bench: Bench) 
     assert await outbox.deliver_page() == 0
     assert all(record == OutboxDelivered(1, failed=False, lag=record.lag) for record in bench.telemetry.records)
     assert bench.telemetry.records[-1].lag == 0
+
+
+@both
+async def test_the_two_events_of_one_change_are_taken_one_after_the_other(bench: Bench) -> None:
+    """A second event that is refused holds the cursor: after a restart the first one comes again under its id."""
+    operation = await owned(bench.journal, "payout", kind=OperationKind.PAYOUT)
+    await bench.journal.record(with_told(operation, succeeding(operation)))
+    ids = [f"{operation.id}:1:payout", f"{operation.id}:2", f"{operation.id}:2:payout"]
+    bench.sink.answer = lambda delivery: 500 if delivery.id == ids[-1] else 204
+    bench.start()
+    await until(lambda: [each.id for each in bench.sink.offered].count(ids[-1]) >= 2)
+    await bench.stop()
+    assert [each.id for each in bench.sink.taken] == ids[:2]
+    bench.sink.answer = lambda _: 204
+    assert await bench.outbox().deliver_page() in {1, 2}
+    assert [each.id for each in bench.sink.taken][-2:] == ids[-2:]
+    assert all(each.is_signed for each in bench.sink.taken)
 
 
 @both

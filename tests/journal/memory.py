@@ -15,7 +15,7 @@ from operator import attrgetter
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
-from paywitness.journal import claim_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import (
     DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
@@ -26,7 +26,7 @@ from paywitness.journal.base import (
     PolicyRevision,
     StoredWebhookEvent,
 )
-from paywitness.journal.fallback_plan import plan_fallback
+from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.transitions import JournalTime, WallClock
 from tests.journal.memory_tables import MemoryTables
 
@@ -109,7 +109,7 @@ class MemoryJournal:
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
         tables = self._opened()
         now = self._time.now()
-        taken = plan_fallback(change, request, now, tables)
+        taken = fallback_plan.plan_fallback(change, request, now, tables)
         self._check_started(taken.second)
         if taken.end is not None:
             self._write_change(change, taken.end, now)
@@ -196,9 +196,12 @@ class MemoryJournal:
             )
         ]
         oldest_first = (operation for _, _, operation in sorted(over))
-        expired = transitions.expired_lease_writes(islice(oldest_first, transitions.EXPIRED_LEASES_MAX), now)
+        stored = list(islice(oldest_first, transitions.EXPIRED_LEASES_MAX))
+        expired = transitions.expired_lease_writes(stored, now)
+        rows = rows_of_writes(stored, (write.operation for write in expired), tables)
         for write in expired:
             tables.write(write)
+        tables.store_rows(rows, now)
         return tuple(write.operation for write in expired)
 
     async def read(self, operation_id: str) -> Operation | None:

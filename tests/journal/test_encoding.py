@@ -149,6 +149,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         kind=OperationKind.REFUND,
         provider_key="another",
         ignore=("another",),
+        caps=("another",),
         state=State.UNKNOWN,
         money=Money(7, "JPY"),
         guard=None,

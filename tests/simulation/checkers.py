@@ -120,7 +120,8 @@ class Checkers:
         if event["id"] in self._seen_events:
             return
         self._seen_events.add(event["id"])
-        versions = self._told_events[event["subject"]]
+        of_payout = ":payout" * event["type"].startswith("paywitness.payout.")  # a change may tell two events
+        versions = self._told_events[event["subject"] + of_payout]
         version = event["data"]["version"]
         if versions and version <= versions[-1] and not self._mix.failovers:  # what was told may be forgotten since
             about = (event["data"]["about"] or {}).get("id", "")

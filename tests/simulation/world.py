@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from paywitness.core.announcements import event_id
+from paywitness.core.announcements import cloud_events
 from paywitness.core.call import Headers
 from paywitness.core.operation import HistoryEntry, Operation, State
 from paywitness.engine.durability.retention_sweep import Retention
@@ -318,10 +318,11 @@ class World:
             self.checkers.retries(self.fleet.spending, self.callers.wishes, operations)
         if self.mix.events:
             told = [
-                (event_id(operation, entry), operation.guard.label if operation.guard else "")
+                (event["id"], operation.guard.label if operation.guard else "")
                 for operation in operations
                 for entry in histories[operation.id]
                 if entry.announcement is not None
+                for event in cloud_events(operation, entry)
             ]
             self.checkers.events_delivered(told)
 

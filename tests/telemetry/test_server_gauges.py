@@ -9,6 +9,7 @@ from paywitness.core.problems import Problem
 from paywitness.server.limits_and_timeouts import CALLER_LEFT, TOO_MANY_CONNECTIONS
 from paywitness.telemetry.events import CallAnswered, PolicyReloaded
 from paywitness.telemetry.gauges import ServerCounters
+from paywitness.telemetry.prometheus import JOURNAL_REFUSALS
 from tests.telemetry.conftest import Told
 from tests.telemetry.samples import ACME_NAMES
 
@@ -48,7 +49,7 @@ def answered(problem: Problem | None) -> CallAnswered:
     return CallAnswered("acme", "authorization", Outcome.NONE, 409, problem, 0.1)
 
 
-@pytest.mark.parametrize("problem", [Problem.KEY_REUSED, Problem.GUARDED, Problem.IN_FLIGHT, Problem.KEY_EXPIRED])
+@pytest.mark.parametrize("problem", sorted(JOURNAL_REFUSALS))
 def test_what_the_journal_refuses_is_a_refusal(told: Told, problem: Problem) -> None:
     told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     told.tell(answered(problem))

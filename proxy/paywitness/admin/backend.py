@@ -9,6 +9,7 @@ from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
+from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets
@@ -50,6 +51,11 @@ class AdminBackend(Protocol):
     @property
     def review(self) -> CommandExecutor:
         """What a person may do with an operation."""
+        ...
+
+    @property
+    def approvals(self) -> PayoutApprovals:
+        """Payouts that wait for a person."""
         ...
 
     @property

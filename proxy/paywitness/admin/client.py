@@ -62,6 +62,12 @@ class AdminClient:
     def run_bulk_action(self, action: str, command: dict[str, Any]) -> dict[str, Any]:
         return self._request("POST", f"/v1/review/{action}", command)
 
+    def approvals(self) -> dict[str, Any]:
+        return self._get("/v1/approvals")
+
+    def approve(self, approval_id: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/approvals/{quote(approval_id, safe='')}/approve", command)
+
     def circuits(self) -> dict[str, Any]:
         return self._get("/v1/circuits")
 

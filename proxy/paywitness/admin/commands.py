@@ -19,6 +19,7 @@ from paywitness.engine.operator_commands import (
     VersionConflict,
     describe_conflict,
 )
+from paywitness.engine.payout_approvals import ApprovalRefused, NoSuchApproval
 
 _COMMAND_MEMBERS = ("actor", "reason", "as", "evidence")
 _SINGLE_MEMBERS = (*_COMMAND_MEMBERS, "reference", "version")
@@ -96,6 +97,10 @@ async def read_body(request: web.Request, *, many: bool) -> JsonBody:
     return JsonBody(await read_json_members(request), _BULK_MEMBERS if many else _SINGLE_MEMBERS)
 
 
+async def read_approval_body(request: web.Request) -> JsonBody:
+    return JsonBody(await read_json_members(request), ("actor", "reason"))
+
+
 async def read_json_members(request: web.Request) -> dict[str, Any]:
     """The members of the request's JSON object."""
     try:
@@ -139,6 +144,10 @@ def problem_of(error: Exception) -> AdminProblem:
     match error:
         case InvalidCommand():
             return invalid_command(str(error))
+        case NoSuchApproval():
+            return not_found(f"The journal holds no request for approval {str(error)[:80]}.")
+        case ApprovalRefused():
+            return AdminProblem(409, "not-offered", "The payout cannot be approved", f"Not done: {error}.")
         case NoSuchOperation():
             return not_found(f"The journal holds no operation {str(error)[:80]}.")
         case ActionNotAllowed():

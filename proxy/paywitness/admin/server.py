@@ -15,7 +15,14 @@ from prometheus_client.exposition import choose_encoder
 
 from paywitness.admin import shapes
 from paywitness.admin.backend import AdminBackend
-from paywitness.admin.commands import problem_of, read_action, read_body, read_bulk_limit, read_command
+from paywitness.admin.commands import (
+    problem_of,
+    read_action,
+    read_approval_body,
+    read_body,
+    read_bulk_limit,
+    read_command,
+)
 from paywitness.admin.limits_api import LimitsApi
 from paywitness.admin.listings import other_payment_of, read_listing_query, read_page, whole_number
 from paywitness.admin.middleware import bad_query, json_reply, not_found, problem_middleware, token_guard
@@ -23,10 +30,12 @@ from paywitness.admin.payments import PaymentsApi
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.operation import Operation
 from paywitness.engine.operator_commands import ActionNotAllowed, InvalidCommand, NoSuchOperation, VersionConflict
+from paywitness.engine.payout_approvals import ApprovalRefused, NoSuchApproval
 from paywitness.journal.base import AnnouncementRow
 from paywitness.telemetry.prometheus import exposition_pieces
 
 _OPERATION_ID = re.compile(r"op_[0-9A-Za-z]{1,64}\Z")
+_APPROVAL_ID = re.compile(r"ap_[0-9a-f]{1,64}\Z")
 _OUTCOMES_DEFAULT, _OUTCOMES_MAX = 100, 500
 _SEQ_MAX = 2**63 - 1
 _WAIT_MAX_S = 30
@@ -54,6 +63,8 @@ class AdminApi:
             web.get("/v1/review", self.review),
             web.post("/v1/review/{action}", self.run_bulk_action),
             web.get("/v1/incidents", self.incidents),
+            web.get("/v1/approvals", self.approvals),
+            web.post("/v1/approvals/{id}/approve", self.approve),
             web.get("/v1/outcomes", self.outcomes),
             web.get("/v1/policies", self.policies),
             *self._payments.routes(),
@@ -156,6 +167,23 @@ class AdminApi:
         except InvalidCommand as error:
             raise problem_of(error) from None
         return json_reply(shapes.bulk(found, dry_run=dry_run))
+
+    async def approvals(self, request: web.Request) -> web.Response:
+        """Payouts that wait for a person, or for their call after one approved them."""
+        approvals = self._backend.approvals
+        return json_reply(shapes.approvals(await approvals.listed(), approvals.now()))
+
+    async def approve(self, request: web.Request) -> web.Response:
+        approval_id = request.match_info["id"]
+        if not _APPROVAL_ID.match(approval_id):
+            raise not_found(f"The journal holds no request for approval {approval_id[:80]}.")
+        body = await read_approval_body(request)
+        approvals = self._backend.approvals
+        try:
+            approval = await approvals.approve(approval_id, body.text("actor") or "", body.text("reason") or "")
+        except (InvalidCommand, NoSuchApproval, ApprovalRefused) as error:
+            raise problem_of(error) from None
+        return json_reply(shapes.approval_json(approval, approvals.now()))
 
     # --- the rest of the company
 

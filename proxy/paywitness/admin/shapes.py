@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from paywitness.admin.backend import Readiness
-from paywitness.core.announcements import cloud_event
+from paywitness.core.announcements import cloud_events
 from paywitness.core.operation import (
+    Announcement,
     AnnouncementKind,
     AttemptSummary,
     DoubtCount,
@@ -22,6 +23,7 @@ from paywitness.core.operation import (
     Operation,
 )
 from paywitness.core.operator_actions import actions_for, proposal_for
+from paywitness.core.payout import Approval
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.redact import redact
 from paywitness.core.reply import operation_summary
@@ -182,9 +184,15 @@ def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
         "attempt": attempt_evidence(entry.attempt) if entry.attempt is not None else None,
         "finding": finding_evidence(entry.finding) if entry.finding is not None else None,
         "decision": decided,
-        "told": list(entry.announcement.kinds) if entry.announcement is not None else [],
+        "told": _told(entry.announcement),
         "note": redact(entry.note) or None,
     }
+
+
+def _told(announcement: Announcement | None) -> list[str]:
+    if announcement is None:
+        return []
+    return [*announcement.kinds, *([f"payout_{announcement.payout}"] if announcement.payout is not None else [])]
 
 
 def finding_evidence(finding: Finding) -> dict[str, Any]:
@@ -205,8 +213,36 @@ def outcomes(rows: Sequence[AnnouncementRow], after: int) -> dict[str, Any]:
     """A page of the feed: each change that tells something, as the sink is sent it."""
     announced = [row for row in rows if row.entry.announcement is not None]
     return {
-        "outcomes": [{"seq": row.seq, "event": cloud_event(row.operation, row.entry)} for row in announced],
+        "outcomes": [
+            {"seq": row.seq, "event": event} for row in announced for event in cloud_events(row.operation, row.entry)
+        ],
         "next": rows[-1].seq if rows else after,
+    }
+
+
+def approvals(found: Sequence[Approval], now: float) -> dict[str, Any]:
+    """Payouts that need a person's approval, oldest first."""
+    return {"approvals": [approval_json(approval, now) for approval in found]}
+
+
+def approval_json(approval: Approval, now: float) -> dict[str, Any]:
+    terms, money = approval.terms, approval.terms.money
+    approved_at = approval.approved_at
+    return {
+        "id": terms.id,
+        "status": approval.status(now),
+        "provider": terms.provider,
+        "operation": terms.operation,
+        "reference": redact(terms.reference) or None,
+        "amount": str(money.major) if money is not None else None,
+        "currency": money.currency if money is not None else None,
+        "minor_units": money.minor_units if money is not None else None,
+        "requested_at": iso(approval.requested_at),
+        "approved_at": _iso(approved_at),
+        "approved_by": approval.approved_by or None,
+        "reason": redact(approval.reason) or None,
+        "valid_until": _iso(approved_at + approval.valid_s if approved_at is not None else None),
+        "used_by": approval.used_by or None,
     }
 
 

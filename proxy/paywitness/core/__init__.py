@@ -11,9 +11,11 @@ what comes in
     payment_evidence   what a response or an object shows of a payment
     payment_names      the names of a payment, and the keys of its rows
     payment_rules      which payment an operation acts on, and how its numbers are read and held
+    payout_rules       caps, approval and check of payouts
     policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it
     provider_contract  what a provider promises of one operation: its key, how long it remembers it
     recognise          from a call to its operation, or to a refusal before anything is written
+    payout_claims      which caps count a payout, and what must be approved
     identity           which operation a call is: keys, fingerprint, guard
     evidence           what was seen of one attempt on the wire
     webhook_event      what a provider's webhook says, and how its operation is found
@@ -22,6 +24,7 @@ what is true
     lifecycle          the events and the transition table
     consequences       what a new state implies: due time, lease, key, request, announcement
     claim              who may send under a key; what a duplicate is told
+    payout             what counts against caps, what an approval binds, what is announced of a payout
     guard              what keeps two operations off the same money
     result             result classes, effects, the classification of one attempt
     classify           from evidence to a result class and an effect

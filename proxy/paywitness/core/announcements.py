@@ -1,7 +1,8 @@
 """What is told to the rest of the company, as a CloudEvent 1.0 in its structured JSON form. Pure.
 
-One event a change, under an id that every delivery and every reader of the feed sees alike; so whatever it holds is
-taken from what a change keeps for ever and from what the operation is, never from how it stands meanwhile. No payload,
+One event a change, and a second one if the change moves a payout's money: each under an id that every delivery and
+every reader of the feed sees alike. So whatever an event holds is taken from what a change keeps for ever and from what
+the operation is, never from how it stands meanwhile. No payload,
 no hash, no free text: what people and providers write does not leave in an event.
 """
 
@@ -13,12 +14,23 @@ from typing import Any
 from urllib.parse import quote
 
 from paywitness.core.money import Money
-from paywitness.core.operation import Announcement, AnnouncementKind, HistoryEntry, Operation, Posting, State
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    HistoryEntry,
+    Operation,
+    PayoutStage,
+    Posting,
+    State,
+)
 from paywitness.core.operator_actions import proposal_for
+from paywitness.core.payout import movement_of_change, payout_posting, payout_status
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 
 CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "paywitness.operation."
+PAYOUT_TYPE_PREFIX = "paywitness.payout."
 
 # Which word of a change is its type: the one that a reader who knows only one must not miss. A payment that was given
 # back has also ended, but whoever reads `ended` alone would deliver the goods.
@@ -38,28 +50,37 @@ _BY_IMPORTANCE = (
 )
 
 
-def event_id(operation: Operation, entry: HistoryEntry) -> str:
-    return f"{operation.id}:{entry.version}"
-
-
 def event_type(announcement: Announcement) -> str:
     return TYPE_PREFIX + min(announcement.kinds, key=_BY_IMPORTANCE.index)
 
 
-def cloud_event(operation: Operation, entry: HistoryEntry) -> dict[str, Any]:
-    """The event of a change that tells something. Raises ValueError for one that tells nothing."""
+def cloud_events(operation: Operation, entry: HistoryEntry) -> list[dict[str, Any]]:
+    """The events of a change that tells something, in the order in which they are told: the operation's, then that of
+    its payout's money. Raises ValueError for a change that tells nothing."""
     announcement = entry.announcement
-    if announcement is None or not announcement.kinds:
+    if announcement is None or not (announcement.kinds or announcement.payout):
         raise ValueError(f"version {entry.version} of {operation.id} tells nothing")
+    change_id, events = f"{operation.id}:{entry.version}", []
+    if announcement.kinds:
+        data = _data(operation, entry, announcement)
+        events.append(_event(operation, entry, change_id, event_type(announcement), data))
+    if announcement.payout is not None:
+        data = _payout_data(operation, entry, announcement, announcement.payout)
+        kind = PAYOUT_TYPE_PREFIX + announcement.payout
+        events.append(_event(operation, entry, f"{change_id}:payout", kind, data))
+    return events
+
+
+def _event(operation: Operation, entry: HistoryEntry, event_id: str, kind: str, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "specversion": "1.0",
-        "id": event_id(operation, entry),
+        "id": event_id,
         "source": f"/paywitness/{quote(operation.provider, safe='')}",
-        "type": event_type(announcement),
+        "type": kind,
         "subject": operation.id,
         "time": _rfc3339(entry.at),
         "datacontenttype": "application/json",
-        "data": _data(operation, entry, announcement),
+        "data": data,
     }
 
 
@@ -102,6 +123,14 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
     }
 
 
+def _payout_data(
+    operation: Operation, entry: HistoryEntry, announcement: Announcement, status: PayoutStage
+) -> dict[str, Any]:
+    """As the operation's own event, except that the posting is the payout's, under its one key."""
+    posting = payout_posting(operation, status, entry.state)
+    return _data(operation, entry, announcement) | {"words": [status], "posting": _posting(posting)}
+
+
 def _posting(posting: Posting | None) -> dict[str, Any] | None:
     if posting is None:
         return None
@@ -129,6 +158,15 @@ def _rfc3339(at: float) -> str:
 
 def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
     """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    kinds = _kinds_of(before, after)
+    if after.kind is OperationKind.PAYOUT:
+        return _payout_announcement(before, after, kinds)
+    if not kinds:
+        return None
+    return Announcement(kinds, after.outcome, after.result_class, after.reference, after.incident)
+
+
+def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
     kinds: list[AnnouncementKind] = []
     was, now = before.state if before is not None else None, after.state
     was_in_doubt = was is not None and was.in_doubt
@@ -151,6 +189,14 @@ def announcement_of(before: Operation | None, after: Operation) -> Announcement 
         kinds.append(AnnouncementKind.INCIDENT_OPENED)
     if after.incident is None and incident is not None:
         kinds.append(AnnouncementKind.INCIDENT_CLOSED)
-    if not kinds:
+    return tuple(kinds)
+
+
+def _payout_announcement(
+    before: Operation | None, after: Operation, kinds: tuple[AnnouncementKind, ...]
+) -> Announcement | None:
+    status = payout_status(before, after)
+    if not kinds and status is None:
         return None
-    return Announcement(tuple(kinds), after.outcome, after.result_class, after.reference, after.incident)
+    posting = movement_of_change(before, after)
+    return Announcement(kinds, after.outcome, after.result_class, after.reference, after.incident, posting, status)

@@ -15,6 +15,7 @@ from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, State
 from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_claims import IntentHold, LimitCheck, PaymentClaim
+from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 
@@ -32,6 +33,9 @@ class ClaimVerdict(StrEnum):
     REFUNDED = "refunded"  # an equal payment of the intent was paid and given back
     RESERVED = "reserved"  # the balance of the payment allows it only once open movements have ended without effect
     EXCEEDS = "exceeds"  # the balance of the payment does not allow it
+    OVER_CAP = "over_cap"  # the payout would exceed a cap
+    NEEDS_APPROVAL = "needs_approval"  # a person must approve the payout first
+    CHECK_REFUSED = "check_refused"  # whoever is asked before a payout did not allow it
     EXPIRED = "expired"  # only a tombstone is left
     ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
 
@@ -81,6 +85,7 @@ class ClaimRequest:
     key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
     compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
     payment: PaymentClaim = PaymentClaim()  # what the call means for a payment
+    payout: PayoutClaim | None = None  # what it means for the rules of its payouts, if there are some
 
 
 @record
@@ -102,6 +107,7 @@ class Claim:
     limit: LimitCheck | None = None  # what the balance says, if it was asked
     waits: bool = False  # GUARDED: only while the holder is in flight
     paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
+    payout: PayoutRefusal | None = None  # OVER_CAP, NEEDS_APPROVAL
 
 
 @record
@@ -174,6 +180,19 @@ def judge_guard(
         elif alias is not None:
             return GuardJudgement(holder, alias)
     return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+
+
+def is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
+    """Whether the intent is paid in several payments, and this one is within their sum. An equal call is joined."""
+    total, money = request.payment.intent_total, request.fresh.money
+    if total is None or money is None or guard.alias is not AliasKind.REFUSED or money.currency != total.currency:
+        return False
+    amounts = [money.minor_units]
+    for holder in holders:
+        if holder.money is None or holder.money.currency != total.currency:
+            return False
+        amounts.append(holder.money.minor_units)
+    return sum(amounts) <= total.minor_units
 
 
 def _stands(holder: Operation) -> bool:

@@ -142,6 +142,7 @@ class Operation:
     paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
     payment: str = ""  # the id of the payment that it makes, continues or acts on; empty: none
     priority: Priority = Priority.HIGH  # of the call that made it
+    caps: tuple[str, ...] = ()  # of a payout: the ledger rows that count it
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
@@ -257,16 +258,26 @@ class Posting:
     reverses: str | None = None  # the key of the posting that it takes back
 
 
+class PayoutStage(StrEnum):
+    """What became of a payout's money, as a ledger of ours and others posts it."""
+
+    RESERVED = "reserved"  # it was claimed, and may be sent
+    COMMITTED = "committed"  # it succeeded
+    RELEASED = "released"  # it ended without effect, and no evidence can contradict that
+    RECLAIMED = "reclaimed"  # an effect after an end without effect, or after a return
+
+
 @record
 class Announcement:
     """What a change tells, and how the operation stood then."""
 
-    kinds: tuple[AnnouncementKind, ...]
+    kinds: tuple[AnnouncementKind, ...]  # empty: only of a payout's money
     outcome: Outcome
     result_class: ResultClass | None
     reference: str | None
     incident: str | None
     posting: Posting | None = None  # the movement that the change shows, the first time it does
+    payout: PayoutStage | None = None
 
 
 @record

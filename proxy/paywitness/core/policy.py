@@ -23,6 +23,7 @@ from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.payment_rules import PaymentRules
+from paywitness.core.payout_rules import PayoutRules
 from paywitness.core.provider_contract import FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import RetryRule
@@ -231,6 +232,7 @@ class Policy:
     intent: Expression | None = None
     target: FieldRef | None = None
     payment: PaymentRules = PaymentRules()
+    payout: PayoutRules | None = None
     merchant: str = ""
     after_success: RepeatPaymentRule = RepeatPaymentRule(policy_defaults.AFTER_SUCCESS)
     during_action: RepeatPaymentRule = RepeatPaymentRule(policy_defaults.DURING_ACTION)

@@ -95,4 +95,9 @@ WEBHOOK_REFUSE_WITH = 401  # refuse_with: the status for a delivery that is not 
 WEBHOOK_SIGNATURE_HEADER = "Webhook-Signature"
 WEBHOOK_TIMESTAMP_HEADER = "Webhook-Timestamp"
 
+# --- payout
+
+PAYOUT_APPROVAL_VALID_S = 86_400.0  # approval_valid: how long an approval may be used
+PAYOUT_CHECK_TIMEOUT_S = 2.0  # check.timeout: how long whoever is asked may take
+
 # --- fallback has no number: without `after` another provider is tried when no try is left at the first

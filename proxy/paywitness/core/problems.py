@@ -59,6 +59,9 @@ class Problem(StrEnum):
     GUARDED = "guarded"
     REFUNDED = "refunded"
     EXCEEDS_REMAINING = "exceeds-remaining"
+    CAP_EXCEEDED = "cap-exceeded"
+    APPROVAL_NEEDED = "approval-needed"
+    REFUSED_BY_CHECK = "refused-by-check"
     CLOSED_WITHOUT_RESPONSE = "closed-without-response"
     KEY_EXPIRED = "key-expired"
     KEY_REUSED = "key-reused"
@@ -91,6 +94,9 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.GUARDED: ProblemDefinition(409, "Another operation on the same money is open", True),
     Problem.REFUNDED: ProblemDefinition(409, "The payment was made and given back", False),
     Problem.EXCEEDS_REMAINING: ProblemDefinition(422, "The payment has less left than this", False),
+    Problem.CAP_EXCEEDED: ProblemDefinition(409, "The payout exceeds a cap", False),
+    Problem.APPROVAL_NEEDED: ProblemDefinition(409, "A person must approve this payout first", False),
+    Problem.REFUSED_BY_CHECK: ProblemDefinition(409, "The check before the payout did not allow it", False),
     Problem.CLOSED_WITHOUT_RESPONSE: ProblemDefinition(409, "The operation ended without a response to replay", False),
     Problem.KEY_EXPIRED: ProblemDefinition(410, "The key belongs to an operation that has expired", False),
     Problem.KEY_REUSED: ProblemDefinition(422, "The key was used with another payload", False),
@@ -133,6 +139,13 @@ JOURNAL_DID_NOT_ANSWER = (
 )
 NEEDS_A_PERSON = (
     "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+)
+
+# --- Texts of the 409s
+
+CHECK_REFUSED = (
+    "Whoever is asked before such a payout did not allow it, or did not answer in time. Nothing was sent, nothing is "
+    "recorded, and the key is free."
 )
 
 

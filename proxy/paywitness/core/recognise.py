@@ -22,6 +22,8 @@ from paywitness.core.payment_names import (
     name_key,
 )
 from paywitness.core.payment_rules import IncrementMeaning
+from paywitness.core.payout import PayoutClaim
+from paywitness.core.payout_claims import payout_claim
 from paywitness.core.policy import Policy, Provider, priority_of
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
@@ -49,6 +51,7 @@ class RecognisedCall:
     request_hash: str  # of a request that must not be stored, to recognise it when it is repeated; else empty
     priority: Priority
     payment: PaymentClaim
+    payout: PayoutClaim | None = None  # what it means for the rules of its payouts, if its policy has some
 
     def fresh_operation(self, operation_id: str, now: float) -> Operation:
         """The operation that this call would start, in its first generation."""
@@ -139,6 +142,7 @@ def recognise_under(
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
         payment=payment_claim(call, policy, tree, parameters, identity, money, secret),
+        payout=payout_claim(call, policy, tree, parameters, identity, money, secret) if policy.payout else None,
     )
 
 

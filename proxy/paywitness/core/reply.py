@@ -27,7 +27,9 @@ from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import LimitCheck, LimitVerdict
+from paywitness.core.payout import PayoutRefusal
 from paywitness.core.problems import (
+    CHECK_REFUSED,
     NEEDS_A_PERSON,
     PROBLEM_TYPE_PREFIX,
     PROBLEMS,
@@ -242,6 +244,36 @@ def limit_reply(
 _RESERVED_RETRY_S = 30  # an unknown outcome takes minutes, not a second
 
 
+def payout_refused_reply(refusal: PayoutRefusal, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
+    """409: the payout would exceed a cap, a person has to approve it first, or whoever is asked did not allow it."""
+    kind, detail, retry_after_s = _payout_refusal(refusal)
+    return problem_reply(kind, detail, shape=shape, provider=provider, retry_after_s=retry_after_s)
+
+
+def _payout_refusal(refusal: PayoutRefusal) -> tuple[Problem, str, int | None]:
+    approval, refused = refusal.approval, refusal.cap
+    if approval is not None:
+        detail = (
+            f"An operator must approve this payout first: `paywitness ops approve {approval.terms.id}`. Nothing was "
+            "sent by this call. Repeat it unchanged once it is approved, under the same key or another."
+        )
+        return Problem.APPROVAL_NEEDED, detail, _APPROVAL_RETRY_S
+    if refused is None:
+        return Problem.REFUSED_BY_CHECK, CHECK_REFUSED, None
+    if refused.cap is None:
+        detail = f"This payout cannot be held against the caps of its policy: {refused.detail}. Nothing was sent."
+        return Problem.CAP_EXCEEDED, detail, None
+    cap, left = refused.cap, Money(refused.left, refused.cap.amount.currency)
+    detail = (
+        f"This payout exceeds what is left of the cap for its {cap.per} in this window: {left} of {cap.amount}. "
+        "Payouts that are open or unknown count as spent. Nothing was sent."
+    )
+    return Problem.CAP_EXCEEDED, detail, max(1, math.ceil(refused.ends_in_s))
+
+
+_APPROVAL_RETRY_S = 60  # a person has to look
+
+
 def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
     """410: the key was used long ago; what is left of it says how that ended."""
     detail = "This key belongs to an operation that ended long ago. It will not be executed again."
@@ -322,7 +354,7 @@ def _advice(kind: Problem, operation: Operation | None) -> Advice:
     if kind is Problem.KEY_REUSED:
         return Advice.CONTACT_SUPPORT
     if operation is None:
-        waits = {Problem.NOT_SENT, Problem.TOO_SLOW}
+        waits = {Problem.NOT_SENT, Problem.TOO_SLOW, Problem.CAP_EXCEEDED, Problem.APPROVAL_NEEDED}
         doubts = {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED, Problem.FORWARD_FAILED}
         if kind in waits:
             return Advice.TRY_AGAIN_LATER

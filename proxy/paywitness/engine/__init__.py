@@ -6,6 +6,7 @@ resolution/        unknown outcomes: inquiries, late and external evidence, the 
 webhooks/          webhook events: receive, verify, match, apply, relay
 durability/        leases, journal writes, recovery after a crash or a rollback, the spool, retention
 operator_commands  commands of an operator: resolve, park, inquire, cancel
+payout_approvals   payouts that wait for a person's approval
 intents            whether a purchase may be paid
 payment_lookup     payments by id, by name, by their intent, with one timeline
 payment_commands   commands of an operator on a payment: adopt, state a number of its balance

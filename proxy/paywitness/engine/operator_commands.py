@@ -66,6 +66,24 @@ class NoSuchOperation(PaywitnessError):
     """The journal does not hold it."""
 
 
+def valid_actor_and_reason(actor: str, reason: str) -> tuple[str, str]:
+    """Who and why, fit to be kept. Raises InvalidCommand."""
+    _check_printable("actor", actor)
+    _check_printable("reason", reason)
+    if not 1 <= len(actor.strip()) <= ACTOR_LENGTH_MAX:
+        raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
+    if not REASON_LENGTH_MIN <= len(reason.strip()) <= REASON_LENGTH_MAX:
+        raise InvalidCommand(
+            f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
+        )
+    return redact(actor.strip()), redact(reason.strip())
+
+
+def _check_printable(name: str, text: str) -> None:
+    if not all(character.isprintable() or character in "\n\t" for character in text):
+        raise InvalidCommand(f"{name} holds characters that cannot be printed.")
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
     """What a person wants done, by whom and why."""
@@ -97,16 +115,8 @@ class OperatorCommand:
 
 def validated_texts(actor: str, reason: str, evidence: str) -> tuple[str, str, str]:
     """Who, why and what was seen, fit to be kept. Raises InvalidCommand."""
-    for name, text in {"actor": actor, "reason": reason, "evidence": evidence}.items():
-        if not all(character.isprintable() or character in "\n\t" for character in text):
-            raise InvalidCommand(f"{name} holds characters that cannot be printed.")
-    if not 1 <= len(actor.strip()) <= ACTOR_LENGTH_MAX:
-        raise InvalidCommand(f"Say who does it: actor has 1 to {ACTOR_LENGTH_MAX} characters.")
-    if not REASON_LENGTH_MIN <= len(reason.strip()) <= REASON_LENGTH_MAX:
-        raise InvalidCommand(
-            f"Say why: reason has {REASON_LENGTH_MIN} to {REASON_LENGTH_MAX} characters, kept in the timeline."
-        )
-    return redact(actor.strip()), redact(reason.strip()), redact(evidence.strip())
+    _check_printable("evidence", evidence)
+    return *valid_actor_and_reason(actor, reason), redact(evidence.strip())
 
 
 def check_evidence(evidence: str, rule: str) -> None:

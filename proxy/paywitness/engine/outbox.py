@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from paywitness.clock import Clock
-from paywitness.core.announcements import CONTENT_TYPE, cloud_event, event_bytes, event_id
+from paywitness.core.announcements import CONTENT_TYPE, cloud_events, event_bytes
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Evidence
 from paywitness.core.policy import UpstreamTimeouts
@@ -235,19 +235,25 @@ class Outbox:
                     await self._save_cursor(page, lease)
 
     async def _deliver(self, row: AnnouncementRow, page: _Page, lease: _CursorLease) -> bool:
-        """Offer one event until it is taken; False where it is not ours any more."""
+        """Offer the events of one change, one after the other, each until it is taken; False if they are not ours any
+        more."""
         if row.entry.announcement is None:
             return True
-        body = event_bytes(cloud_event(row.operation, row.entry))
+        for event in cloud_events(row.operation, row.entry):
+            if not await self._deliver_event(event["id"], event_bytes(event), page, lease):
+                return False
+        return True
+
+    async def _deliver_event(self, event_id: str, body: bytes, page: _Page, lease: _CursorLease) -> bool:
         attempts = 0
         while self._holds_cursor(lease):
-            evidence = await self._post(event_id(row.operation, row.entry), body)
+            evidence = await self._post(event_id, body)
             response = evidence.response
             if response is not None and 200 <= response.status_code < 300:
                 return True
             attempts += 1
             wait_s = backoff_delay_s(self.sink.backoff, attempts, self.randomness.draw())
-            self._log_failed_delivery(row, evidence, attempts, wait_s)
+            self._log_failed_delivery(event_id, evidence, attempts, wait_s)
             self.telemetry.emit(OutboxDelivered(1, failed=True, lag=len(page)))
             await self._save_cursor(page, lease)  # who goes on while the sink is down need not repeat what was taken
             await self.clock.sleep(wait_s)
@@ -262,13 +268,13 @@ class Outbox:
         request = WireRequest("POST", self.sink.target, headers, body)
         return await self.upstream.send(self.sink.origin, request, self.sink.timeouts)
 
-    def _log_failed_delivery(self, row: AnnouncementRow, evidence: Evidence, attempts: int, wait_s: float) -> None:
+    def _log_failed_delivery(self, event_id: str, evidence: Evidence, attempts: int, wait_s: float) -> None:
         response = evidence.response
         if response is not None and response.status_code == _GONE:
             _log.error(
                 "the sink answers 410 Gone to event %s: it wants no more of them, but events are never dropped. Take "
                 "the sink out of the settings, or bring it back; next try in %.1f s",
-                event_id(row.operation, row.entry),
+                event_id,
                 wait_s,
             )
             return
@@ -278,7 +284,7 @@ class Outbox:
         _log.log(
             level,
             "the sink did not take event %s (%s, try %d); next try in %.1f s",
-            event_id(row.operation, row.entry),
+            event_id,
             why,
             attempts,
             wait_s,

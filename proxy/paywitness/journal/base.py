@@ -52,6 +52,7 @@ class OperationChange:
     announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
     actor: str = ""
     shown: ShownBalance | None = None  # set: the change also changes the operation's payment, by what it shows
+    spent_change: int = 0  # of a payout: by so many minor units the change moves what its caps count
 
 
 @record

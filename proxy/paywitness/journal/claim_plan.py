@@ -1,5 +1,5 @@
-"""What a claim comes to, pure: the key first, then, where something new would start, its guard. And the fallback, which
-ends one operation and starts another.
+"""What a claim comes to, pure: the key first, then, where something new would start, its guard, and what its payment or
+the rules of its payouts say.
 
 Every store runs these over `ClaimLookups`, its look-ups within the one step that the claim is, and writes what they
 say.
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import (
     Alias,
     AliasKind,
@@ -18,9 +19,9 @@ from paywitness.core.claim import (
     ClaimJudgement,
     ClaimRequest,
     ClaimVerdict,
-    GuardJudgement,
     Tombstone,
     after_expired_lease,
+    is_covered,
     judge,
     judge_guard,
     lookup_verdict,
@@ -39,6 +40,8 @@ from paywitness.core.payment_claims import (
     with_money,
     with_reservation,
 )
+from paywitness.core.payout import PayoutRefusal
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import (
@@ -49,6 +52,7 @@ from paywitness.journal.ledger import (
     payment_row,
     remembered_payer,
 )
+from paywitness.journal.payouts import plan_payout, rows_of_changes
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
@@ -100,10 +104,29 @@ class ClaimPlan:
     limit: LimitCheck | None = None
     waits: bool = False  # GUARDED: only while the holder is in flight
     paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
+    payout: PayoutRefusal | None = None
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
     """Judge the claim: first its key, then, where something new would start, its guard."""
+    plan = _plan_claim(request, now, lookups)
+    if request.payout is None and not plan.updates:
+        return plan
+    changes = _counted_changes(plan.updates, lookups)
+    if plan.insert is not None:
+        changes.append((None, plan.insert.operation))
+    rows = rows_of_changes(changes, lookups)
+    return replace(plan, rows=(*plan.rows, *rows)) if rows else plan
+
+
+def _counted_changes(
+    updates: Iterable[OperationWrite], lookups: ClaimLookups
+) -> list[tuple[Operation | None, Operation]]:
+    """Of what is written before a claim is answered, what caps may count otherwise: as it stands, and as it shall."""
+    return [(lookups.by_id(write.operation.id), write.operation) for write in updates if write.operation.caps]
+
+
+def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
     existing, kind = _operation_of_key(request, now, lookups)
     if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
         return _plan_for_fallback(existing, fallback, kind, request, now)
@@ -235,7 +258,9 @@ def _plan_under_guard(
     )
     if guard.holder is None and (payer := _payer_before(fresh, lookups)) is not None:
         return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)
-    if guard.holder is None or guard.alias is None or _is_covered(request, holders.values(), guard):
+    if guard.holder is None or guard.alias is None or is_covered(request, holders.values(), guard):
+        if request.payout is not None:
+            return _plan_payout(request, judgement, before, now, lookups)
         return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
     holder, first = holders[guard.holder.id], firsts[guard.holder.id]
     alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
@@ -292,19 +317,6 @@ def _payer_before(fresh: Operation, lookups: ClaimLookups) -> str | None:
     if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:
         return None
     return remembered_payer(lookups, guard.value)
-
-
-def _is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
-    """Whether the intent is paid in several payments, and this one is within their sum. An equal call is joined."""
-    total, money = request.payment.intent_total, request.fresh.money
-    if total is None or money is None or guard.alias is not AliasKind.REFUSED or money.currency != total.currency:
-        return False
-    amounts = [money.minor_units]
-    for holder in holders:
-        if holder.money is None or holder.money.currency != total.currency:
-            return False
-        amounts.append(holder.money.minor_units)
-    return sum(amounts) <= total.minor_units
 
 
 @record
@@ -381,6 +393,18 @@ def _plan_on_payment(
     )
 
 
+def _plan_payout(
+    request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
+) -> ClaimPlan:
+    """Nothing guards against the payout. Its caps must allow it, and a person above the policy's amount."""
+    planned = plan_payout(request, _counted_changes(before, lookups), now, lookups)
+    if planned.verdict is not ClaimVerdict.OWNED:
+        return ClaimPlan(planned.verdict, None, tuple(before), rows=planned.rows, payout=planned.refusal)
+    counted = replace(request, fresh=request.fresh.changed(caps=planned.caps))
+    started = start_write(counted, judgement, now, planned.note)
+    return ClaimPlan(judgement.verdict, started.operation, tuple(before), started, rows=planned.rows)
+
+
 _PAYMENT_VERDICTS = {
     PaymentVerdict.BUSY: ClaimVerdict.GUARDED,
     PaymentVerdict.OPEN: ClaimVerdict.GUARDED,
@@ -438,7 +462,10 @@ def start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, fl
         notes.append(f"meant twice: {request.fresh.distinct}")
     if judgement.existing is not None:
         notes.insert(0, f"generation {generation} of key; earlier operation {judgement.existing.id}")
-    return OperationWrite(operation, history_entry(operation, "caller", _START_EVENTS, "; ".join(notes)))
+    entry = history_entry(operation, "caller", _START_EVENTS, "; ".join(notes))
+    if operation.kind is OperationKind.PAYOUT:
+        entry = replace(entry, announcement=announcement_of(None, operation))
+    return OperationWrite(operation, entry)
 
 
 def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
@@ -460,6 +487,7 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         plan.limit,
         plan.waits,
         plan.paid_by,
+        plan.payout,
     )
 
 

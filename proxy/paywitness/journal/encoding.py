@@ -30,6 +30,7 @@ from paywitness.core.operation import (
     Lease,
     Operation,
     Outcome,
+    PayoutStage,
     Posting,
     RepeatPaymentRule,
     State,
@@ -153,6 +154,8 @@ def _identity_document(operation: Operation) -> str:
         value["takes_remainder"] = True
     if operation.priority is not Priority.HIGH:  # most calls are
         value["priority"] = operation.priority
+    if operation.caps:
+        value["caps"] = operation.caps
     return _encode(value)
 
 
@@ -245,6 +248,7 @@ def operation_from_row(row: RowValues) -> Operation:
         fallback_of=identity.get("fallback_of"),
         takes_remainder=identity.get("takes_remainder", False),
         priority=enum_or_safest(Priority, identity.get("priority", Priority.HIGH), Priority.HIGH),
+        caps=tuple(identity.get("caps", ())),
         money=None if minor_units is None else Money(minor_units, currency),
         state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,
@@ -382,10 +386,12 @@ def _finding_from_value(value: dict[str, Any]) -> Finding:
 def _announcement_to_value(told: Announcement) -> list[Any]:
     value = [told.kinds, told.outcome, told.result_class, told.reference, told.incident]
     posting = told.posting
-    if posting is None:
+    if posting is None and told.payout is None:
         return value
-    movement = [posting.key, posting.kind, posting.minor_units, posting.currency, posting.of, posting.reverses]
-    return [*value, movement]
+    movement = None
+    if posting is not None:
+        movement = [posting.key, posting.kind, posting.minor_units, posting.currency, posting.of, posting.reverses]
+    return [*value, movement] if told.payout is None else [*value, movement, told.payout]
 
 
 def _announcement_from_value(value: list[Any]) -> Announcement:
@@ -398,4 +404,8 @@ def _announcement_from_value(value: list[Any]) -> Announcement:
         reference,
         incident,
         Posting(*later[0][:6]) if later and later[0] is not None else None,
+        PayoutStage(later[1]) if len(later) > 1 and later[1] in _PAYOUT_STAGES else None,
     )
+
+
+_PAYOUT_STAGES = frozenset(PayoutStage)

@@ -23,6 +23,7 @@ from paywitness.core.record import record
 from paywitness.core.result import ResultClass
 from paywitness.journal.base import LedgerRow, OperationChange, OperationQuery
 from paywitness.journal.ledger import RowLookups, payment_holds, plan_payment
+from paywitness.journal.payouts import rows_of_change
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -128,7 +129,8 @@ def plan_record(
     journal holds, if `needs_stored_lease`; `guarded` what stands under the same guard, if `needs_duplicate_check`."""
     paying = [first for first in guarded if first.id != change.operation.id]
     if change.shown is None or not change.operation.payment:
-        return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)))
+        rows = rows_of_change(change.operation, change.spent_change, lookups) if change.spent_change else ()
+        return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), rows)
     planned = plan_payment(change.operation, change.shown, lookups)
     before, after = change.operation, planned.operation
     if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
@@ -175,9 +177,9 @@ def _not_given_back(paying: list[Operation], lookups: RowLookups) -> list[Operat
 def _with_incident(announcement: Announcement | None, operation: Operation) -> Announcement:
     kinds = announcement.kinds if announcement is not None else ()
     kinds = kinds if AnnouncementKind.INCIDENT_OPENED in kinds else (*kinds, AnnouncementKind.INCIDENT_OPENED)
-    posting = announcement.posting if announcement is not None else None
+    posting, payout = (announcement.posting, announcement.payout) if announcement is not None else (None, None)
     return Announcement(
-        kinds, operation.outcome, operation.result_class, operation.reference, operation.incident, posting
+        kinds, operation.outcome, operation.result_class, operation.reference, operation.incident, posting, payout
     )
 
 
@@ -226,6 +228,7 @@ IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
     *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder", "priority"),
+    "caps",
 )
 
 

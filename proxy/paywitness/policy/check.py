@@ -12,6 +12,7 @@ from paywitness.core.classify import Expression
 from paywitness.core.errors import PolicyError
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
+from paywitness.core.payout_rules import PayoutRules
 from paywitness.core.policy import DEFAULT_PRIORITY, Policy, PriorityRule, Provider
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.retry import RetryRule
@@ -126,6 +127,8 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
         lines.append(f"  contract: {describe_contract(policy.contract)}")
     if policy.payment != PaymentRules():
         lines.append(f"  payment: {describe_payment(policy.payment)}")
+    if policy.payout is not None:
+        lines.append(f"  payout: {describe_payout(policy.payout)}")
     lines.append(f"  {_describe_attempts(policy)}")
     if policy.kind.moves_money:
         lines.append(f"  in doubt: {describe_doubt(policy)}")
@@ -162,6 +165,19 @@ def describe_payment(rules: PaymentRules) -> str:
         f"to be captured before {before}" if before is not None else "",
         _describe_balance(rules.balance),
         f"limits {rules.limits}",
+    )
+    return "; ".join(text for text in texts if text)
+
+
+def describe_payout(rules: PayoutRules) -> str:
+    """Who gets the money, how much may leave, and who is asked."""
+    valid = duration_text(rules.approval_valid_s)
+    above = " or ".join(map(str, rules.approval_above))
+    texts = (
+        f"to {' and '.join(map(str, rules.beneficiary))}" if rules.beneficiary else "",
+        *(f"at most {cap.amount} per {cap.per} in {duration_text(cap.window_s)}" for cap in rules.caps),
+        f"a person approves what is above {above}, good for {valid}" if above else "",
+        f"{rules.check.url} is asked first, for {duration_text(rules.check.timeout_s)}" if rules.check else "",
     )
     return "; ".join(text for text in texts if text)
 

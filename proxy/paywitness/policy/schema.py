@@ -95,6 +95,7 @@ OPERATION = Block(
         "intent_at": f"{_EXPRESSION} over the provider's object",
         "authorization_expires": _DURATION,
         "capture_before": f"{_EXPRESSION} over the provider's object",
+        "payout": "a mapping: beneficiary, caps, approval_above, approval_valid, check",
         "after_success": "block, flag or allow",
         "during_action": "block, flag or allow",
         "answer": "the name of an object under 'answers'",
@@ -149,6 +150,40 @@ BALANCE = Block(
         "currency": _EXPRESSION,
         "unit": "minor or major",
     },
+)
+PAYOUT = Block(
+    "payout",
+    {
+        "beneficiary": "body:PATH, path:PARAMETER or header:NAME, or a list of them",
+        "caps": "a list of caps: per, window, amount, currency",
+        "approval_above": "a list of amounts: amount, currency",
+        "approval_valid": _DURATION,
+        "check": "a mapping: url, secret, timeout",
+    },
+)
+CAPS = Block(
+    "caps",
+    {
+        "per": "beneficiary or account",
+        "window": "a duration of whole hours or days such as 1h, 1d or 7d",
+        "amount": "an amount in major units such as 5000.00",
+        "currency": "a currency such as EUR",
+    },
+    required=("per", "window", "amount", "currency"),
+)
+APPROVAL_ABOVE = Block(
+    "approval_above",
+    {"amount": "an amount in major units such as 1000.00", "currency": "a currency such as EUR"},
+    required=("amount", "currency"),
+)
+CHECK = Block(
+    "check",
+    {
+        "url": "an address of your own such as https://risk.example.com/payouts",
+        "secret": "env:NAME",
+        "timeout": _DURATION,
+    },
+    required=("url", "secret"),
 )
 TLS = Block("tls", dict.fromkeys(("roots", "certificate", "key"), "the full path of a PEM file"))
 TIMEOUTS = Block(
@@ -302,6 +337,10 @@ BLOCKS = (
     AMOUNT,
     FITS,
     BALANCE,
+    PAYOUT,
+    CAPS,
+    APPROVAL_ABOVE,
+    CHECK,
     TLS,
     TIMEOUTS,
     RETRY_RULE,

@@ -46,15 +46,19 @@ REFUSAL_REASONS = frozenset(
     {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "caller_left", "journal_rolled_back"},
 )
 
-# What the journal refuses for what it holds already. Nothing else is told of these than the answer.
+# What is refused for what the journal holds, or by the check before a payout. Nothing else is told of these than the
+# answer.
 JOURNAL_REFUSALS = frozenset(
     {
+        Problem.APPROVAL_NEEDED,
+        Problem.CAP_EXCEEDED,
         Problem.CLOSED_WITHOUT_RESPONSE,
         Problem.CREDENTIAL_NOT_RECOGNISED,
         Problem.GUARDED,
         Problem.IN_FLIGHT,
         Problem.KEY_EXPIRED,
         Problem.KEY_REUSED,
+        Problem.REFUSED_BY_CHECK,
     }
 )
 

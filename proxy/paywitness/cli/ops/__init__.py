@@ -3,5 +3,6 @@
 group    the group, and the commands `list` and `show`
 actions  inquire, park, resume, resolve, cancel, close-incident
 payments adopt, balance
+approvals  approvals, approve
 output   tables, timelines, JSON and CSV
 """

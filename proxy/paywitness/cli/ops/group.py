@@ -19,6 +19,7 @@ from paywitness.cli.admin_options import (
     filter_options,
 )
 from paywitness.cli.ops.actions import COMMANDS
+from paywitness.cli.ops.approvals import APPROVAL_COMMANDS
 from paywitness.cli.ops.output import csv_of, print_intent, print_json, print_list, print_operation, print_payment
 from paywitness.cli.ops.payments import adopt, balance
 from paywitness.ids import OPERATION_ID_PREFIX
@@ -45,6 +46,9 @@ def ops() -> None:
       paywitness ops resolve op_01J... --as succeeded --reason "ticket 4711" \\
           --evidence "Acme's dashboard shows ch_123 captured" --reference ch_123
       paywitness ops park --all --provider acme --state unknown --reason "Acme is down" --dry-run
+    \b
+      paywitness ops approvals               payouts that wait for a person
+      paywitness ops approve ap_3f2c... --reason "invoice 88 checked"
     """
 
 
@@ -166,5 +170,5 @@ def _print(found: AdminResponse, print_text: Callable[[], None], *, as_json: boo
         print_text()
 
 
-for command in (*COMMANDS, adopt, balance):
+for command in (*COMMANDS, adopt, balance, *APPROVAL_COMMANDS):
     ops.add_command(command)

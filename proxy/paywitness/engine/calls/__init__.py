@@ -3,6 +3,7 @@
 pipeline          claim, attempt, record, retry, reply: the branches of a call are here and nowhere below
 context           what the engine knows of one call beside its operation; what `core.decide` needs of both
 gate              whether a call may go to its provider now: drain, circuit, admission
+payout_check      who is asked before a payout is claimed
 retry_budget      acquires, refunds and reports retries
 attempt_sender    one attempt: the bytes out, the evidence back
 attempt_recorder  conclude an attempt, decide, record both; or spool the evidence

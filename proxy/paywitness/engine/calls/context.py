@@ -5,8 +5,8 @@ what the core needs of both to decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
@@ -19,6 +19,7 @@ from paywitness.core.identity import Identity
 from paywitness.core.operation import AttemptSummary, Operation
 from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import PaymentClaim
+from paywitness.core.payout import PayoutClaim
 from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
@@ -99,6 +100,8 @@ class CallContext:
     operation: Operation | None = None  # first the one it would start, then as it last stood
     payment_claim: PaymentClaim = PaymentClaim()  # what the call means for a payment
     payment: Payment | None = None  # that it acts on, as it stood before the call was claimed
+    payout_claim: PayoutClaim | None = None  # what the call means for the rules of its payouts
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of its path
     response_tree: Tree = None  # of the attempt that ended last, decoded
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
@@ -150,6 +153,8 @@ def caller_context(
         holds_unstorable_data=recognised.holds_unstorable_data,
         priority=recognised.priority,
         payment_claim=recognised.payment,
+        payout_claim=recognised.payout,
+        parameters=recognised.parameters,
         operation=recognised.fresh_operation(randomness.operation_id(now), now),
     )
 

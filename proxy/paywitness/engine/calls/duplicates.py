@@ -19,6 +19,7 @@ from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import STILL_IN_FLIGHT, Problem
 from paywitness.core.reply import (
@@ -30,6 +31,7 @@ from paywitness.core.reply import (
     limit_reply,
     paid_before_reply,
     pass_through,
+    payout_refused_reply,
     problem_reply,
     refunded_reply,
     unknown_reply,
@@ -79,12 +81,21 @@ class DuplicateCalls:
                 return problem_reply(
                     Problem.NOT_SENT, context.refusal, shape=context.shape, provider=context.policy.provider, sent=False
                 )
+            case _:
+                return self._refused_reply(context, claim)
+
+    def _refused_reply(self, context: CallContext, claim: Claim) -> Reply:
+        """The answer to a claim that the intent, the payment or the rules of payouts did not let start."""
+        match claim.verdict:
             case ClaimVerdict.PAID_BEFORE:
                 return paid_before_reply(claim.paid_by, context.shape, context.policy.provider)
             case ClaimVerdict.REFUNDED:
                 return refunded_reply(self.holder(claim), context.shape)
             case ClaimVerdict.EXCEEDS | ClaimVerdict.RESERVED:
                 return limit_reply(context.policy.kind, claim.payment, claim.limit, claim.operation, context.shape)
+            case ClaimVerdict.OVER_CAP | ClaimVerdict.NEEDS_APPROVAL | ClaimVerdict.CHECK_REFUSED:
+                refusal = claim.payout or PayoutRefusal()
+                return payout_refused_reply(refusal, context.shape, context.policy.provider)
             case ClaimVerdict.EXPIRED:
                 return expired_reply(claim.tombstone, context.shape, context.policy.provider)
             case _:

@@ -10,7 +10,7 @@ the attempt belongs to the operation: neither a caller that leaves nor its deadl
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
 from paywitness.core.claim import Claim, ClaimVerdict
@@ -22,6 +22,7 @@ from paywitness.core.evidence import Evidence
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation, State
 from paywitness.core.payment_evidence import without_doubt_of_others
+from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import ATTEMPT_NOT_RECORDED
 from paywitness.core.reply import Reply, reply_for, unknown_reply
@@ -33,6 +34,7 @@ from paywitness.engine.calls.context import CallContext, attempt_summary, decisi
 from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -60,11 +62,15 @@ class CallPipeline:
     fallbacks: Fallbacks
     late_evidence: LateEvidenceRecorder
     tasks: Tasks
+    payout_check: PayoutCheck
 
     async def run(self, context: CallContext, *, permitted: bool) -> Reply:
         await self.failpoints.hit(failpoints.CALL_RECEIVED)
         context.waits_for = None
-        claim = await self.journal_writer.claim(context, permitted=permitted)
+        if permitted and context.payout_claim is not None and context.payout_claim.check_first:
+            claim = await self._claim_after_check(context, context.payout_claim)
+        else:
+            claim = await self.journal_writer.claim(context, permitted=permitted)
         if context.leader is not None:
             context.leader.release_followers()
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
@@ -76,6 +82,17 @@ class CallPipeline:
         await self.gate.release(context)
         context.waits_for = claim.operation if claim.waits else None
         return await self.duplicates.reply_to(context, claim)
+
+    async def _claim_after_check(self, context: CallContext, payout: PayoutClaim) -> Claim:
+        """The claim of a payout whose policy asks somebody first. Asked only if the payout would start: what is known,
+        guarded, over a cap or not approved is told without. Nothing is journalled before it is allowed."""
+        claim = await self.journal_writer.claim(context, permitted=True)
+        if claim.verdict is not ClaimVerdict.ABSENT:
+            return claim
+        if not await self.payout_check.allows(context):
+            return Claim(ClaimVerdict.CHECK_REFUSED, None, claim.now, payout=PayoutRefusal())
+        context.payout_claim = replace(payout, check_first=False)
+        return await self.journal_writer.claim(context, permitted=True)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
         """What is known under the key answers one that has no place at the provider. None: it would have to send, which

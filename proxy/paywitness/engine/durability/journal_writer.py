@@ -19,6 +19,7 @@ from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import AttemptSummary, Finding, Operation, State
 from paywitness.core.payment import ShownBalance, touches_payment
 from paywitness.core.payment_claims import LimitVerdict
+from paywitness.core.payout import spent_change
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import seal_credential, seal_request
@@ -75,6 +76,7 @@ def change_of(
         erase_request=implied.erase_request,
         announcement=implied.announcement,
         shown=(shown or _SHOWS_NOTHING) if touched else None,
+        spent_change=spent_change(before, implied.operation) if before.caps else 0,
         **details,
     )
 
@@ -294,7 +296,14 @@ class JournalWriter:
         sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None
         lease_s, key_stem = self.leases.lease_s, context.identity.key_stem
         return ClaimRequest(
-            fresh, context.token, permitted, lease_s, sealed_request, key_stem, payment=context.payment_claim
+            fresh,
+            context.token,
+            permitted,
+            lease_s,
+            sealed_request,
+            key_stem,
+            payment=context.payment_claim,
+            payout=context.payout_claim,
         )
 
 

@@ -94,6 +94,8 @@ class RedisJournal:
         return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s)
 
     async def claim(self, request: ClaimRequest) -> Claim:
+        if request.payout is not None:
+            return await self._writer.claim_payout(request)
         return await self._writer.claim(request)
 
     async def record(self, change: OperationChange) -> Operation:

@@ -46,7 +46,9 @@ class LookupQuery:
     def of_claim(cls, request: ClaimRequest) -> LookupQuery:
         fresh, acts_on = request.fresh, request.payment.acts_on
         guard = fresh.guard.value if fresh.guard is not None else ""
-        rows = () if acts_on is None else (acts_on.key,)
+        rows: tuple[str, ...] = () if acts_on is None else (acts_on.key,)
+        if request.payout is not None:
+            rows = request.payout.row_keys
         return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),), rows=rows)
 
     def arguments(self) -> tuple[Argument, ...]:

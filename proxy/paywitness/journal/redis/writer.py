@@ -7,20 +7,20 @@ by itself, are judged beforehand, and their script writes them where that judgem
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paywitness.core.claim import Alias, Claim, ClaimRequest
+from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_lease
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
-from paywitness.core.payment_names import (
-    payment_key,
-)
-from paywitness.journal import claim_plan, transitions
+from paywitness.core.payment_names import payment_key
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.fallback_plan import plan_fallback
 from paywitness.journal.ledger import restored_rows
+from paywitness.journal.payouts import rows_of_changes
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.lookups import AssumedLookups, LookupQuery, NeedsLookup, RedisLookups
 from paywitness.journal.redis.replication import plan_restore
@@ -43,6 +43,7 @@ TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one th
 PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
 _SWEEP_SIZE = 100  # operations in one script: about 5 ms of Redis' time
 _KNOWN_ROWS_MAX = 20_000  # of the ledger, remembered
+_CAPS_TURN_S = 2.0  # how long a step on caps waits for those before it
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
 
 
@@ -72,6 +73,7 @@ class RedisWriter:
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
         self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
+        self._caps_lock = asyncio.Lock()
 
     def time_argument(self) -> str:
         """For the scripts: empty, and they ask Redis itself."""
@@ -127,9 +129,31 @@ class RedisWriter:
         claim: Claim = await self._plan_and_commit(query, lambda found: self._plan_claim(request, found), owns, reply)
         return claim
 
+    async def claim_payout(self, request: ClaimRequest) -> Claim:
+        """A claim on caps that many others count on too: one after the other, so that only other sidecars are faster
+        now and then."""
+        async with self._caps_turn():
+            return await self.claim(request)
+
+    @asynccontextmanager
+    async def _caps_turn(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_CAPS_TURN_S):
+                await self._caps_lock.acquire()
+        except TimeoutError:
+            raise JournalUnavailable(
+                "others count on the same caps, and the journal is slow: nothing was written"
+            ) from None
+        try:
+            yield
+        finally:
+            self._caps_lock.release()
+
     def _assumed_claim(self, request: ClaimRequest) -> claim_plan.ClaimPlan | None:
         """What the claim comes to if nothing is known, and the ledger is as it was seen last; None: that cannot be
-        said without a look."""
+        said without a look. Caps and approvals depend on the time of the write."""
+        if request.payout is not None:
+            return None
         try:
             return claim_plan.plan_claim(request, AT_WRITE, AssumedLookups(self._ledger))
         except NeedsLookup:
@@ -156,7 +180,7 @@ class RedisWriter:
         query = LookupQuery(request.fresh.key, ids=(change.operation.id, request.fresh.id))
 
         def judge(found: RedisLookups) -> _PlannedWrite:
-            taken = plan_fallback(change, request, found.now, found)
+            taken = fallback_plan.plan_fallback(change, request, found.now, found)
             second = taken.second
             accepted = found.accepts(second, request.fresh.credential)
             answer = claim_plan.claim_result(second, found.now, found.sealed(second), accepted=accepted)
@@ -178,6 +202,9 @@ class RedisWriter:
     # Changes.
 
     async def record(self, change: OperationChange) -> Operation:
+        if change.spent_change:
+            async with self._caps_turn():
+                return await self._record_after_lookup(change)
         if transitions.needs_stored_lease(change) or self._needs_look(change):
             return await self._record_after_lookup(change)
         plan = transitions.plan_record(change, None, AT_WRITE, AssumedLookups(self._ledger))
@@ -251,14 +278,16 @@ class RedisWriter:
             if plan is None:
                 return _PlannedWrite(stored)
             write = plan.write
+            rows = rows_of_changes([(stored, write.operation)], found)
             if stored is not None:
-                return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),))
+                return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),), rows=rows)
             kept = None if write.erase_request else request
             start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
-            rows = restored_rows(write.operation, found)
+            rows = (*rows, *restored_rows(write.operation, found))
             return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""], rows=rows)
 
-        stands: Operation = await self._plan_and_commit(LookupQuery(operation.key, guard, ids=(operation.id,)), judge)
+        query = LookupQuery(operation.key, guard, ids=(operation.id,), rows=operation.caps)
+        stands: Operation = await self._plan_and_commit(query, judge)
         return stands
 
     # Leases.
@@ -295,8 +324,28 @@ class RedisWriter:
                 (row.operation for row in rows if not row.from_newer_version), self._note_time(now)
             )
             passed += len(rows) - len(expired)  # what cannot be acted upon does not hold up the rest
-            acted_upon.extend(await self._write_each(now, rows, expired))
+            counted = {row.operation.id for row in rows if row.operation.caps}
+            plain = [write for write in expired if write.operation.id not in counted]
+            acted_upon.extend(await self._write_each(now, rows, plain))
+            for operation_id in sorted(counted & {write.operation.id for write in expired}):
+                acted_upon.extend(await self._expire_counted(operation_id))
         return tuple(acted_upon)
+
+    async def _expire_counted(self, operation_id: str) -> list[Operation]:
+        """Act upon the expired lease of a payout whose amount caps count: what it gives back is written with it."""
+
+        def judge(found: RedisLookups) -> _PlannedWrite:
+            stored = found.by_id(operation_id)
+            current = stored and after_expired_lease(stored, found.now)
+            if stored is None or current is None or current is stored:
+                return _PlannedWrite([])  # somebody was faster
+            write = transitions.lease_end_write(stored, current, found.now)
+            rows = rows_of_changes([(stored, write.operation)], found)
+            return _PlannedWrite([write.operation], (write_args(write),), rows=rows)
+
+        async with self._caps_turn():
+            expired: list[Operation] = await self._plan_and_commit(LookupQuery(ids=(operation_id,)), judge)
+        return expired
 
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
@@ -408,6 +457,8 @@ def _insert_args_of(taken: claim_plan.ClaimPlan, request: ClaimRequest) -> Write
 
 def _rows_of(change: OperationChange) -> tuple[str, ...]:
     """The ledger rows that a change looks up in any case."""
+    if change.spent_change:
+        return change.operation.caps
     if change.shown is None or not change.operation.payment:
         return ()
     return (payment_key(change.operation.payment), *(name.key for name in change.shown.names))

@@ -16,9 +16,9 @@ from typing import Any
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
 from paywitness.core.operation import Lease, Operation
-from paywitness.journal import claim_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange
-from paywitness.journal.fallback_plan import plan_fallback
+from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.worker import WorkerCall
@@ -189,7 +189,7 @@ class SqliteWriter:
     def fall_back(self, asked: tuple[OperationChange, ClaimRequest]) -> tuple[Operation, Claim]:
         change, request = asked
         now = self.time.now()
-        plan = plan_fallback(change, request, now, self.rows)
+        plan = fallback_plan.plan_fallback(change, request, now, self.rows)
         if plan.end is not None:
             self._write_change(change, plan.end, now)
         if plan.second.insert is not None:
@@ -231,7 +231,11 @@ class SqliteWriter:
             over = self.rows.of_earlier_holders(now, self._opened_at_seq)
         else:
             over = self.rows.expired(now)
-        return self.rows.update_all(transitions.expired_lease_writes(over, now))
+        writes = transitions.expired_lease_writes(over, now)
+        rows = rows_of_writes(over, (write.operation for write in writes), self.rows)
+        expired = self.rows.update_all(writes)
+        self._store_rows(rows, now)
+        return expired
 
     def keep_revision(self, asked: tuple[str, str, str]) -> None:
         provider, revision, content = asked

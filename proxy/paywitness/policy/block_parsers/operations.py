@@ -25,6 +25,7 @@ from paywitness.policy.block_parsers.inquiries import (
 )
 from paywitness.policy.block_parsers.limits import read_priorities
 from paywitness.policy.block_parsers.payments import read_payment, read_target
+from paywitness.policy.block_parsers.payouts import read_payout
 from paywitness.policy.block_parsers.response_rules import Tables, can_read_a_success
 from paywitness.policy.block_parsers.timing import read_resolve, read_retry, read_timeouts
 from paywitness.policy.reading.document import MapNode, TextNode, json_value
@@ -114,6 +115,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         intent=section.read("intent", expression),
         target=target,
         payment=payment,
+        payout=read_payout(section, known.parameters),
         merchant=shared.merchant,
         after_success=_read_repeat_rule(section, "after_success", policy_defaults.AFTER_SUCCESS),
         during_action=_read_repeat_rule(section, "during_action", policy_defaults.DURING_ACTION),
