@@ -49,7 +49,7 @@ _BODY = (
 
 
 class _Provider:
-    """In the place of the upstream client: every attempt is written and answered at once, each by a charge of its own."""
+    """In the place of the upstream client: every attempt is written and answered at once, by a charge of its own."""
 
     def __init__(self) -> None:
         self._charges = 0

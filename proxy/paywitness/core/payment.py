@@ -331,7 +331,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
 def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
     """The payment after the provider said "already done" to a movement: somebody else has moved it. By how much is
     unknown until an object shows it."""
-    if kind in {OperationKind.CAPTURE, OperationKind.VOID}:
+    if kind is OperationKind.CAPTURE or (kind is OperationKind.VOID and payment.captured == 0):
         return replace(payment, captured=None)
     if kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
         return replace(payment, refunded=None)
