@@ -134,6 +134,8 @@ class Plan:
     seed: int = 1
     faults: tuple[str, ...] = FAULTS
     faulty_refunds: bool = True
+    captured_first: bool = False  # a half of each payment, so that few refunds count on captures that are open
+    first_byte_s: int = 2
     calm_s: float = 240.0  # the longest wait until nothing is open
 
 
@@ -165,16 +167,29 @@ class Services:
     _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS_AT_ONCE))
 
     async def authorise(self, charge: Charge) -> None:
-        body = {
+        body: dict[str, object] = {
             "amount": charge.authorised,
             "currency": "EUR",
             "capture": False,
             "metadata": {"order_id": charge.order},
         }
-        answer = await self._post("authorization", "/v1/charges", f"key-{charge.order}", body, {})
-        assert answer is not None
-        assert answer.status_code == 200, answer
+        answer = await self._succeed("authorization", "/v1/charges", f"key-{charge.order}", body)
         charge.id, charge.operation = answer.json["id"], answer.headers["Paywitness-Operation"]
+
+    async def capture_half(self, charge: Charge) -> None:
+        path = f"/v1/charges/{charge.id}/capture"
+        body: dict[str, object] = {"amount": charge.authorised // 2, "final": False}
+        await self._succeed("first capture", path, f"half-{charge.order}", body)
+
+    async def _succeed(self, kind: str, path: str, key: str, body: dict[str, object]) -> Answer:
+        """Repeat a call that meets no fault until it has succeeded: the machine may be busy."""
+        for _ in range(TRIES_MAX):
+            async with self._at_once:
+                answer = await self._post(kind, path, key, body, {})
+            if answer is not None and answer.status_code == 200:
+                return answer
+            await asyncio.sleep(PAUSE_MOST_S)
+        raise AssertionError(f"{key} did not succeed: {answer}")
 
     async def move(self, charge: Charge) -> None:
         """All movements of one payment, so many at once."""

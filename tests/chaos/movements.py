@@ -26,31 +26,31 @@ from tests.chaos.movement_calls import Charge, Movement, Plan, Services, drawn
 from tests.chaos.movement_verdict import Totals, Verdict, balances_of, judge_balances, totals_of, verdict_of
 from tests.chaos.shop import session_of_the_shop
 from tests.chaos.world import JOURNALS, Victim, World, world_of
-from tests.e2e.contracts import SETTLE_S
 from tests.e2e.judge import all_at_rest
 from tests.e2e.sidecar import wait_until
 
 SHOWN_MAX = 30
 STEP_WITHIN_S = 3.0
-POLICY = f"""
+LEASE_DEFAULT_S = 30
+POLICY = """
 extends: paywitness:acme
-upstream: {{upstream}}
+upstream: {upstream}
 limits: enforce
-timeouts: {{first_byte: 2s}}
+timeouts: {first_byte: FIRST_BYTEs}
 operations:
   capture:
-    balance: {{captured: amount_captured, refunded: amount_refunded, currency: currency, unit: minor}}
+    balance: {captured: amount_captured, refunded: amount_refunded, currency: currency, unit: minor}
     as_response: "@"
 budget:
-  provider: {{floor: 10000}}
-  operation: {{floor: 10000}}
-  account: {{floor: 10000}}
-  failure_class: {{floor: 10000}}
+  provider: {floor: 10000}
+  operation: {floor: 10000}
+  account: {floor: 10000}
+  failure_class: {floor: 10000}
   per_intent: 100
-circuit: {{minimum: 10000}}
+circuit: {minimum: 10000}
 resolve:
   schedule: [300ms, 600ms, 1s, 1500ms, 2s, 2500ms, 3s, 4s, 5s, 6s, 7s, 8s, 9s, 10s, 20s, 30s]
-  settle: {SETTLE_S:.0f}s
+  settle: SETTLEs
 """
 
 
@@ -94,27 +94,34 @@ class Outcome:
         return "\n".join(lines)
 
 
+def _policy(plan: Plan) -> str:
+    settle_s = LEASE_DEFAULT_S + plan.first_byte_s  # the least that a policy may ask for
+    return POLICY.replace("FIRST_BYTE", str(plan.first_byte_s)).replace("SETTLE", str(settle_s))
+
+
 async def move(plan: Plan, folder: Path, show: Callable[[int], None] = lambda done: None) -> Outcome:
     """All of it: authorise, move and kill, wait until nothing is open, judge, and take what is left."""
     began_mono, charges = time.monotonic(), drawn(plan)
-    with world_of(folder, plan.journal, "replayed", overlay=POLICY) as world:
+    with world_of(folder, plan.journal, "replayed", overlay=_policy(plan)) as world:
         async with session_of_the_shop() as session:
             services = Services(world, session, Random(plan.seed + 1), show=show)
             await asyncio.gather(*map(services.authorise, charges))
+            if plan.captured_first:
+                await asyncio.gather(*map(services.capture_half, charges))
             killing = asyncio.ensure_future(_kill(plan, world, services))
             await asyncio.gather(*map(services.move, charges))
             kills = await killing
             await asyncio.to_thread(_wait_for_rest, world, plan.calm_s)
             verdict = await _judged(world, charges)
             counted = services.counted.copy()
-            before = totals_of(world.provider.ledger())
+            lines = await asyncio.to_thread(world.provider.ledger)
+            before = totals_of(lines)
             if not verdict.stuck:
                 await _take_what_is_left(services, charges, before, verdict)
                 after = totals_of(world.provider.ledger())
                 operations = await asyncio.to_thread(world.sidecars[0].operations)
                 judge_balances(charges, await balances_of(world, charges), after, operations, verdict)
-        lines = len(world.provider.ledger())
-    return Outcome(plan, verdict, counted, before, lines, kills, time.monotonic() - began_mono)
+    return Outcome(plan, verdict, counted, before, len(lines), kills, time.monotonic() - began_mono)
 
 
 async def _judged(world: World, charges: list[Charge]) -> Verdict:

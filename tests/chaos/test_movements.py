@@ -18,9 +18,17 @@ from tests.chaos.movements import move
 from tests.chaos.world import JOURNALS
 from tests.e2e.sidecar import Answer
 
-# A refund that is refused while one of its attempts is in doubt waits until "not found" has settled: longer than this
-# takes. So only captures meet faults here, and only those that are found out within seconds.
-SHORT = Plan(payments=10, movements=300, kills=2, faults=SOON_KNOWN, faulty_refunds=False)
+# What is refused while one of its attempts is in doubt waits until "not found" has settled, for longer than this takes.
+# So only captures meet faults here, those that are found out within seconds, and refunds find something captured.
+SHORT = Plan(
+    payments=10,
+    movements=300,
+    kills=2,
+    faults=SOON_KNOWN,
+    faulty_refunds=False,
+    captured_first=True,
+    first_byte_s=5,  # a busy machine makes no doubts
+)
 
 
 @pytest.mark.slow
@@ -33,7 +41,6 @@ async def test_captures_and_refunds_at_once_never_exceed_their_payment_nor_lose_
     assert not outcome.verdict.broken, outcome.report
     assert outcome.kills == SHORT.kills
     assert all(outcome.counted[kind, "200 succeeded"] for kind in ("capture", "refund")), outcome.report
-    assert outcome.counted["refund", "422 exceeds-remaining"], outcome.report
 
 
 def test_the_same_seed_draws_the_same_movements() -> None:
