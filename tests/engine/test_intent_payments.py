@@ -9,6 +9,7 @@ from typing import Any
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.reply import Reply
+from paywitness.journal.base import LedgerRow
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
@@ -102,8 +103,8 @@ async def test_an_order_number_over_255_characters_is_found(stored_world: World)
     assert (await intent(stored_world, "o" * 200))["safe_to_pay"] is True
 
 
-# The create makes an object and moves nothing; its confirm names the object alone.
-TWO_STEPS = """  create:
+# A create that makes an object and moves nothing. The confirm names the object alone.
+CREATE = """  create:
     kind: none
     match: POST /v1/charges
     where: "confirm == `false`"
@@ -119,7 +120,7 @@ CREATED = "answers:\n  created_charge:\n    - {when: \"status == 'created'\", as
 async def test_a_confirm_counts_for_the_intent_of_its_create(sandbox: Sandbox, tmp_path: Path) -> None:
     """Finding M7: the confirm names no order, and while it was unknown the order was said to be safe to pay."""
     journal = await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
-    edits = (("operations:\n", f"operations:\n{TWO_STEPS}"), ("answers:\n", CREATED))
+    edits = (("operations:\n", f"operations:\n{CREATE}"), ("answers:\n", CREATED))
     world = await make_world(sandbox, *edits, journal=journal)
     body = {"amount": 2500, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-42"}}
     created = await world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": "create"}, CallerOptions())
@@ -138,3 +139,16 @@ async def test_a_confirm_counts_for_the_intent_of_its_create(sandbox: Sandbox, t
     ]
     assert world.effects() == 1
     await close(world)
+
+
+async def test_an_id_that_turned_out_to_be_another_payment_leads_to_it(stored_world: World) -> None:
+    """A follow-up may name a payment otherwise than the operation that made it, until the provider shows both names."""
+    reference = str(json.loads((await stored_world.charge(amount=2500)).body)["id"])
+    payments = stored_world.engine.intents.payments
+    [payment_id] = await payments.find(reference)
+    link = LedgerRow("p:op_0EARLIER", 1, f"@p:{payment_id}")
+    assert await stored_world.journal.write_ledger_rows((link,))
+    view = await payments.by_id("op_0EARLIER")
+    assert view is not None
+    assert (view.payment.id, [each.id for each in view.operations]) == (payment_id, [payment_id])
+    assert await payments.find("op_0EARLIER") == (payment_id,)

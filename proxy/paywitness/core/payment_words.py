@@ -111,10 +111,15 @@ _UNDONE = {OperationKind.VOID: "Voided in full", OperationKind.REVERSAL: "Revers
 
 
 def _given_back(payment: Payment) -> str:
+    if payment.returned:
+        return f"Taken back by the provider: {_EQUAL_CALL}"
     ended = [movement.kind for movement in payment.movements if movement.status is MovementStatus.POSTED]
     refunded = bool(payment.captured) and payment.refunded == payment.captured
     how = "Refunded in full" if refunded else next((_UNDONE[kind] for kind in ended if kind in _UNDONE), "Given back")
-    return f"{how}: an equal call gets 409 unless it says Paywitness-Distinct. A call with another body passes."
+    return f"{how}: {_EQUAL_CALL}"
+
+
+_EQUAL_CALL = "an equal call gets 409 unless it says Paywitness-Distinct. A call with another body passes."
 
 
 def _open_movements(payment: Payment) -> list[str]:

@@ -89,9 +89,11 @@ class Intents:
         ids = dict.fromkeys(
             each for each in (*(one.payment for one in operations), *(one.payment_id for one in remembered)) if each
         )
-        views = [view for each in ids if (view := await self.payments.by_id(each)) is not None]
-        kept = {view.payment.id for view in views}
-        paid = {operation.payment for operation in operations if operation.state is State.SUCCEEDED}
+        found_by_id = {each: await self.payments.by_id(each) for each in ids}
+        # Two ids may have turned out to be one payment.
+        views = {view.payment.id: view for view in found_by_id.values() if view is not None}.values()
+        kept = {each for each, view in found_by_id.items() if view is not None}
+        paid = {operation.id for operation in operations if operation.state is State.SUCCEEDED}
         return IntentView(
             intent,
             operations,
@@ -99,7 +101,7 @@ class Intents:
                 view
                 for view in views
                 if (providers is None or view.payment.provider in providers)
-                and (_has_intent(view, label) or view.payment.id in paid)
+                and (_has_intent(view, label) or not paid.isdisjoint(view.operations_by_id))
             ),
             tuple(one.operation_id for one in remembered if one.payment_id not in kept),
             complete=all(len(part) <= _OPERATIONS_MAX for part in found),
@@ -162,17 +164,19 @@ def _belongs_to(label: str, operation: Operation) -> bool:
 def _reasons_against(view: IntentView) -> list[dict[str, Any]]:
     """What speaks against another payment: each operation that does; each payment that stands, once, whatever its
     steps; and what was paid and is kept no longer."""
-    holds = {each.payment.id: hold_of_payment(each.payment) for each in view.payments}
+    holds = {
+        operation_id: hold_of_payment(each.payment) for each in view.payments for operation_id in each.operations_by_id
+    }
     reasons, told = [], set()
     for operation in view.operations:
-        reason = unsafe_reason(operation, holds.get(operation.payment))
+        reason = unsafe_reason(operation, holds.get(operation.id))
         if reason is not None:
             reasons.append(_reason(operation, reason))
-            told.add(operation.payment)
+            told.add(operation.id)
     for each in view.payments:
-        payment = each.payment
-        if holds[payment.id] in {IntentHold.PAID, IntentHold.GIVING_BACK} and payment.id not in told:
-            reasons.append({**_reason_of_payment(each), "reason": payment_sentences(payment)})
+        stands = hold_of_payment(each.payment) in {IntentHold.PAID, IntentHold.GIVING_BACK}
+        if stands and told.isdisjoint(each.operations_by_id):
+            reasons.append({**_reason_of_payment(each), "reason": payment_sentences(each.payment)})
     reasons += [
         {"operation": each, "provider": None, "state": None, "outcome": None, "reason": _PAID_BEFORE}
         for each in view.paid_before

@@ -15,10 +15,10 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, CallerOptions, Headers
 from paywitness.core.classify import evaluate, reference_text
 from paywitness.core.errors import MoneyError, PaywitnessError
-from paywitness.core.identity import account_of, intent_guard, intent_label
+from paywitness.core.identity import account_of, intent_guard_of
 from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
-from paywitness.core.operation import FindingKind, Guard, GuardKind, Operation, RepeatPaymentRule
+from paywitness.core.operation import FindingKind, Guard, Operation, RepeatPaymentRule
 from paywitness.core.payment import Payment, ShownBalance
 from paywitness.core.payment_corrections import (
     StatedBalance,
@@ -28,11 +28,7 @@ from paywitness.core.payment_corrections import (
     stated_words,
 )
 from paywitness.core.payment_evidence import shown_balance
-from paywitness.core.payment_names import (
-    PaymentName,
-    name_key,
-    payment_key,
-)
+from paywitness.core.payment_names import PaymentName, name_key, payment_key
 from paywitness.core.payment_words import payment_sentences
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.provider_contract import FieldKind
@@ -259,8 +255,7 @@ class PaymentCommands:
         intent = next((each for each in shown if each is not None), None)
         if intent is None:
             return None
-        value = intent_guard(policy, account, intent, self.lookup.identity_secret)
-        return Guard(GuardKind.INTENT, value, intent_label(intent), policy.after_success, policy.during_action)
+        return intent_guard_of(policy, account, intent, self.lookup.identity_secret)
 
     async def _write_adoption(self, adoption: _Adoption) -> PaymentView:
         for _ in range(_WRITE_TRIES):

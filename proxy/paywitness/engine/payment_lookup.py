@@ -14,10 +14,7 @@ from dataclasses import dataclass, replace
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.core.payment import Payment
-from paywitness.core.payment_names import (
-    name_key,
-    payment_key,
-)
+from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Provider
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import (
@@ -69,17 +66,29 @@ class PaymentLookup:
     # --- payments
 
     async def by_id(self, payment_id: str) -> PaymentView | None:
+        """The payment of this id, or the one that it turned out to be."""
         [row] = await self.journal.ledger_rows((payment_key(payment_id),))
         if row is None:
             return None
-        newest_first = await self.journal.find_operations(OperationQuery(payment=payment_id, limit=_OPERATIONS_MAX))
-        return PaymentView(payment_from_row(row), row.version, newest_first[::-1])
+        payment = payment_from_row(row)
+        return PaymentView(payment, row.version, await self._operations_of(payment))
+
+    async def _operations_of(self, payment: Payment) -> tuple[Operation, ...]:
+        listed = await self.journal.find_operations(OperationQuery(payment=payment.id, limit=_OPERATIONS_MAX))
+        found = {operation.id: operation for operation in listed}
+        named = {*payment.steps, *(movement.operation_id for movement in payment.movements)} - found.keys()
+        for operation_id in sorted(named, reverse=True)[: _OPERATIONS_MAX - len(found)]:
+            operation = await self.journal.read(operation_id)  # one that bears the id of a payment that was this one
+            if operation is not None:
+                found[operation_id] = operation
+        return tuple(found[operation_id] for operation_id in sorted(found))
 
     async def find(self, text: str, provider: str | None = None, account: str | None = None) -> tuple[str, ...]:
         """The ids of the payments that this may mean: a payment's id, an operation's, or a provider's name for one.
         `account` is a name or an id."""
-        if (await self.journal.ledger_rows((payment_key(text),)))[0] is not None:
-            return (text,)
+        [row] = await self.journal.ledger_rows((payment_key(text),))
+        if row is not None:
+            return (payment_from_row(row).id,)
         operation = await self.journal.read(text)
         found = [operation] if operation is not None else []
         if not found:
@@ -90,9 +99,8 @@ class PaymentLookup:
             ids |= await self._by_name(text, provider, account)
         accounts = None if account is None else self.account_ids(account)
         views = [await self.by_id(payment_id) for payment_id in sorted(ids)]
-        return tuple(
-            view.payment.id for view in views if view is not None and _is_meant(view.payment, text, operation, accounts)
-        )
+        meant = [view.payment for view in views if view is not None]
+        return tuple(dict.fromkeys(payment.id for payment in meant if _is_meant(payment, text, operation, accounts)))
 
     async def _by_name(self, name: str, provider: str | None, account: str | None) -> set[str]:
         keys = [
