@@ -41,7 +41,7 @@ VOIDED = posted(OperationKind.VOID)
 @pytest.mark.parametrize(
     ("changes", "sentences"),
     [
-        ({"paid": False}, "Not paid: nothing was authorised or captured."),
+        ({"paid": False}, "Nothing is recorded as authorised or captured."),
         ({}, "Paid: 25.00 EUR authorised, 25.00 captured, 0.00 refunded. 25.00 EUR stand."),
         ({"refunded": 1000}, "Paid: 25.00 EUR authorised, 25.00 captured, 10.00 refunded. 15.00 EUR stand."),
         (

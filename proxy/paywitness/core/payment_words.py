@@ -29,7 +29,7 @@ HOW_IT_IS_FREED = (
     "It may be paid again once each of its payments has given back all that was captured, nothing more can be "
     "captured, and nothing of it is open or disputed."
 )
-NOTHING_PAID = "Not paid: nothing was authorised or captured."
+NOTHING_PAID = "Nothing is recorded as authorised or captured."
 
 
 # --- Amounts
