@@ -11,6 +11,7 @@ from paywitness.core.claim import AliasKind, judge_guard
 from paywitness.core.guard import TAKEOVER_WITHIN_S, GuardHold, hold_of, indexed_guard, is_duplicate_success
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Guard, GuardKind, Lease, Operation, RepeatPaymentRule, State
+from paywitness.core.payment_claims import IntentHold
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from tests.core.samples import operation
@@ -151,3 +152,13 @@ def test_a_movement_that_ended_and_is_still_being_answered_keeps_an_equal_one_of
     second = moving.changed(id="op_second", key="second" * 10, fingerprint=fingerprint)
     judged = judge_guard([first], second, NOW)
     assert (judged.alias is AliasKind.REFUSED) is refused
+
+
+def test_a_payment_that_lags_behind_its_operation_frees_nothing() -> None:
+    """After a store came back without its last writes: the operation was put back as paid, its payment was not."""
+    paid = guarded(state=State.SUCCEEDED, after_success=RepeatPaymentRule.BLOCK, payment="op_1")
+    call = fresh(fingerprint="x" * 64)
+    assert judge_guard([paid], call, NOW, payment_holds={paid.id: IntentHold.FREE}).alias is AliasKind.REFUSED
+    assert judge_guard([paid], call, NOW, payment_holds={paid.id: IntentHold.REFUNDED}).holder is None
+    elsewhere = guarded(state=State.FAILED, payment="op_1", paid_elsewhere=True)
+    assert judge_guard([elsewhere], call, NOW, payment_holds={elsewhere.id: IntentHold.FREE}).holder is None

@@ -171,7 +171,7 @@ def judge_guard(
         is_intent = holder.guard.kind is GuardKind.INTENT
         if fresh.distinct and not (is_intent and hold is GuardHold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
-        standing = payment_holds.get(holder.id, IntentHold.PAID) if _stands(holder) else IntentHold.PAID
+        standing = _standing(holder, payment_holds)
         alias = _alias_to(holder, fresh, hold, standing, once_per_target=once_per_target)
         if alias is AliasKind.REFUSED and standing is IntentHold.REFUNDED:
             return GuardJudgement(holder, alias, refunded=True)
@@ -195,9 +195,14 @@ def is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: Guard
     return sum(amounts) <= total.minor_units
 
 
-def _stands(holder: Operation) -> bool:
-    """Whether its payment, if it has one, says whether it still keeps its intent."""
-    return holder.state is State.SUCCEEDED or holder.paid_elsewhere
+def _standing(holder: Operation, payment_holds: Mapping[str, IntentHold]) -> IntentHold:
+    """What the payment of a holder that paid says of its intent. A payment that knows of no success lags behind an
+    operation that has succeeded: then the operation counts."""
+    if holder.state is not State.SUCCEEDED and not holder.paid_elsewhere:
+        return IntentHold.PAID
+    standing = payment_holds.get(holder.id, IntentHold.PAID)
+    is_behind = standing is IntentHold.FREE and not holder.paid_elsewhere
+    return IntentHold.PAID if is_behind else standing
 
 
 def _alias_to(

@@ -170,8 +170,7 @@ def _not_given_back(paying: list[Operation], lookups: RowLookups) -> list[Operat
     if not paying:
         return paying
     holds = payment_holds(lookups, paying)
-    free = {IntentHold.FREE, IntentHold.REFUNDED}
-    return [first for first in paying if holds.get(first.id, IntentHold.PAID) not in free]
+    return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
 
 def _with_incident(announcement: Announcement | None, operation: Operation) -> Announcement:
