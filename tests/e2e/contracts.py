@@ -22,7 +22,7 @@ SOON: Edits = (
     ("lag: 5s ", "lag: 1s "),
 )
 NOBODY_TO_ASK: Edits = (("    ask: *ask_for_a_charge ", "    # nobody to ask "),)
-NO_WEBHOOK: Edits = (("    kind: sale\n", "    kind: sale\n    webhook: none\n"),)
+NO_WEBHOOK: Edits = (("    match: [POST /v1/charges, ", "    webhook: none\n    match: [POST /v1/charges, "),)
 STORES: Mapping[str, Edits] = {
     "replayed": (),
     "reexecuted": (("errors_under_key: replayed ", "errors_under_key: reexecuted "),),

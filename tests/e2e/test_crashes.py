@@ -73,7 +73,7 @@ def test_without_a_key_and_with_nobody_to_ask_a_kill_leaves_doubt_and_nothing_is
     sandbox = start_sandbox("none")
     edits = (
         *WITHOUT_KEYS,
-        ("    kind: sale\n", "    kind: sale\n    webhook: none\n"),
+        ("    match: [POST /v1/charges, ", "    webhook: none\n    match: [POST /v1/charges, "),
         ("    ask: *ask_for_a_charge ", "    # nobody to ask "),
     )
     sidecar = make_sidecar(sandbox.url, *edits).start(step="upstream_answered")

@@ -187,11 +187,11 @@ def _always_granted(right: Function) -> Function:
 def _garbage_is_a_refusal(right: Function) -> Function:
     def wrong(
         evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()
-    ) -> Classification:
+    ) -> tuple[Classification, Any]:
         if evidence.sent and evidence.response is None and evidence.fault is WireFault.MALFORMED:
-            return Classification.of(ResultClass.VALIDATION_ERROR, "garbage")
-        classification: Classification = right(evidence, rules, expected)
-        return classification
+            return Classification.of(ResultClass.VALIDATION_ERROR, "garbage"), None
+        classification, tree = right(evidence, rules, expected)
+        return classification, tree
 
     return wrong
 
@@ -199,13 +199,13 @@ def _garbage_is_a_refusal(right: Function) -> Function:
 def _gateway_timeout_is_a_refusal(right: Function) -> Function:
     def wrong(
         evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()
-    ) -> Classification:
-        found: Classification = right(evidence, rules, expected)
+    ) -> tuple[Classification, Any]:
+        found, tree = right(evidence, rules, expected)
         by_status = evidence.response is not None and found.rule == f"http_{evidence.response.status_code}"
         if by_status and found.result_class is ResultClass.PROVIDER_TIMEOUT:
             refused = Classification.of(ResultClass.VALIDATION_ERROR, found.rule)
-            return replace(refused, shadow_match=found.shadow_match)
-        return found
+            return replace(refused, shadow_match=found.shadow_match), tree
+        return found, tree
 
     return wrong
 
@@ -578,7 +578,7 @@ BUGS = (
     bug(
         "garbage_read_as_a_400",
         "bytes that are no HTTP are read as a refusal",
-        Replaced(_CORE + "classify.classify", _garbage_is_a_refusal),
+        Replaced(_CORE + "classify.read_response", _garbage_is_a_refusal),
     ),
     bug(
         "one_miss_is_absent",
@@ -665,7 +665,7 @@ BUGS = (
     bug(
         "gateway_timeout_is_a_failure",
         "a gateway's 504 is read as without effect",
-        Replaced(_CORE + "classify.classify", _gateway_timeout_is_a_refusal),
+        Replaced(_CORE + "classify.read_response", _gateway_timeout_is_a_refusal),
     ),
     bug(
         "expired_lease_was_never_sent",
