@@ -7,6 +7,7 @@ told as a success must have a ledger line of its own.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from random import Random
 
 import aiohttp
 
-from tests.chaos.world import World
+from tests.chaos.world import Victim, World
 from tests.e2e.callers import NOBODY_ANSWERED
 from tests.e2e.sidecar import Answer
 
@@ -63,6 +64,8 @@ class Told:
 
     key: str
     answer: Answer
+    sidecar: int = 0
+    at_mono: float = 0.0
 
     @property
     def is_success(self) -> bool:
@@ -185,7 +188,7 @@ class Services:
         """Repeat a call that meets no fault until it has succeeded: the machine may be busy."""
         for _ in range(TRIES_MAX):
             async with self._at_once:
-                answer = await self._post(kind, path, key, body, {})
+                answer, _ = await self._post(kind, path, key, body, {})
             if answer is not None and answer.status_code == 200:
                 return answer
             await asyncio.sleep(PAUSE_MOST_S)
@@ -240,15 +243,15 @@ class Services:
         if number:
             headers["Paywitness-Distinct"] = "another movement of the same amount"
         path = f"/v1/charges/{charge.id}/{'capture' if movement.kind == 'capture' else 'refunds'}"
-        answer = await self._post(movement.kind, path, key, movement.body(number), headers)
+        answer, sidecar = await self._post(movement.kind, path, key, movement.body(number), headers)
         if answer is None:
             return None
-        movement.told.append(Told(key, answer))
+        movement.told.append(Told(key, answer, self.world.sidecars.index(sidecar), time.monotonic()))
         return movement.told[-1]
 
     async def _post(
         self, kind: str, path: str, key: str, body: dict[str, object], headers: dict[str, str]
-    ) -> Answer | None:
+    ) -> tuple[Answer | None, Victim]:
         patience_ms = str(self.dice.choice(PATIENCE_MS))
         given = {"Authorization": "Bearer test", "Idempotency-Key": key, "Paywitness-Timeout-Ms": patience_ms}
         for _ in range(STARTED_AFTER_PAUSES):
@@ -261,13 +264,13 @@ class Services:
                 await asyncio.sleep(START_PAUSE_S)
             except NOBODY_ANSWERED:
                 self.counted[kind, "nobody answered"] += 1
-                return None
+                return None, sidecar
         else:
             raise AssertionError("no sidecar was back")
         limited_by = answer.headers.get("Paywitness-Limited-By", "").partition(";")[0]
         said = (str(answer.status_code), answer.problem or answer.outcome, limited_by)
         self.counted[kind, " ".join(filter(None, said))] += 1
-        return answer
+        return answer, sidecar
 
 
 def _is_end(answer: Answer) -> bool:

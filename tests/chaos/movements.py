@@ -23,7 +23,7 @@ import click
 
 from paywitness.engine.failpoints import CALL_FAILPOINTS
 from tests.chaos.movement_calls import Charge, Movement, Plan, Services, drawn
-from tests.chaos.movement_verdict import Totals, Verdict, balances_of, judge_balances, totals_of, verdict_of
+from tests.chaos.movement_verdict import Kill, Totals, Verdict, balances_of, judge_balances, totals_of, verdict_of
 from tests.chaos.shop import session_of_the_shop
 from tests.chaos.world import JOURNALS, Victim, World, world_of
 from tests.e2e.judge import all_at_rest
@@ -88,7 +88,8 @@ class Outcome:
             f"{self.lines} lines in the ledger: authorised {moved['authorised']}, captured {moved['captured']}, "
             f"refunded {moved['refunded']}",
             f"over the limit {len(verdict.over_limit)}, untrue {len(verdict.untrue)}, lost {len(verdict.lost)}, "
-            f"stuck {len(verdict.stuck)}",
+            f"stuck {len(verdict.stuck)}; excused {len(verdict.excused)}",
+            *(f"excused: {line[:1500]}" for line in verdict.excused[:SHOWN_MAX]),
             *(line[:1500] for line in verdict.broken[:SHOWN_MAX]),
         ]
         return "\n".join(lines)
@@ -112,7 +113,7 @@ async def move(plan: Plan, folder: Path, show: Callable[[int], None] = lambda do
             await asyncio.gather(*map(services.move, charges))
             kills = await killing
             await asyncio.to_thread(_wait_for_rest, world, plan.calm_s)
-            verdict = await _judged(world, charges)
+            verdict = await _judged(world, charges, kills)
             counted = services.counted.copy()
             lines = await asyncio.to_thread(world.provider.ledger)
             before = totals_of(lines)
@@ -121,13 +122,14 @@ async def move(plan: Plan, folder: Path, show: Callable[[int], None] = lambda do
                 after = totals_of(world.provider.ledger())
                 operations = await asyncio.to_thread(world.sidecars[0].operations)
                 judge_balances(charges, await balances_of(world, charges), after, operations, verdict)
-    return Outcome(plan, verdict, counted, before, len(lines), kills, time.monotonic() - began_mono)
+    return Outcome(plan, verdict, counted, before, len(lines), len(kills), time.monotonic() - began_mono)
 
 
-async def _judged(world: World, charges: list[Charge]) -> Verdict:
+async def _judged(world: World, charges: list[Charge], kills: list[Kill]) -> Verdict:
     operations = await asyncio.to_thread(world.sidecars[0].operations)
     lines = await asyncio.to_thread(world.provider.ledger)
-    verdict = verdict_of(charges, operations, lines, await asyncio.to_thread(world.provider.arrivals))
+    arrivals = await asyncio.to_thread(world.provider.arrivals)
+    verdict = verdict_of(charges, operations, lines, arrivals, kills)
     judge_balances(charges, await balances_of(world, charges), totals_of(lines), operations, verdict)
     return verdict
 
@@ -141,18 +143,18 @@ def _wait_for_rest(world: World, within_s: float) -> None:
 # --- Kills
 
 
-async def _kill(plan: Plan, world: World, services: Services) -> int:
+async def _kill(plan: Plan, world: World, services: Services) -> list[Kill]:
     """kill -9 of one sidecar after every so many movements, at any time or at a step of a call; and its start."""
-    dice, kills = Random(plan.seed + 2), 0
+    dice, kills = Random(plan.seed + 2), list[Kill]()
     each = plan.movements / (plan.kills + 1)
-    while kills < plan.kills:
-        await services.has_done((kills + 1) * each)
+    while len(kills) < plan.kills:
+        await services.has_done((len(kills) + 1) * each)
         victim = dice.choice(world.sidecars)
         if dice.random() < 0.5:
             await asyncio.to_thread(_meet_fate, victim, dice.choice(CALL_FAILPOINTS))
         victim.kill()
+        kills.append(Kill(world.sidecars.index(victim), time.monotonic()))
         await asyncio.to_thread(victim.start)
-        kills += 1
     return kills
 
 

@@ -13,7 +13,7 @@ from paywitness.core.payment import Movement as PostedMovement
 from paywitness.core.payment import Payment
 from paywitness.core.provider_contract import OperationKind
 from tests.chaos.movement_calls import SOON_KNOWN, Charge, Movement, Plan, Style, Told, drawn
-from tests.chaos.movement_verdict import Totals, Verdict, judge_balances, totals_of, verdict_of
+from tests.chaos.movement_verdict import Kill, Totals, Verdict, judge_balances, totals_of, verdict_of
 from tests.chaos.movements import move
 from tests.chaos.world import JOURNALS
 from tests.e2e.sidecar import Answer
@@ -111,6 +111,20 @@ def test_what_is_meant_as_two_movements_may_move_twice_and_no_answer_is_anothers
     other = Movement(2, "capture", 300, keys=["key-capture-2"], told=[told()])
     (wrong,) = verdict_of([Charge(1, 1000, "ch_1", "op_1", [distinct, other])], operations, lines).broken
     assert "which is not its own" in wrong
+
+
+@pytest.mark.parametrize(
+    ("kill", "excused"), [(Kill(1, 11.0), True), (Kill(0, 11.0), False), (Kill(1, 9.0), False), (Kill(1, 13.0), False)]
+)
+def test_a_second_movement_is_excused_only_if_its_sidecar_was_killed_just_after_a_504(
+    kill: Kill, *, excused: bool
+) -> None:
+    unknown = replace(told("unknown", 504), sidecar=1, at_mono=10.0)
+    movement = Movement(1, "capture", 300, style=Style.FRESH_KEY, keys=["key-capture-1", AGAIN], told=[unknown])
+    lines = [AUTHORISED, line(), line(key=AGAIN, name="cp_2")]
+    charge = Charge(1, 1000, "ch_1", "op_1", [movement])
+    verdict = verdict_of([charge], [ended(), ended(key=AGAIN)], lines, kills=[kill])
+    assert (len(verdict.excused), len(verdict.untrue)) == ((1, 0) if excused else (0, 1))
 
 
 def test_a_capture_that_the_provider_had_to_refuse_was_over_the_limit() -> None:
