@@ -29,15 +29,15 @@ AUTHORISED = (10_000, 40_000)  # as a payment takes some fifty captures of 500 o
 MOVED = (1, 1000)
 WITHOUT_AMOUNT = 0.005  # of all movements: they take all that is left
 FAULTY = 0.1
-# Those that end in a definite response, or are found by an inquiry or by a re-send under the same key.
+# Those that are found out by an inquiry or by a re-send under the same key, and without a wait before the next try.
 SOON_KNOWN = (
-    *("drop_after_commit", "reset_after_commit", "close_before_commit", "reset_before_commit", "error_503"),
+    *("drop_after_commit", "reset_after_commit", "close_before_commit", "reset_before_commit"),
     *("error_500_after_commit", "late_commit(late_s=1, hang_s=1)", "html_504_after_commit", "truncated_body"),
 )
 # After some of these it takes as long as "not found" must settle.
 FAULTS = (
     *SOON_KNOWN,
-    *("error_500_before_commit", "late_commit(late_s=1, hang_s=4)", "late_commit(late_s=4, hang_s=1)"),
+    *("error_503", "error_500_before_commit", "late_commit(late_s=1, hang_s=4)", "late_commit(late_s=4, hang_s=1)"),
     *("black_hole(heal_s=3, hang_s=1)", "hang_after_commit(hang_s=4)", "hang_before_commit(hang_s=4)"),
     *("late_response(late_s=3)", "garbage", "wrong_length", "rate_limited(retry_after_s=0)", "slow(slow_s=0.5)"),
     *("drop_after_commit,drop_after_commit", "drop_after_commit*", "late_commit(late_s=4, hang_s=0),error_503"),
