@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates movements fuzz dashboards pictures clean
+.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates movements fuzz prove dashboards pictures clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,8 +53,9 @@ shape: .venv/.dev ## How large the product is, and what one clean POST passes th
 SEEDS     ?= 1-20
 PAYMENTS  ?= 1000
 PROCESSES ?= 1
-simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2]
-	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES)
+simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2 PLAIN=1]
+	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES) \
+		$(if $(PLAIN),--plain)
 
 JOURNAL     ?= both
 CONTRACT    ?= replayed
@@ -78,6 +79,29 @@ movements: .venv/.dev .need-redis ## Captures and refunds at once, and kill -9: 
 
 fuzz: .venv/.dev ## Policies, webhooks, framing, answers, bodies, rows: make fuzz [SECONDS=60 TARGET=request]
 	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --only "$(TARGET)"
+
+lock: .venv/.dev ## Renew the lock files of the image: newest versions that pyproject.toml allows, with their hashes
+	$(BIN)/python -m deploy.locks
+
+# The digest is that of the index of all architectures, so that the same base is meant everywhere.
+.PHONY: image
+image: ## Build the image over a base by digest: PYTHON_IMAGE=python:3.13-slim-bookworm@sha256:...
+	@echo "$(PYTHON_IMAGE)" | grep -Eq '^python:3\.13-slim-bookworm@sha256:[0-9a-f]{64}$$' || { \
+		echo "Name the base by its digest, so that the same image is built tomorrow:"; \
+		echo "  docker buildx imagetools inspect python:3.13-slim-bookworm --format '{{.Manifest.Digest}}'"; \
+		echo "  make image PYTHON_IMAGE=python:3.13-slim-bookworm@sha256:..."; \
+		exit 1; }
+	docker build --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) -f deploy/Dockerfile -t paywitness .
+
+.PHONY: dashboards
+# Of a variable that is given, its value; else what tests/prove.py has.
+given = $(if $(filter file undefined,$(origin $(1))),,--$(2) $($(1)))
+prove: .venv/.dev .need-redis ## All of these, a million payments first, and a table: make prove [QUICK=1] [SEEDS=1-1000 KILLS=300 ONLY=chaos]
+	@exec $(BIN)/python -m tests.prove $(if $(QUICK),--quick) $(call given,SEEDS,seeds) $(call given,PAYMENTS,payments) \
+		$(call given,PROCESSES,processes) $(call given,PLANTED_SEEDS,planted-seeds) $(call given,SECONDS,seconds) \
+		$(call given,KILLS,kills) $(call given,REDIS_KILLS,redis-kills) $(call given,MOVEMENTS,movements) \
+		$(call given,MOVEMENT_PAYMENTS,movement-payments) $(call given,MOVEMENT_KILLS,movement-kills) \
+		$(call given,KEYS,keys) $(call given,EACH,each) $(call given,FUZZ_SECONDS,fuzz-seconds) $(if $(ONLY),--only "$(ONLY)")
 
 dashboards: .venv/.dev ## Write the Grafana dashboards and the PrometheusRule anew, after an edit in deploy/
 	$(BIN)/python -m deploy.grafana

@@ -22,6 +22,7 @@ The other parts of a run, each with a function that measures and one that tells:
     memory        what an ended operation takes in Redis
     scrape        a million operations in the journal
     classifying   what reading one answer costs
+    hostile       what a paying caller feels of hostile bodies
     intercepted   what it costs to look into the callers' TLS
 
     machine       what the figures stand on: processor, versions, file system, what its fsync costs

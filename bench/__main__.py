@@ -12,7 +12,20 @@ from typing import Any
 
 import click
 
-from bench import aims, classifying, crowd, intercepted, page, scrape, secure, sidecars, startup, telemetry, waiting
+from bench import (
+    aims,
+    classifying,
+    crowd,
+    hostile,
+    intercepted,
+    page,
+    scrape,
+    secure,
+    sidecars,
+    startup,
+    telemetry,
+    waiting,
+)
 from bench.compare.verdicts import Aim
 from bench.engine_alone import measure_engine
 from bench.figures import Comparison, compare
@@ -70,6 +83,7 @@ def parts_of(plan: Plan, *, quick: bool) -> list[Part]:
         Part("memory", lambda: measure_memory(plan.memory_operations, TOP, _say), memory_lines),
         Part("million", lambda: scrape.measure(TOP, _say, operations), scrape.lines),
         Part("classifying", classifying.largest, lambda cost: [classifying.line(cost)]),
+        Part("hostile", lambda: hostile.measure(TOP, _say, 3 if quick else hostile.ROUNDS), hostile.lines),
         Part("intercepted", lambda: intercepted.measure(TOP, _say), intercepted.lines),
     ]
 

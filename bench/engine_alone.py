@@ -94,7 +94,7 @@ def engine_of(policies: Path) -> Engine:
     vault = Vault(b"an identity secret of the bench", (RingKey("k1", bytes(32)),), chance.nonce)
     ground = Platform(MemoryJournal(clock=clock), vault, clock, chance, NoFailpoints(), telemetry, {})
     parts = assemble(ground, Settings(policies), PolicyBook.of([_acme(policies)]), _NoSpool())
-    sender = AttemptSender(_Provider(), parts.leases, clock)  # type: ignore[arg-type]  # all that is asked of a client here
+    sender = AttemptSender(_Provider(), parts.leases, clock, parts.ages)  # type: ignore[arg-type]  # all that is asked of a client here
     parts.engine.pipeline = replace(parts.engine.pipeline, sender=sender)
     return parts.engine
 

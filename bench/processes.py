@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -174,10 +174,11 @@ def start_paywitness(
     policies: Sequence[str] = (),
     port: int = 0,
     options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Started:
     """`paywitness run` as a user runs it: its own defaults, a fresh journal, the shipped policy with our upstream.
 
-    Given: other `policies`, a `port` that is shared, `options` besides."""
+    Given: other `policies`, a `port` that is shared, `options` and variables of the `environment` besides."""
     program = Path(sys.executable).with_name("paywitness")
     if not program.exists():
         raise BenchError("paywitness is not installed beside this Python: `make setup` installs it")
@@ -190,7 +191,7 @@ def start_paywitness(
     command = [str(program), "run", "--policies", "policies"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
     command += ["--webhooks", "off", "--journal", journal, "--limits", limits, "--home", "home", *options]
-    keys = {} if redis is None else _keys_of_the_fleet()
+    keys = {**(environment or {}), **({} if redis is None else _keys_of_the_fleet())}
     return start(stack, "paywitness", port, command, folder, folder / "paywitness.log", keys, admin_port)
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import aims, classifying, intercepted, nginx, page, secure, waiting
+from bench import aims, classifying, hostile, intercepted, nginx, page, secure, waiting
 from bench.__main__ import Part, tell
 from bench.capture import CLIENT_KEY, KEY, OPERATION_ID, Captured, template_of, words_in
 from bench.compare.peers import Peers
@@ -437,3 +437,16 @@ def test_what_looking_into_tls_costs_is_told_beside_reverse_mode_and_what_was_no
     assert "200 us of CPU a call (x 1.00), p50 alone 2.00 ms (+0.00 ms)" in reverse
     assert "300 us of CPU a call (x 1.50), p50 alone 2.25 ms (+0.50 ms)" in looked_into
     assert missing.strip() == f"{intercepted.MITMPROXY}: not measured: mitmproxy cannot be installed"
+
+
+def test_hostile_bodies_are_told_as_ratios_of_the_same_round() -> None:
+    measured = hostile.Measured(
+        p99_ms={hostile.QUIET: [10.0, 20.0, 30.0], "gzip": [11.0, 22.0, 90.0], "flood": [30.0] * 3, "load": [90.0] * 3},
+        answers={"gzip": {413: 7}, "flood": {401: 3, 429: 4}, "load": {200: 1}},
+        loads={"load"},
+    )
+    head, gzip, flood, load = hostile.lines(measured)
+    assert "quiet p99 20.0 ms" in head
+    assert "(x 1.10, met); told 7 x 413" in gzip
+    assert "(x 1.50, met); told 3 x 401, 4 x 429" in flood
+    assert "(x 4.50); told" in load

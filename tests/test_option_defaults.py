@@ -234,6 +234,10 @@ def test_off_in_the_file_is_off_whatever_yaml_takes_it_for(started: list[Setting
         ("--resolvers", "0"),
         ("--resolvers-per-provider", "1001"),
         ("--lease-seconds", "5"),
+        ("--webhook-body-bytes", "100"),
+        ("--webhook-rate", "0"),
+        ("--trusted-proxies", "10.0.0.1/8"),
+        ("--allowed-hosts", "pay.example.com:443"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line_that_names_the_flag(

@@ -187,7 +187,7 @@ def heard(status_code: int, headers: Mapping[str, str], body: bytes) -> Heard:
 
 def _nothing_was_done(status_code: int, headers: Mapping[str, str], answer: dict[str, Any], body: bytes) -> bool:
     if "Paywitness-Outcome" in headers:
-        return headers["Paywitness-Outcome"] in ("not_sent", "failed")
+        return headers["Paywitness-Outcome"] in ("not_sent", "absent", "failed")
     if not _tried_once(headers):
         return False  # what the last try says is not what the one before it did
     if "x-envoy-attempt-count" in headers and any(words in body for words in NOTHING_WAS_SENT):

@@ -20,7 +20,7 @@ import aiohttp
 import uvloop
 
 from bench.compare.callers import Shop
-from bench.compare.clients import client_of
+from bench.compare.clients import API_KEY, client_of
 from bench.compare.figures import Arrived, Observed
 from bench.compare.lanes import Client, Lane
 from bench.compare.peers import Peers, Place, start_lane
@@ -180,10 +180,12 @@ def _open(act: Act) -> list[str]:
 async def _ask_about_unknown(session: aiohttp.ClientSession, act: Act) -> None:
     at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
     base = act.shop.urls[0].removesuffix("/acme")
+    credential = {"Authorization": f"Bearer {API_KEY}"}  # as its payments carry it
 
     async def ask(order: str) -> None:
         timeout = aiohttp.ClientTimeout(total=_ASK_S_MAX)
-        async with at_once, session.get(f"{base}/paywitness/intents/{order}", timeout=timeout) as response:
+        asked = session.get(f"{base}/paywitness/intents/{order}", timeout=timeout, headers=credential)
+        async with at_once, asked as response:
             known = known_of(await response.json())
         if known is not None:
             act.found[order] = known

@@ -118,7 +118,8 @@ _COURSE = Section(
         Chart(
             "What became of operations",
             "Operations that ended, by outcome.",
-            "`not_sent`: the provider is not reached (*Provider health*). `failed`: what we send is not accepted.",
+            "`not_sent`: the provider is not reached (*Provider health*). `absent`: it was sent, and not executed. "
+            "`failed`: what we send is not accepted.",
             (Query(per_second("payment_operations_total", "outcome", OPERATION), "{{outcome}}"),),
             unit="ops",
             stacked=True,

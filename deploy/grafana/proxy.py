@@ -91,6 +91,7 @@ _JOURNALS = Section(
             (Query(quantile(0.99, _JOURNAL, "call", INSTANCE), "{{call}}"),),
             red=0.25,
             unit="s",
+            width=12,
         ),
         Chart(
             "Journal calls",
@@ -98,6 +99,7 @@ _JOURNALS = Section(
             "About two for each call. Many more: a reader of the admin port, or a resolver with much to do.",
             (Query(per_second(f"{_JOURNAL}_count", "call", INSTANCE), "{{call}}"),),
             unit="ops",
+            width=12,
         ),
         Chart(
             "Journal errors",
@@ -105,6 +107,14 @@ _JOURNALS = Section(
             "While it takes no claim nothing is sent, and callers get 504. Runbook journal-down, now.",
             (Query(risen("paywitness_journal_errors_total", "instance, call", INSTANCE), "{{instance}} {{call}}"),),
             red=0.5,
+            width=12,
+        ),
+        Chart(
+            "Clock jumps and gaps",
+            "Times that the journal's clock and a sidecar's did not advance together, or nobody had looked at them.",
+            "Look at NTP on the journal's host and the sidecar's. After all sidecars were down a gap is normal.",
+            (Query(risen("paywitness_clock_jumps_total", "instance, kind", INSTANCE), "{{instance}} {{kind}}"),),
+            width=12,
         ),
     ),
 )

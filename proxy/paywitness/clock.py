@@ -11,8 +11,8 @@ Three clocks, because no single one is right for everything:
 Names follow the clock: wall time ends in `_at`, monotonic time in `_mono`, durations in `_s`. Everything that needs
 time is handed a Clock, so the simulator can hand in its own.
 
-`JournalClock` is the journal's time as its responses reported it. Whether a quiet period has passed is measured with
-it alone: this machine's wall clock may be set, and another sidecar's may be ahead or behind.
+`JournalClock` is the journal's time as its responses reported it: due times and dates are made with it. How long ago
+something was is never the difference of two of its times alone: see `core.ages` and `engine.durability.ages`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 # Linux counts suspension in CLOCK_BOOTTIME alone. macOS has no clock of that name; its CLOCK_MONOTONIC counts sleep.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -53,8 +55,24 @@ class SystemClock:
     mono = staticmethod(time.monotonic)
     boot = staticmethod(partial(time.clock_gettime, _BOOT_CLOCK))
 
+    def __init__(self) -> None:
+        self.host = _boot_id()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def _boot_id() -> str:
+    """Which start of which machine `boot` counts: another one after each start. Empty if the system does not tell."""
+    try:
+        return _BOOT_ID_FILE.read_text().strip()
+    except OSError:
+        return ""
+
+
+def host_of(clock: Clock) -> str:
+    """Which start of which machine the clock's `boot` counts; empty if it cannot tell."""
+    return str(getattr(clock, "host", ""))
 
 
 class SteadyWallClock:
@@ -79,9 +97,12 @@ class JournalClock:
         self._clock = clock
         self._at: float | None = None
         self._boot = 0.0
+        self.told_at: float | None = None  # the latest time that the journal told, as it is
 
     def update(self, at: float) -> None:
         """The journal has just said how late it is: a moment ago, for its answer took its time. We are behind it."""
+        if self.told_at is None or at > self.told_at:
+            self.told_at = at
         if self._at is None or at > self.now():
             self._at, self._boot = at, self._clock.boot()
 

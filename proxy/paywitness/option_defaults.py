@@ -8,6 +8,7 @@ a journal of our own (SQLite) makes and keeps them beside itself, readable by it
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from paywitness.core.allowed_hosts import AllowedHosts, read_allowed_hosts
 from paywitness.core.errors import SettingsError
 
 IDENTITY_SECRET = "PAYWITNESS_IDENTITY_SECRET"
@@ -28,6 +30,9 @@ OFF = "off"
 LOCAL = "local"
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Unlisted(StrEnum):
@@ -68,6 +73,10 @@ class Settings:
     reuse_port: bool = False  # other sidecars of this machine may share our listen and webhook ports
     unlisted: Unlisted = Unlisted.REFUSE  # hosts that no policy names, for callers that use us as a proxy
     webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
+    webhook_body_bytes: int = 256 * 1024  # of one delivery; providers send a few kilobytes
+    webhook_rate: int = 10  # deliveries of one address a second that are looked at and turn out not to be genuine
+    trusted_proxies: tuple[Network, ...] = ()  # whose X-Forwarded-For says where a delivery comes from
+    allowed_hosts: AllowedHosts = AllowedHosts()  # names under which payment and admin port are asked
     events: str | None = None  # where ends, doubts, resolutions and incidents are sent
     retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
     tombstones_s: float = 90 * 86400.0  # and its key is known for this long after that
@@ -125,6 +134,28 @@ def read_address(text: str, name: str) -> Address:
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise SettingsError(f"{name} {text!r}: give host:port, for example 127.0.0.1:8700")
     return Address(host, int(port))
+
+
+def read_names(text: str, name: str) -> AllowedHosts:
+    """`pay.example.com,*.internal.example.com`."""
+    try:
+        return read_allowed_hosts(_listed(text))
+    except ValueError as error:
+        raise SettingsError(
+            f"{name} {str(error)!r}: give names, or *.name, without ports, with commas between"
+        ) from None
+
+
+def read_networks(text: str, name: str) -> tuple[Network, ...]:
+    """`10.0.0.0/8,fd00::/8,192.0.2.1`."""
+    try:
+        return tuple(ipaddress.ip_network(each) for each in _listed(text))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}; give addresses or networks such as 10.0.0.0/8") from None
+
+
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def read_listener(text: str, name: str) -> Address | None:

@@ -11,12 +11,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from socket import gethostname
 from typing import Any
 
 from paywitness.admin.backend import Readiness
 from paywitness.admin.server import AdminServer
 from paywitness.clock import Clock, SteadyWallClock, SystemClock
+from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.identity import check_value
+from paywitness.engine.credential_commands import CredentialCommands
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.engine.durability.spool import Spool
@@ -28,7 +32,8 @@ from paywitness.engine.outbox import Outbox, Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.payout_approvals import PayoutApprovals
-from paywitness.engine.policy_reload import PolicyReload, refuse_changed_identity, reload_event, store_revisions
+from paywitness.engine.policy_reload import PolicyReload, reload_event
+from paywitness.engine.policy_start import book_at_start
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.journal.base import Journal
 from paywitness.journal.sqlite.journal import SqliteJournal
@@ -43,7 +48,7 @@ from paywitness.randomness import SystemRandomness
 from paywitness.secrets import admin_token, events_secret, open_vault
 from paywitness.server.connect import InterceptConfig
 from paywitness.server.server import HttpServer, ProviderListeners
-from paywitness.server.webhooks import WebhookServer
+from paywitness.server.webhooks import WEBHOOK_LIMITS, WebhookServer
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry, open_tracing
 from paywitness.telemetry.gauges import LimitsSources
@@ -87,17 +92,29 @@ class AdminView:
     approvals: PayoutApprovals
     intents: Intents
     payment_commands: PaymentCommands
+    credential_commands: CredentialCommands
     circuits: Circuits
     budgets: Budgets
     admission: Admission
     state: ProcessState
 
     def readiness(self) -> Readiness:
-        return Readiness(self.state.stop.is_set(), self.reload.problems, starting=not self.state.listening.is_set())
+        ages = self.review.journal_writer.ages
+        return Readiness(
+            self.state.stop.is_set(),
+            self.reload.problems,
+            starting=not self.state.listening.is_set(),
+            clock_jumps=ages.jumps,
+            awaits_dates=ages.awaits_dates,
+        )
 
     @property
     def payments(self) -> PaymentLookup:
         return self.intents.payments
+
+    @property
+    def levels(self) -> Levels | None:
+        return self.review.journal_writer.levels
 
     def book(self) -> PolicyBook | None:
         return self.engine.book
@@ -125,26 +142,29 @@ async def serve(
         stack.push_async_callback(journal.close)
         vault = open_vault(settings, environment, randomness)
         await journal.check_identity(check_value(vault.identity_secret))
-        await refuse_changed_identity(journal, book)
-        await store_revisions(journal, book)
+        book, refused = await book_at_start(journal, book)
         spool = Spool(settings.spool_directory, vault, clock)
         stack.callback(spool.close)
         platform = Platform(journal, vault, clock, randomness, failpoints or NoFailpoints(), telemetry, environment)
-        parts = assemble(platform, settings, book, spool, open_limits)
+        parts = assemble(platform, settings, book, spool, open_limits, release=version("paywitness"))
         stack.push_async_callback(parts.limits.close)
         stack.push_async_callback(parts.upstream.close)
         spool_replayer = build_spool_replayer(platform, parts, spool)
         await spool_replayer.replay_all()  # what is known for certain comes before what must be assumed
-        recovery = Recovery(journal, clock, telemetry, settings.lease_s)
+        await parts.ages.count()
+        if parts.levels is not None:
+            await parts.levels.announce()
+        recovery = Recovery(journal, clock, telemetry, settings.lease_s, parts.ages)
         recovered = await recovery.at_start(only_holder=not shared)
         reload = PolicyReload(PolicyWatch(settings.policies, book), parts.engine, journal, clock, telemetry)
         telemetry.emit(reload_event(book))
+        reload.report_refused_at_start(refused)
         webhooks = build_webhooks(platform, parts)
         stack.push_async_callback(webhooks.close)
         background = Tasks()  # loops that never end by themselves
         stack.push_async_callback(background.stop)
         loops: dict[str, Coroutine[Any, Any, None]] = {
-            "leases": parts.leases.keep_renewing(),
+            **_loops_of_journal(platform, parts, settings),
             "limits": parts.limits_sync.keep_syncing(),
             "recovery": recovery.keep_expiring_leases(),
             "reload": reload.keep_polling(),
@@ -153,10 +173,7 @@ async def serve(
             "webhooks": webhooks.keep_applying(),
             "spool": spool_replayer.keep_replaying(),
             "pulse": LoopLagMonitor(clock, telemetry.metrics).run(),
-            "retention": Retention(journal, clock, *settings.kept_for_s).keep_sweeping(),
         }
-        if parts.rollback is not None:
-            loops["rollback"] = parts.rollback.keep_watching()
         if settings.events is not None and events_key is not None:
             sink = Sink(settings.events, events_key)
             loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, randomness, telemetry).keep_delivering()
@@ -173,6 +190,23 @@ async def serve(
             print_line(line)
         await state.stop.wait()
         await _shut_down(settings, parts.engine, server, clock, print_line)
+
+
+def _loops_of_journal(
+    platform: Platform, parts: SidecarParts, settings: Settings
+) -> dict[str, Coroutine[Any, Any, None]]:
+    """What keeps the journal itself in order."""
+    retention = Retention(platform.journal, platform.clock, parts.ages, *settings.kept_for_s)
+    loops: dict[str, Coroutine[Any, Any, None]] = {
+        "leases": parts.leases.keep_renewing(),
+        "ages": parts.ages.keep_counting(),
+        "retention": retention.keep_sweeping(),
+    }
+    if parts.levels is not None:
+        loops["levels"] = parts.levels.keep_announcing()
+    if parts.rollback is not None:
+        loops["rollback"] = parts.rollback.keep_watching()
+    return loops
 
 
 def _telemetry(
@@ -226,21 +260,18 @@ async def _listen(
         PayoutApprovals(journal, parts.journal_writer.journal_clock),
         engine.intents,
         build_payment_commands(platform, parts),
+        CredentialCommands(platform.journal, parts.journal_writer, parts.engine.credential_owners),
         limits.circuits,
         limits.budgets,
         limits.admission,
         state,
     )
-    admin = AdminServer(view, admin_token(settings, environment, platform.randomness))
+    token = admin_token(settings, environment, platform.randomness)
+    admin = AdminServer(view, token, _allowed_hosts(settings))
     stack.push_async_callback(admin.close)
     admin_port = await admin.start(settings.admin.host, settings.admin.port)
-    webhooks_address = None
-    if settings.webhooks is not None:
-        listener = WebhookServer(webhooks)
-        stack.push_async_callback(listener.close)
-        address = settings.webhooks
-        webhooks_address = Address(*await listener.start(address.host, address.port, reuse_port=settings.reuse_port))
-    server = HttpServer(engine, tracing=telemetry.tracing)
+    webhooks_address = await _listen_for_webhooks(stack, settings, webhooks, platform.clock)
+    server = HttpServer(engine, tracing=telemetry.tracing, allowed_hosts=_allowed_hosts(settings))
     stack.push_async_callback(server.close)
     telemetry.metrics.watch_server(server.counters)
     address, intercept_config = settings.listen, _intercept_config(settings, platform.clock, engine)
@@ -251,6 +282,25 @@ async def _listen(
     return replace(
         settings, listen=listen_address, admin=Address(settings.admin.host, admin_port), webhooks=webhooks_address
     ), server
+
+
+async def _listen_for_webhooks(
+    stack: AsyncExitStack, settings: Settings, webhooks: WebhookInbox, clock: Clock
+) -> Address | None:
+    address = settings.webhooks
+    if address is None:
+        return None
+    limits = replace(WEBHOOK_LIMITS, body_bytes_max=settings.webhook_body_bytes)
+    rate, proxies = settings.webhook_rate, settings.trusted_proxies
+    listener = WebhookServer(webhooks, limits, clock, rate_per_s=rate, trusted_proxies=proxies)
+    stack.push_async_callback(listener.close)
+    return Address(*await listener.start(address.host, address.port, reuse_port=settings.reuse_port))
+
+
+def _allowed_hosts(settings: Settings) -> AllowedHosts:
+    """The names that were given, and this machine's own."""
+    own = {gethostname().lower(), settings.listen.host.lower(), settings.admin.host.lower()}
+    return replace(settings.allowed_hosts, names=settings.allowed_hosts.names | own)
 
 
 def _intercept_config(settings: Settings, clock: Clock, engine: Engine) -> InterceptConfig:
@@ -290,8 +340,9 @@ async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]
             RedisJournal,  # a tenth of a second, which only a fleet's sidecars pay
         )
 
-        return await RedisJournal.open(settings.journal), True
-    return await SqliteJournal.open(path, clock=SteadyWallClock(clock)), False
+        mark_path = settings.spool_directory.with_name("journal-mark")
+        return await RedisJournal.open(settings.journal, mark_path=mark_path), True
+    return await SqliteJournal.open(path, clock=SteadyWallClock(clock), wall_clock=clock), False
 
 
 def _tune_garbage_collector() -> None:

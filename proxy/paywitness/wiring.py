@@ -5,15 +5,18 @@ The simulator and the crash tests build the same sidecar with a clock, randomnes
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paywitness.clock import Clock, JournalClock
 from paywitness.core.circuit import CircuitRules
+from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import CallContext
-from paywitness.engine.calls.duplicates import DuplicateCalls
+from paywitness.engine.calls.duplicates import DuplicateCalls, RefusedLookups
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough
@@ -22,10 +25,14 @@ from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.shadow import ShadowMode
 from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.credential_owners import CredentialOwners
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.durability.leases import Leases
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.engine.durability.spool import Spool, SpoolReplayer
+from paywitness.engine.earlier_rules import EarlierIdentities
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
@@ -84,6 +91,14 @@ class SidecarParts:
     payment_sweep: PaymentSweep
     rollback: RollbackMonitor | None
 
+    @property
+    def levels(self) -> Levels | None:
+        return self.journal_writer.levels
+
+    @property
+    def ages(self) -> Ages:
+        return self.journal_writer.ages
+
 
 OpenUpstream = Callable[[Platform, Settings], UpstreamClient]
 
@@ -103,19 +118,18 @@ def assemble(
     spool: EvidenceSpool,
     open_limits: LimitsFactory = local_limits,
     open_upstream: OpenUpstream = real_upstream,
+    release: str = "",
 ) -> SidecarParts:
     """The engine over a journal and a network. No listener, no loop in the background."""
     journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
     randomness, environment = platform.randomness, platform.environment
-    tasks, waiters, in_flight = Tasks(), OperationWaiters(), dict[str, CallContext]()
+    tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallContext](), PinnedPolicies(journal)
     # The right to send, the network, and the journal's own time.
     leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
-    upstream = open_upstream(platform, settings)
-    # What a store forgot is put back; then claims and writes.
+    ages, upstream = Ages(journal, clock, journal_clock, telemetry), open_upstream(platform, settings)
     rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
-    journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, journal_clock, rollback=rollback)
-    # The policy that each operation was started under.
-    pinned = PinnedPolicies(journal)
+    times = (journal_clock, ages, _build_levels(platform, settings, ages, release))
+    journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, *times, rollback=rollback)
     # Evidence that came by no attempt of ours, and evidence that came too late for its call.
     external_evidence = ExternalEvidenceRecorder(journal_writer, vault, clock, randomness, telemetry, waiters)
     late_evidence = LateEvidenceRecorder(journal_writer, external_evidence, clock, telemetry)
@@ -140,7 +154,7 @@ def assemble(
         duplicates=DuplicateCalls(journal, vault, clock, pinned, in_flight, waiters),
         gate=gate,
         retry_budget=retry_budget,
-        sender=AttemptSender(upstream, leases, clock),
+        sender=AttemptSender(upstream, leases, clock, ages),
         attempt_recorder=attempt_recorder,
         leases=leases,
         vault=vault,
@@ -150,13 +164,16 @@ def assemble(
         late_evidence=late_evidence,
         tasks=tasks,
         payout_check=PayoutCheck(upstream, environment, clock),
+        refused_lookups=RefusedLookups(journal_writer),
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
-    inquiry_client = _build_inquiry_client(platform, pipeline)
+    credential_owners = CredentialOwners(journal, upstream, vault, clock, tasks)
+    identities = _build_identities(platform, credential_owners)
+    inquiry_client = _build_inquiry_client(platform, pipeline, credential_owners)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
     intents = Intents(journal, current, PaymentLookup(journal, current, vault.identity_secret))
     questions = (intents, IntentReader(journal, inquiry_client, vault, clock, telemetry))
-    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions)
+    entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions, *identities)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
@@ -164,6 +181,14 @@ def assemble(
     limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
     recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
+
+
+def _build_levels(platform: Platform, settings: Settings, ages: Ages, release: str) -> Levels | None:
+    """What announces this sidecar to the others of its journal; nothing, if it names no release."""
+    if not release:
+        return None
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return Levels(platform.journal, platform.clock, ages, settings.lease_s, name=name, release=release)
 
 
 def _build_gate(
@@ -181,12 +206,21 @@ def _build_gate(
     return gate
 
 
-def _build_inquiry_client(platform: Platform, pipeline: CallPipeline) -> InquiryClient:
+def _build_identities(
+    platform: Platform, owners: CredentialOwners
+) -> tuple[CredentialOwners, AccountAccess, EarlierIdentities]:
+    """Whose a call is, and what it was before."""
+    journal, vault, clock = platform.journal, platform.vault, platform.clock
+    return owners, AccountAccess(journal, owners, vault, clock), EarlierIdentities(journal, vault, clock)
+
+
+def _build_inquiry_client(platform: Platform, pipeline: CallPipeline, owners: CredentialOwners) -> InquiryClient:
     """What asks providers."""
     journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
-    credentials = CredentialSource(journal, vault, platform.environment, upstream, clock)  # for calls of our own
+    credentials = CredentialSource(journal, vault, platform.environment, upstream, clock, owners)
     limits = (pipeline.tasks, pipeline.gate, pipeline.retry_budget)
-    return InquiryClient(journal, upstream, credentials, vault, clock, platform.telemetry, *limits)
+    time, ages = pipeline.journal_writer.journal_clock, pipeline.journal_writer.ages
+    return InquiryClient(journal, upstream, credentials, vault, clock, platform.telemetry, *limits, time, ages)
 
 
 def _build_resolver(

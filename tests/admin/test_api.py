@@ -34,8 +34,10 @@ async def test_ready_tells_its_detail(world: World, ask: Asker) -> None:
         "why_not": [],
         "draining": False,
         "journal_healthy": True,
+        "journal_rolled_back_s": None,
         "policy_revision": world.book_in_force.revision,
         "reload": {"ok": False, "problems": ["acme.yaml:3:1: found '***'"]},
+        "clocks": {"jumps": 0, "awaits_dates": False},
         "in_doubt": [{"provider": "acme", "operation": "authorization", "count": 1}],
     }
 

@@ -285,7 +285,7 @@ async def test_an_order_for_many_that_is_not_whole_is_400(act: Orders, members: 
 
 
 def _closing() -> OperatorCommand:
-    return OperatorCommand(OperatorAction.CLOSE_INCIDENT, "ada", "voided by hand")
+    return OperatorCommand(OperatorAction.CLOSE_INCIDENT, "ada", "voided by hand", succeeded=False)
 
 
 def _inquiring() -> OperatorCommand:

@@ -63,10 +63,20 @@ def test_a_resolution_asks_first_and_shows_the_money(running: Running) -> None:
 
 def test_yes_does_not_ask_and_json_is_the_apis_own(running: Running) -> None:
     operation = running.do(running.world.with_incident())
-    result = call(running, "close-incident", operation.id, *WHY, "--yes", "--json")
+    result = call(running, "close-incident", operation.id, *WHY, "--as", "failed", "--yes", "--json")
     assert result.exit_code == 0, result.output
     [after] = json.loads(result.output)["operations"]
-    assert (after["id"], after["incident"]) == (operation.id, None)
+    assert (after["id"], after["incident"], after["state"]) == (operation.id, None, "failed")
+
+
+def test_an_incident_is_closed_by_saying_how_it_ended(running: Running) -> None:
+    operation = running.do(running.world.with_incident())
+    result = call(running, "close-incident", operation.id, *WHY, "--yes")
+    assert (result.exit_code, "say how it ended" in result.output) == (1, True)
+    result = call(running, "close-incident", operation.id, *WHY, "--as", "succeeded", "--yes")
+    assert result.exit_code == 0, result.output
+    assert "has no open incident any more: SUCCEEDED: 12.50 EUR was authorised" in result.output
+    assert (stands(running, operation).state, stands(running, operation).incident) == (State.SUCCEEDED, None)
 
 
 def test_a_dry_run_does_nothing_and_says_what_is_not_offered(running: Running) -> None:

@@ -16,12 +16,16 @@ from click.testing import Result
 from paywitness.admin.backend import Readiness
 from paywitness.admin.server import AdminServer
 from paywitness.core.call import CallerOptions, Priority
+from paywitness.core.payment import PaidElsewhere, Payment
+from paywitness.engine.credential_commands import CredentialCommands
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.payout_approvals import PayoutApprovals
 from paywitness.journal.base import Journal
+from paywitness.journal.ledger import payment_row
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import Budgets
 from paywitness.limits.circuits import Circuits
@@ -60,6 +64,14 @@ class PayingBackend:
     @property
     def payments(self) -> PaymentLookup:
         return self.intents.payments
+
+    @property
+    def levels(self) -> Levels | None:
+        return self.parts.levels
+
+    @property
+    def credential_commands(self) -> CredentialCommands:
+        return CredentialCommands(self.journal, self.parts.journal_writer, self.parts.engine.credential_owners)
 
     def readiness(self) -> Readiness:
         return Readiness()
@@ -294,6 +306,24 @@ async def _charged_elsewhere(world: World) -> str:
         session.post(f"{world.sandbox.url}/v1/charges", json=body, headers=HEADERS) as response,
     ):
         return str((await response.json())["id"])
+
+
+def test_what_nobody_has_paid_is_declared_so_with_evidence(shop: Shop) -> None:
+    given = ["--reason", "ticket 4722", "--evidence", "Acme's dashboard shows it as cancelled"]
+    shop.authorised()
+    ours = shop.json("list")["operations"][0]
+    refused = shop.ops("not-paid", ours["payment"], *given, "--yes")
+    assert (refused.exit_code, "It was paid through here" in refused.output) == (1, True)
+    doubted = Payment("op_7", "acme", "account", ("ch_7",), elsewhere=PaidElsewhere.UNVERIFIED)
+    assert shop.running.do(shop.world.journal.write_ledger_rows((payment_row(doubted, None),)))
+    assert shop.ops("not-paid", "op_7", "--reason", "ticket 4722").exit_code == 2  # no evidence
+    assert shop.ops("not-paid", "op_7", *given, typed="n\n").exit_code == 1
+    declared = shop.ops("not-paid", "op_7", *given, typed="y\n")
+    assert declared.exit_code == 0, declared.output
+    assert declared.output.splitlines()[-1] == "op_7  Nothing is recorded as authorised or captured."
+    shown = shop.ops("show", "op_7").output
+    assert "not-paid: nobody has paid it  (operator ada)" in shown
+    assert "evidence: Acme's dashboard shows it as cancelled" in shown
 
 
 def test_what_a_person_pastes_is_masked(shop: Shop) -> None:

@@ -27,8 +27,12 @@ from paywitness.core.template import Placeholder, Template
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.credential_commands import CredentialCommands
+from paywitness.engine.credential_owners import CredentialOwners
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.durability.leases import Leases
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.payment_commands import PaymentCommands
@@ -121,7 +125,10 @@ class World:
         chance = own_randomness()
         vault = Vault(b"a secret of the tests, long enough", (RingKey("k1", b"0" * 32),), chance.nonce)
         leases = Leases(self.memory, self.clock, 30.0)
-        records = JournalWriter(self.memory, leases, vault, self.clock, telemetry, JournalClock(self.clock))
+        journal_clock = JournalClock(self.clock)
+        self.ages = Ages(self.memory, self.clock, journal_clock, telemetry)
+        self.levels: Levels | None = Levels(self.memory, self.clock, self.ages, 30.0, name="pod-1:7", release="1.2.3")
+        records = JournalWriter(self.memory, leases, vault, self.clock, telemetry, journal_clock, self.ages)
         outside = ExternalEvidenceRecorder(records, vault, self.clock, chance, telemetry, OperationWaiters())
         pinned = PinnedPolicies(self.memory)
         self.hands = CommandExecutor(records, outside, self.memory, pinned, self.book, self.clock, telemetry)
@@ -133,6 +140,8 @@ class World:
         self.circuits: Circuits = LocalCircuits(self._circuit_rules, self.clock, chance)
         self.budgets = SomeBudgets(self.clock, chance)
         self.admission = Admission(self.clock, chance, ConcurrencyBounds(start=20.0))
+        owners = CredentialOwners(self.memory, UpstreamClient(monotonic=self.clock.mono), vault, self.clock, Tasks())
+        self.credential_commands = CredentialCommands(self.memory, records, owners)
         self.payment_commands = self._payment_commands(chance, vault, records.journal_clock)
         self.counters.watch_limits(
             LimitsSources(
@@ -143,16 +152,19 @@ class World:
     def _payment_commands(self, chance: Randomness, vault: Vault, journal_clock: JournalClock) -> PaymentCommands:
         upstream = UpstreamClient(monotonic=self.clock.mono)
         gate = Gate(self.circuits, self.admission, lambda: self.book_in_force or PolicyBook.of(()), self.clock, 100)
+        owners = CredentialOwners(self.memory, upstream, vault, self.clock, Tasks())
         inquiry_client = InquiryClient(
             self.memory,
             upstream,
-            CredentialSource(self.memory, vault, {}, upstream, self.clock),
+            CredentialSource(self.memory, vault, {}, upstream, self.clock, owners),
             vault,
             self.clock,
             self.telemetry,
             Tasks(),
             gate,
             RetryBudget(self.budgets, self.telemetry),
+            journal_clock,
+            self.ages,
         )
         return PaymentCommands(
             self.payments, self.memory, inquiry_client, self.book, journal_clock, chance, self.telemetry

@@ -72,7 +72,7 @@ def steps_by_answer(before: Operation, errors: ErrorsUnderKey) -> Iterator[Step]
 def what_moves_it(found: Operation) -> tuple[object, ...]:
     """Everything that a next step may depend on. Of what was read, only whether the provider said no."""
     said_no = found.result_class if found.effect is Effect.NONE and found.result_class in NOES else None
-    return found.state, found.doubt, found.attempts, found.attempt_under_way, said_no
+    return found.state, found.doubt, found.attempts, found.attempt_under_way, said_no, found.incident is None
 
 
 def explored(start: tuple[Operation, ...], steps_of: Callable[[Operation], Iterator[Step]]) -> list[Step]:

@@ -111,8 +111,8 @@ def test_an_unknown_key_starts_its_first_generation_under_its_own_provider_key()
     assert judge(None, asking(), NOW) == ClaimJudgement(ClaimVerdict.OWNED, None, 1, "order-1")
 
 
-def test_an_unknown_key_that_may_not_start_leaves_no_trace() -> None:
-    assert judge(None, asking(permitted=False), NOW) == ClaimJudgement(ClaimVerdict.ABSENT)
+def test_an_unknown_key_that_may_not_start_is_absent_as_far_as_its_guard_allows() -> None:
+    assert judge(None, asking(permitted=False), NOW) == ClaimJudgement(ClaimVerdict.ABSENT, None, 1, "order-1")
 
 
 # --- properties over every holder
@@ -129,7 +129,7 @@ def test_a_new_generation_starts_only_after_an_end_that_provably_had_no_effect()
             None,
             False,
         )
-        assert case.request.permitted
+        assert (case.judgement.verdict is ClaimVerdict.OWNED) == case.request.permitted
         assert not (stands.lease is not None and stands.attempt_under_way)
         waited = not case.equal or case.age_s >= REPLAY_BEFORE_NEXT_GENERATION_S
         assert stands.key_released or (stands.key_names_purchase and waited)
@@ -203,7 +203,7 @@ def test_no_one_else_owns_what_somebody_holds() -> None:
 def test_another_payload_under_the_key_is_a_mismatch_unless_the_key_may_start_again() -> None:
     for case in every_case():
         if not case.equal and not case.lease.startswith("own"):
-            again = case.judgement.start_generation is not None or case.judgement.verdict is ClaimVerdict.ABSENT
+            again = case.judgement.start_generation is not None
             assert again or case.judgement.verdict is ClaimVerdict.MISMATCH
         if case.equal:
             assert case.judgement.verdict is not ClaimVerdict.MISMATCH
@@ -212,7 +212,6 @@ def test_another_payload_under_the_key_is_a_mismatch_unless_the_key_may_start_ag
 def test_a_caller_that_may_start_nothing_starts_nothing() -> None:
     for case in every_case():
         if not case.request.permitted and not case.lease.startswith("own"):
-            assert case.judgement.start_generation is None
             assert case.judgement.verdict is not ClaimVerdict.OWNED
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.bodies.tree import Tree, value_at
+from paywitness.core.bodies.tree import Encoding, Tree, value_at
 from paywitness.core.classify import (
+    FOREIGN_PAGE,
     ClassifyRules,
     ExpectedPayment,
     Expression,
@@ -66,6 +67,15 @@ def test_a_row_says_whether_its_answer_is_kept_under_the_key() -> None:
     busy = ResponseRule("busy", ResultClass.IDEMPOTENCY_IN_FLIGHT, status_codes=frozenset({409}), stored=False)
     assert not read(response(409), rules(busy)).stored
     assert read(response(503), rules(busy)).stored
+
+
+def test_m11_a_copy_of_the_answer_before_it_is_lost_if_it_names_a_payment() -> None:
+    paid = ResponseRule("paid", ResultClass.SUCCEEDED, status_codes=frozenset({200}))
+    copy = replace(answered(response(200, {"id": "ch_1"})), repeats_previous=True)
+    assert classify(copy, rules(paid, reference=at("id"))) == Classification.of(
+        ResultClass.UNKNOWN_OUTCOME, "answer_of_another_call", lost=True
+    )
+    assert classify(copy, rules(paid)).result_class is ResultClass.SUCCEEDED  # it names nothing: calls may be alike
 
 
 # --- the classes of the design
@@ -146,7 +156,7 @@ WITHOUT_EFFECT = {
 }
 
 
-@pytest.mark.parametrize("body", [b"{}", b"", b"<html>oops</html>", b'{"cut":'], ids=["json", "empty", "html", "cut"])
+@pytest.mark.parametrize("body", [b"{}", b"", b" \r\n"], ids=["json", "empty", "blank"])
 def test_every_status_code_has_its_reading_and_only_refusals_are_without_effect(body: bytes) -> None:
     for status_code in range(100, 600):
         found = read(response(status_code, body))
@@ -160,6 +170,35 @@ def test_every_status_code_has_its_reading_and_only_refusals_are_without_effect(
             assert found.result_class is ResultClass.TEMPORARY_PROVIDER_ERROR
         else:
             assert found.result_class is ResultClass.UNKNOWN_OUTCOME, status_code
+
+
+@pytest.mark.parametrize("body", [b"<html>oops</html>", b"Forbidden", b'{"cut":'], ids=["html", "text", "cut"])
+def test_a_page_that_is_not_in_the_apis_language_is_doubt_with_every_status_code(body: bytes) -> None:
+    """P38: a gateway may write it after the provider has done its work."""
+    by_status_alone = ResponseRule("row", ResultClass.ISSUER_HARD_DECLINE, status_codes=frozenset({402, 403}))
+    for status_code in range(100, 600):
+        found = read(response(status_code, body), rules(by_status_alone))
+        assert (found.effect, found.lost) == (Effect.POSSIBLE, True), status_code
+    assert read(response(403, body)).rule == FOREIGN_PAGE
+
+
+def test_an_xhtml_page_in_front_of_an_xml_api_is_foreign_too() -> None:
+    found = read(response(403, b"<html><body>blocked</body></html>"), rules(encoding=Encoding.XML))
+    assert (found.rule, found.effect) == (FOREIGN_PAGE, Effect.POSSIBLE)
+    assert read(response(403, b"<error>no</error>"), rules(encoding=Encoding.XML)).effect is Effect.NONE
+
+
+def test_a_row_may_recognise_a_gateways_page_by_status_and_header() -> None:
+    """P38: a WAF's block would else turn every payment into an unknown outcome."""
+    blocked = ResponseRule(
+        "waf", ResultClass.VALIDATION_ERROR, status_codes=frozenset({403}), headers=(("server", "cloudflare"),)
+    )
+    page = b"<html>Attention Required!</html>"
+    found = read(Response(403, b"", ((b"Server", b"cloudflare"),), page), rules(blocked))
+    assert (found.rule, found.effect) == ("waf", Effect.NONE)
+    for status_code, server in ((403, b"nginx"), (404, b"cloudflare")):
+        other = Response(status_code, b"", ((b"Server", server),), page)
+        assert read(other, rules(blocked)).rule == FOREIGN_PAGE
 
 
 @pytest.mark.parametrize("status_code", [500, 502, 503, 504])
@@ -413,3 +452,23 @@ def test_a_strange_success_names_what_can_be_asked_for() -> None:
 def test_what_cannot_be_kept_or_asked_for_is_no_reference(shown: object) -> None:
     found = classify(answered(response(200, {"id": shown})), rules(reference=at("id")))
     assert found.reference is None
+
+
+@pytest.mark.parametrize("status_code", [200, 201, 400, 402, 404, 429, 500])
+def test_an_answer_over_a_bound_is_lost_whatever_its_status_says(status_code: int) -> None:
+    """S2: what it says is not known, so an effect is possible."""
+    packed = gzip.compress(b'{"id": "ch_1", "status": "failed", "x": [' + b"[]," * 2_000_000 + b"0]}")
+    plain = b'{"id": "ch_1", "x": [' + b"[]," * 200_000 + b"0]}"
+    rules = ClassifyRules(
+        (ResponseRule("declined", ResultClass.ISSUER_HARD_DECLINE, status_codes=frozenset({402, 200})),)
+    )
+    for found in (
+        response(status_code, packed, ("Content-Encoding", "gzip")),
+        response(status_code, plain),
+    ):
+        told = read(found, rules)
+        assert (told.result_class, told.effect, told.rule) == (
+            ResultClass.UNKNOWN_OUTCOME,
+            Effect.POSSIBLE,
+            "answer_over_bound",
+        )

@@ -26,7 +26,7 @@ BEING_SENT = {State.PREPARED, State.SENDING, State.BACKOFF}
 CHECKED = {State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION}
 WITH_EFFECT = {State.SUCCEEDED, State.PENDING}
 IMPLIED = {
-    *("due_at", "lease", "key_released", "undelivered", "no_bytes_after_at"),
+    *("due_at", "lease", "key_released", "undelivered", "delivery_unknown", "no_bytes_after_at"),
     *("checks_done", "misses", "first_miss_at"),
 }
 
@@ -347,6 +347,23 @@ def test_what_was_parked_as_accepted_and_reached_nobody_stays_so() -> None:
     assert consequences(parked, disputed, WriteContext(NOW, reached=False)).operation.undelivered
     resumed = advance(parked, Event.OPERATOR_RESUMED_WAITING)
     assert consequences(parked, resumed, WriteContext(NOW)).operation.undelivered
+
+
+def test_what_others_found_first_is_delivered_if_its_own_caller_was_told() -> None:
+    found = operation(state=State.SUCCEEDED, attempts=1, undelivered=True, delivery_unknown=True)
+    told = consequences(found, found, WriteContext(NOW, reached=True, reports_attempt=True)).operation
+    assert (told.undelivered, told.delivery_unknown) == (False, False)
+    left = consequences(found, found, WriteContext(NOW, reached=False, reports_attempt=True)).operation
+    assert (left.undelivered, left.delivery_unknown) == (True, False)
+
+
+def test_only_the_report_of_the_only_attempt_says_that_nobody_was_told() -> None:
+    """An inquiry does not know what the lost holder told its caller; of two attempts another holder may have told."""
+    found = operation(state=State.SUCCEEDED, attempts=1, undelivered=True, delivery_unknown=True)
+    assert consequences(found, found, WriteContext(NOW, reached=False)).operation.delivery_unknown
+    twice = found.changed(attempts=2)
+    reported = WriteContext(NOW, reached=False, reports_attempt=True)
+    assert consequences(twice, twice, reported).operation.delivery_unknown
 
 
 # --- counters

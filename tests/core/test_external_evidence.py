@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from paywitness.core.announcements import announcement_of
-from paywitness.core.external_evidence import EvidenceSource, conclude_external, event_of, is_postponed
+from paywitness.core.external_evidence import EvidenceSource, conclude_external, event_of, is_postponed, precedes_end
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.provider_contract import ErrorsUnderKey
@@ -123,6 +123,29 @@ def test_a_success_after_a_failure_is_an_incident_and_overwrites_nothing() -> No
     after, _ = conclude_external(before, EvidenceSource.WEBHOOK, read(ResultClass.SUCCEEDED), REPLAYED, settled=True)
     assert (after.state, after.incident) == (State.FAILED, IncidentKind.SUCCESS_AFTER_FAILURE)
     assert after.result_class is ResultClass.ISSUER_HARD_DECLINE
+
+
+@pytest.mark.parametrize(
+    ("reading", "failed_is_return", "precedes"),
+    [
+        (ResultClass.PENDING, False, True),
+        (ResultClass.SUCCEEDED, True, True),
+        (ResultClass.SUCCEEDED, False, False),
+        (ResultClass.FAILED, True, False),
+    ],
+)
+def test_older_news_of_an_object_that_failed_since_contradicts_nothing(
+    reading: ResultClass, failed_is_return: bool, precedes: bool
+) -> None:
+    """Events out of order: a refund that succeeded and came back was heard of as failed first, and was an incident."""
+    failed = standing(State.FAILED).changed(result_class=ResultClass.FAILED, effect=Effect.NONE, reference="re_1")
+    news = read(reading, reference="re_1")
+    assert precedes_end(failed, news, failed_is_return=failed_is_return) is precedes
+    unnamed = (read(reading), read(reading, reference="re_2"))
+    absent = failed.changed(result_class=ResultClass.ABSENT)
+    assert not any(precedes_end(failed, other, failed_is_return=True) for other in unnamed)
+    assert not precedes_end(absent, news, failed_is_return=True)
+    assert not precedes_end(failed.changed(reference=None), unnamed[0], failed_is_return=True)
 
 
 def test_a_failure_after_a_success_is_an_incident() -> None:

@@ -45,8 +45,10 @@ def test_a_paid_intent_holds_as_its_policy_says(again: RepeatPaymentRule) -> Non
     assert (hold_of(paid, NOW) is GuardHold.PAID) == (again is RepeatPaymentRule.BLOCK)
     assert (indexed_guard(paid) is not None) == (again is not RepeatPaymentRule.ALLOW)
     given_back = paid.changed(result_class=ResultClass.REVERSED)
-    assert hold_of(given_back, NOW) is None
-    assert indexed_guard(given_back) is None
+    assert (hold_of(given_back, NOW) is GuardHold.GIVEN_BACK) == (again is RepeatPaymentRule.BLOCK)
+    assert (indexed_guard(given_back) is not None) == (again is not RepeatPaymentRule.ALLOW)
+    returned = paid.changed(result_class=ResultClass.RETURNED)
+    assert (hold_of(returned, NOW), indexed_guard(returned)) == (None, None)
 
 
 @pytest.mark.parametrize("again", RepeatPaymentRule)
@@ -93,6 +95,22 @@ def test_an_unheard_answer_is_taken_by_an_equal_call_and_by_no_other(kind: Guard
     unheard = guarded(kind, state=State.SUCCEEDED, undelivered=True, ended_at=NOW)
     assert judge_guard([unheard], fresh(kind=kind), NOW).alias is AliasKind.TAKEN
     assert judge_guard([unheard], fresh(kind=kind, fingerprint="x" * 64), NOW).holder is None
+
+
+@pytest.mark.parametrize("kind", [GuardKind.TARGET, GuardKind.FINGERPRINT])
+def test_without_an_intent_nobody_takes_a_reply_that_may_have_been_delivered(kind: GuardKind) -> None:
+    """Taken, the next movement of a caller that was told is lost; sent, that of a caller that was not is made twice."""
+    unsure = guarded(kind, state=State.SUCCEEDED, undelivered=True, delivery_unknown=True, ended_at=NOW)
+    assert judge_guard([unsure], fresh(kind=kind), NOW).alias is AliasKind.REFUSED
+    assert judge_guard([unsure], fresh(kind=kind, fingerprint="x" * 64), NOW).holder is None
+    assert judge_guard([unsure], fresh(kind=kind, distinct="the second part"), NOW).holder is None
+    void = unsure.changed(kind=OperationKind.VOID)
+    assert judge_guard([void], fresh(kind=kind), NOW).alias is AliasKind.TAKEN
+
+
+def test_an_intent_names_the_purchase_so_its_reply_is_taken_whoever_was_told() -> None:
+    unsure = guarded(state=State.SUCCEEDED, undelivered=True, delivery_unknown=True, ended_at=NOW)
+    assert judge_guard([unsure], fresh(), NOW).alias is AliasKind.TAKEN
 
 
 def test_a_paid_intent_that_blocks_is_replayed_to_an_equal_call_and_refused_to_another() -> None:
@@ -162,3 +180,39 @@ def test_a_payment_that_lags_behind_its_operation_frees_nothing() -> None:
     assert judge_guard([paid], call, NOW, payment_holds={paid.id: IntentHold.REFUNDED}).holder is None
     elsewhere = guarded(state=State.FAILED, payment="op_1", paid_elsewhere=True)
     assert judge_guard([elsewhere], call, NOW, payment_holds={elsewhere.id: IntentHold.FREE}).holder is None
+
+
+def test_a_call_equal_to_a_refunded_payment_is_told_of_the_payment_that_stands_since() -> None:
+    """An order was paid, refunded and paid again with another body. A late duplicate of the first call was told only
+    that the order had been given back, and to say Paywitness-Distinct if it is meant to be paid again."""
+    paid = guarded(state=State.SUCCEEDED, after_success=RepeatPaymentRule.BLOCK, payment="op_first")
+    again = paid.changed(id="op_again", key="again" * 12, fingerprint="x" * 64, payment="op_again")
+    holds = {paid.id: IntentHold.REFUNDED, again.id: IntentHold.PAID}
+    alone = judge_guard([paid], fresh(), NOW, payment_holds=holds)
+    assert (alone.holder, alone.alias, alone.refunded) == (paid, AliasKind.REFUSED, True)
+    for holders in ([paid, again], [again, paid]):
+        judged = judge_guard(holders, fresh(), NOW, payment_holds=holds)
+        assert (judged.holder, judged.refunded, judged.repeats_refunded) == (again, False, True)
+    equal = again.changed(fingerprint=paid.fingerprint)
+    assert judge_guard([paid, equal], fresh(), NOW, payment_holds=holds).alias is AliasKind.JOINED
+
+
+def test_the_step_that_paid_is_named_before_the_one_whose_customer_had_to_act() -> None:
+    created = guarded(state=State.REQUIRES_ACTION, after_success=RepeatPaymentRule.BLOCK, payment="op_first")
+    confirmed = created.changed(id="op_confirm", key="confirm" * 9, state=State.SUCCEEDED, operation="confirm")
+    holds = {created.id: IntentHold.PAID, confirmed.id: IntentHold.PAID}
+    call = fresh(fingerprint="x" * 64)
+    assert judge_guard([created, confirmed], call, NOW, payment_holds=holds).holder == confirmed
+    assert judge_guard([created], call, NOW, payment_holds=holds).holder == created
+
+
+@pytest.mark.parametrize("fingerprint", ["same", "other"])
+def test_a_refund_that_came_back_keeps_no_other_refund_off_whatever_its_incident(fingerprint: str) -> None:
+    """The purchase was paid again meanwhile, so the customer is owed the money: the way out is another refund. An equal
+    one was told that the refund had been "paid and given back"."""
+    moving = guarded(GuardKind.TARGET, payment="op_0").changed(kind=OperationKind.REFUND, fingerprint="same")
+    bounced = moving.changed(
+        state=State.SUCCEEDED, result_class=ResultClass.RETURNED, incident=IncidentKind.DUPLICATE_SUCCESS
+    )
+    call = moving.changed(id="op_second", key="second" * 10, fingerprint=fingerprint)
+    assert judge_guard([bounced], call, NOW).holder is None

@@ -24,6 +24,7 @@ from paywitness.core.inquiry import (
 )
 from paywitness.core.money import Money
 from paywitness.core.operation import FindingKind, State
+from paywitness.core.provider_time import ProviderTime
 from paywitness.core.result import ResultClass
 from paywitness.core.template import Placeholder, Template, TemplateValues, in_path
 from tests.core.samples import answered, operation, response
@@ -199,9 +200,112 @@ def test_a_page_of_several_can_say_that_it_was_paid_but_not_that_it_was_not() ->
 
 
 def test_not_found_counts_only_where_the_provider_itself_says_so() -> None:
-    assert asked(answered(response(404, {"error": "missing"}))).finding.kind is FindingKind.MISSED
-    assert asked(answered(response(404, b""))).finding.kind is FindingKind.MISSED
-    assert asked(answered(response(404, b"<html>no such page</html>"))).finding.kind is FindingKind.FAILED
+    assert by_key(404, {"error": "missing"}) is FindingKind.MISSED
+    assert by_key(404, b"") is FindingKind.MISSED
+    assert by_key(404, b"<html>no such page</html>") is FindingKind.FAILED
+
+
+BY_KEY = Inquiry("ask[2]", Template(("/v1/charges/", Placeholder("provider_key"))), ROWS)
+
+
+def by_key(status_code: int, body: object) -> FindingKind:
+    values = TemplateValues(operation(), {})
+    return read_inquiry(BY_KEY, answered(response(status_code, body)), RULES, ASKED, values).finding.kind
+
+
+def test_m29_a_search_that_is_not_there_missed_nothing() -> None:
+    """Stripe's search is not available in every country. A search that finds nothing answers 200."""
+    assert asked(answered(response(404, {"error": "missing"}))).finding.kind is FindingKind.FAILED
+    assert asked(answered(response(200, {"data": []}))).finding.kind is FindingKind.MISSED
+
+
+def test_m13_p37_a_reference_that_the_provider_gave_us_is_never_missed() -> None:
+    known = TemplateValues(operation(reference="ch_1"), {})
+    seen = read_inquiry(BY_REFERENCE, answered(response(404, {"error": "missing"})), RULES, ASKED, known)
+    assert (seen.finding.kind, seen.gone) == (FindingKind.FAILED, True)
+
+
+# --- by whose clock
+
+
+def dated(found: object, date: str | None) -> Evidence:
+    headers = ((b"Date", date.encode()),) if date is not None else ()
+    return answered(replace(response(200, found), headers=headers))
+
+
+SENT_AT = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
+SINCE = Inquiry(
+    "ask[0]",
+    Template(("/v1/charges",)),
+    ROWS,
+    at=lambda values: field("data"),
+    query=(("from", Template((Placeholder("since"),))),),
+)
+
+
+def listed(since_ahead_s: float | None, date: str | None) -> FindingKind:
+    """Nothing is in the list, which was asked for ten seconds after the send."""
+    values = TemplateValues(operation(first_sent_at=SENT_AT), {}, provider_ahead_s=since_ahead_s)
+    found = dated({"data": []}, date)
+    time = ProviderTime.of(found.response, SENT_AT + 10.0, 0.1)
+    return read_inquiry(SINCE, found, RULES, ASKED, values, time).finding.kind
+
+
+@pytest.mark.parametrize(
+    ("since_ahead_s", "date", "found"),
+    [
+        (0.0, "Fri, 15 Jan 2027 08:00:10 GMT", FindingKind.MISSED),  # both clocks agree
+        (0.0, "Fri, 15 Jan 2027 07:50:10 GMT", FindingKind.FAILED),  # the provider's is ten minutes behind
+        (-600.0, "Fri, 15 Jan 2027 07:50:10 GMT", FindingKind.MISSED),  # which was known when the list was asked for
+        (0.0, None, FindingKind.FAILED),  # it shows no clock this time
+        (None, None, FindingKind.MISSED),  # nor ever: the list reaches back for a day
+        (None, "Fri, 15 Jan 2027 07:50:10 GMT", FindingKind.MISSED),
+        (None, "Wed, 13 Jan 2027 07:50:10 GMT", FindingKind.FAILED),  # ours is two days ahead
+    ],
+)
+def test_m23_p14_a_list_missed_only_what_it_reaches_back_to_by_the_providers_clock(since_ahead_s, date, found) -> None:
+    assert listed(since_ahead_s, date) is found
+
+
+# --- what several attempts share
+
+SHARED = replace(BY_KEY, path=Template(("/v1/orders/", Placeholder("body", "order"))), shared=True)
+
+
+def shared_denial(inquiry: Inquiry = SHARED, date: str | None = None, attempts: int = 1, **shown: object) -> bool:
+    values = TemplateValues(operation(first_sent_at=SENT_AT, provider_key="pk_1", attempts=attempts), {})
+    found = dated({"status": "failed", **shown}, date)
+    time = ProviderTime.of(found.response, SENT_AT + 10.0, 0.5)
+    seen = read_inquiry(inquiry, found, RULES, ASKED, values, time)
+    assert seen.finding.kind is FindingKind.HIT
+    return seen.may_be_stale
+
+
+def test_m1_a_denial_of_a_shared_object_may_be_that_of_an_earlier_attempt() -> None:
+    assert shared_denial()
+    assert not shared_denial(BY_KEY)
+    ours = replace(SHARED, belongs=BelongsFields(key=field("key")))
+    assert shared_denial(ours)
+    assert not shared_denial(ours, key="pk_1")
+    paid = read_inquiry(SHARED, dated(CHARGE, None), RULES, ASKED, TemplateValues(operation(), {}))
+    assert (paid.finding.kind, paid.may_be_stale) == (FindingKind.HIT, False)
+
+
+@pytest.mark.parametrize(
+    ("denied_at", "date", "attempts", "stale"),
+    [
+        (SENT_AT + 2, "Fri, 15 Jan 2027 08:00:10 GMT", 1, False),
+        ("2027-01-15T08:00:02Z", "Fri, 15 Jan 2027 08:00:10 GMT", 1, False),
+        (SENT_AT + 1, "Fri, 15 Jan 2027 08:00:10 GMT", 1, True),  # within what a Date leaves open
+        (SENT_AT + 2, "Fri, 15 Jan 2027 08:01:10 GMT", 1, True),  # by the provider's clock it was sent a minute later
+        (SENT_AT + 2, None, 1, True),
+        (SENT_AT + 2, "Fri, 15 Jan 2027 08:00:10 GMT", 2, True),  # which attempt was it?
+        (None, "Fri, 15 Jan 2027 08:00:10 GMT", 1, True),
+    ],
+)
+def test_a_denial_that_was_made_after_our_attempt_is_ours(denied_at, date, attempts, stale) -> None:
+    timed = replace(SHARED, belongs=BelongsFields(denied_at=field("at")))
+    assert shared_denial(timed, date, attempts, at=denied_at) is stale
 
 
 @pytest.mark.parametrize("status_code", [301, 400, 401, 403, 409, 429, 500, 502, 503])

@@ -13,6 +13,7 @@ from paywitness.core.lifecycle import (
     ACTIONS,
     ATTEMPT_EVENTS,
     EXTERNAL_DENIALS,
+    INCIDENT_ENDS,
     PENDINGS,
     REVERSALS,
     SUCCESSES,
@@ -60,6 +61,8 @@ def in_state(state: State) -> Operation:
 def met_by(event: Event, state: State) -> tuple[Operation, int | None]:
     """An operation in this state that meets the event, and the attempt that the event speaks of."""
     before = in_state(state)
+    if event in INCIDENT_ENDS:
+        return replace(before, incident=IncidentKind.SUCCESS_AFTER_FAILURE), None
     if event is Event.OPERATOR_RESUMED_WAITING:
         return replace(before, doubt=frozenset()), None
     if event is Event.TOLD_BEFORE:
@@ -184,7 +187,7 @@ def test_an_attempt_under_way_in_doubt_is_part_of_the_doubt() -> None:
 
 def test_what_is_final_stays_final() -> None:
     for step in every_step():
-        if step.before.state.ended:
+        if step.before.state.ended and step.event not in INCIDENT_ENDS:
             before, after = step.before, step.after
             assert (after.state, after.doubt, after.result_class, after.effect) == (
                 before.state,
@@ -192,6 +195,23 @@ def test_what_is_final_stays_final() -> None:
                 before.result_class,
                 before.effect,
             ), step
+
+
+def test_only_a_person_who_closes_an_incident_changes_what_is_final() -> None:
+    closed = [step for step in every_step() if step.event in INCIDENT_ENDS]
+    assert {step.before.state for step in closed} == {State.SUCCEEDED, State.FAILED}
+    for step in closed:
+        assert step.before.incident is not None, step
+        assert step.after.incident is None, step
+        paid = step.event is Event.INCIDENT_CLOSED_AS_PAID or step.before.state is State.SUCCEEDED
+        assert step.after.state is (State.SUCCEEDED if paid else State.FAILED), step
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+def test_without_an_incident_nothing_can_be_closed(state: State) -> None:
+    for event in INCIDENT_ENDS:
+        with pytest.raises(IllegalTransition):
+            advance(in_state(state), event)
 
 
 def test_evidence_against_what_is_final_opens_an_incident() -> None:
@@ -204,7 +224,7 @@ def test_evidence_against_what_is_final_opens_an_incident() -> None:
 
 def test_an_incident_is_opened_once_and_never_closed_by_evidence() -> None:
     for step in every_step():
-        if step.before.incident is not None:
+        if step.before.incident is not None and step.event not in INCIDENT_ENDS:
             assert step.after.incident == step.before.incident, step
         elif step.after.incident is not None:
             assert step.before.state.ended, step

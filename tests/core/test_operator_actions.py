@@ -11,9 +11,17 @@ from paywitness.core.classify import ClassifyRules
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.lifecycle import TABLE, Event, IncidentKind
 from paywitness.core.operation import Guard, GuardKind, Operation, State
-from paywitness.core.operator_actions import OperatorAction, actions_for, proposal_for, resume_event, unavailable_reason
+from paywitness.core.operator_actions import (
+    OperatorAction,
+    actions_for,
+    close_incident,
+    proposal_for,
+    resume_event,
+    unavailable_reason,
+)
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind, ProviderContract
+from paywitness.core.result import Effect, ResultClass
 from paywitness.core.template import Template
 from tests.telemetry.samples import operation as some_operation
 
@@ -124,7 +132,7 @@ def test_every_incident_has_a_proposal_of_its_own(incident: IncidentKind) -> Non
     [
         (IncidentKind.REFERENCE_TAKEN, "whether ch_1 (12.50 EUR) at acme was paid on its own"),
         (IncidentKind.NEGATIVE_REMAINDER, "give back or collect the difference"),
-        (IncidentKind.UNVERIFIED_PAYMENT, "close the incident and pay anew under Paywitness-Distinct"),
+        (IncidentKind.UNVERIFIED_PAYMENT, "if it was not paid, say so with `ops not-paid "),
     ],
 )
 def test_what_to_do_about_the_numbers_and_names_of_a_payment(incident: IncidentKind, advice: str) -> None:
@@ -151,6 +159,38 @@ def test_a_duplicate_names_both_payments() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [OperationKind.REFUND, OperationKind.REVERSAL])
+def test_a_refund_that_came_back_after_the_purchase_was_paid_again_is_not_collected_anew(kind: OperationKind) -> None:
+    """The customer has paid twice. The proposal was to collect the amount a third time."""
+    assert proposal_for(disputed(IncidentKind.DUPLICATE_SUCCESS, kind=kind)) == (
+        f"The {kind} ch_1 (12.50 EUR) at acme came back after its purchase was paid again, so the customer has paid "
+        "twice: give one of the two payments back."
+    )
+
+
 def test_what_is_not_known_is_said_so() -> None:
     nameless = replace(disputed(IncidentKind.DOUBT_AFTER_FAILURE), reference=None, money=None)
     assert "what was made under key order-17 (amount not known) at acme" in (proposal_for(nameless) or "")
+
+
+# --- closing an incident
+
+
+def test_an_incident_closed_as_paid_leaves_the_operation_paid_and_its_key_spent() -> None:
+    failed = some_operation(state=State.FAILED).changed(incident=IncidentKind.SUCCESS_AFTER_FAILURE, key_released=True)
+    paid, events = close_incident(failed, paid=True)
+    assert events == (Event.INCIDENT_CLOSED_AS_PAID,)
+    assert (paid.state, paid.result_class, paid.effect) == (State.SUCCEEDED, ResultClass.SUCCEEDED, Effect.DONE)
+    assert (paid.incident, paid.key_released) == (None, False)
+    unpaid, _ = close_incident(failed, paid=False)
+    assert (unpaid.state, unpaid.incident, unpaid.key_released) == (State.FAILED, None, True)
+
+
+def test_an_incident_closed_as_unpaid_takes_a_payment_back() -> None:
+    succeeded = some_operation(state=State.SUCCEEDED).changed(
+        incident=IncidentKind.FAILURE_AFTER_SUCCESS, result_class=ResultClass.SUCCEEDED
+    )
+    unpaid, _ = close_incident(succeeded, paid=False)
+    assert (unpaid.state, unpaid.result_class, unpaid.incident) == (State.SUCCEEDED, ResultClass.RETURNED, None)
+    paid, _ = close_incident(succeeded, paid=True)
+    assert (paid.state, paid.result_class, paid.incident) == (State.SUCCEEDED, ResultClass.SUCCEEDED, None)

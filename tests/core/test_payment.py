@@ -15,18 +15,8 @@ from hypothesis import strategies as st
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    MovementStatus,
-    PaidElsewhere,
-    Payment,
-    ShownBalance,
-    adopted,
-    after_change,
-    has_new_totals,
-    reconciled,
-    touches_payment,
-)
+from paywitness.core.payment import FOLLOW_UPS, MovementStatus, PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment_changes import adopted, after_change, has_new_totals, reconciled, touches_payment
 from paywitness.core.payment_claims import (
     IntentHold,
     LimitVerdict,
@@ -43,7 +33,7 @@ from paywitness.core.payment_names import (
     PaymentName,
     name_key,
 )
-from paywitness.core.payment_rules import IncrementMeaning, LimitMode
+from paywitness.core.payment_rules import IncrementMeaning, LimitMode, Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
 from tests.core.samples import operation as some_operation
@@ -100,6 +90,7 @@ def totals(**numbers: Any) -> ShownBalance:
 
 
 def test_the_success_that_makes_a_payment_makes_all_numbers_known() -> None:
+    """N13: no response shows them, and a limit was never checked."""
     made = payment(100)
     assert (made.authorised, made.captured, made.refunded, made.voided, made.disputed) == (100, 100, 0, 0, 0)
     assert payment(100, captures=False).captured == 0
@@ -440,6 +431,22 @@ def test_already_done_by_somebody_else_makes_the_number_unknown_until_an_object_
     assert getattr(after_change(after, paid, totals(**{number: 60})).payment, number) == 60
 
 
+@pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
+def test_already_done_that_our_own_numbers_say_too_makes_nothing_unknown(kind: Kind, number: str) -> None:
+    """A refund of what was refunded in full. A replica that lags then showed less, and the order stayed held."""
+    before = moved(payment(100, captures=kind is Kind.REFUND), kind, 100)
+    started = operation(kind, 60)
+    refused = ended(started, State.FAILED, ResultClass.ALREADY_DONE)
+    assert getattr(after_change(reserving(before, started), refused, ShownBalance()).payment, number) == 100
+
+
+def test_a_total_that_is_less_than_our_own_movements_is_out_of_date() -> None:
+    paid = ended(operation(Kind.SALE, 100))
+    before = replace(moved(moved(payment(100), Kind.REFUND, 40), Kind.REFUND, 30), refunded=None)
+    assert after_change(before, paid, totals(refunded=40)).payment.refunded is None
+    assert after_change(before, paid, totals(refunded=75)).payment.refunded == 75
+
+
 @pytest.mark.parametrize("last", [Kind.VOID, Kind.CAPTURE])
 def test_nothing_is_left_to_capture_after_a_void_or_a_final_capture(last: Kind) -> None:
     before = payment(100, captures=False)
@@ -464,6 +471,22 @@ def test_an_object_that_movements_share_proves_one_only_if_its_total_has_grown_b
     assert [proof(69, beside), proof(75, beside), proof(90, beside)] == [False, None, True]
 
 
+def test_a_total_that_only_one_sum_of_open_movements_makes_says_which_have_moved() -> None:
+    """Two captures of one authorization were open, each in the other's way, and a person had to look at both."""
+    before = payment(200, captures=False)
+    first, second, third = operation(Kind.CAPTURE, 60), operation(Kind.CAPTURE, 50), operation(Kind.CAPTURE, 10)
+
+    def proofs(total: int, *opened: Operation) -> list[bool | None]:
+        reserved = reserving(before, *opened)
+        return [proves_movement(each, reserved, ShownBalance(captured=total)) for each in opened]
+
+    assert proofs(60, first, second) == [True, False]
+    assert proofs(110, first, second) == [True, True]
+    assert proofs(60, first, second, third) == [None, None, None]  # the first alone, or the two others
+    assert proofs(70, first, second, third) == [True, False, True]
+    assert proofs(60, first, operation(Kind.CAPTURE, 60)) == [None, None]
+
+
 def test_without_a_known_total_the_reading_of_the_object_counts() -> None:
     started = operation(Kind.CAPTURE, 30)
     assert proves_movement(started, None, ShownBalance(captured=10))
@@ -471,6 +494,14 @@ def test_without_a_known_total_the_reading_of_the_object_counts() -> None:
     unknown = reserving(payment(100, captures=None), started)
     proofs = [proves_movement(started, unknown, ShownBalance(captured=total)) for total in (10, 30, 60)]
     assert proofs == [False, True, None]  # less cannot hold it, more may hold another one instead
+
+
+def test_an_unknown_total_proves_nothing_that_movements_of_ours_explain() -> None:
+    """A second capture of the same amount was told as done, by the total that the first one had made."""
+    started = operation(Kind.CAPTURE, 30)
+    unknown = reserving(replace(moved(payment(100, captures=False), Kind.CAPTURE, 30), captured=None), started)
+    proofs = [proves_movement(started, unknown, ShownBalance(captured=total)) for total in (30, 60, 70)]
+    assert proofs == [False, True, None]
 
 
 def test_totals_of_a_payment_that_succeeded_are_new_once() -> None:
@@ -520,6 +551,66 @@ def test_a_void_after_a_partial_capture_frees_nothing() -> None:
     assert hold_of_payment(moved(captured, Kind.VOID, None)) is IntentHold.PAID
 
 
+@pytest.mark.parametrize("voided_by_us", [False, True])
+def test_an_authorization_that_ends_after_a_partial_capture_frees_nothing(*, voided_by_us: bool) -> None:
+    """P6 A by an event: the object reads as cancelled, and what was captured of it stands."""
+    captured = moved(payment(100, captures=False), Kind.CAPTURE, 60)
+    if voided_by_us:
+        captured = moved(captured, Kind.VOID, None)
+    sale = ended(operation(Kind.AUTHORIZATION, 100), reading=ResultClass.REVERSED)
+    after = after_change(captured, sale, ShownBalance())
+    assert (after.payment.refunded, after.payment.voided, after.payment.capturable) == (0, 40, 0)
+    assert (hold_of_payment(after.payment), after.posting) == (IntentHold.PAID, None)
+    assert hold_of_payment(moved(after.payment, Kind.REFUND, 60)) is IntentHold.REFUNDED
+
+
+def test_an_authorization_that_expired_by_the_providers_word_frees_its_intent() -> None:
+    """N12: nothing can be captured any more."""
+    for reading, shown in (
+        (ResultClass.REVERSED, ShownBalance()),  # the object reads as cancelled or expired
+        (ResultClass.SUCCEEDED, totals(captured=0, capturable=0)),
+    ):
+        made = payment(100, captures=False)
+        assert hold_of_payment(made) is IntentHold.PAID
+        sale = ended(operation(Kind.AUTHORIZATION, 100), reading=reading)
+        assert hold_of_payment(after_change(made, sale, shown).payment) is IntentHold.REFUNDED
+
+
+def test_the_providers_own_capturable_amount_wins_over_ours() -> None:
+    """P39: somebody captured 30 and released most of the rest at the provider, or raised the authorization there."""
+    sale = ended(operation(Kind.AUTHORIZATION, 100))
+    made = payment(100, captures=False)
+    released = after_change(made, sale, totals(captured=30, capturable=20)).payment
+    assert (released.captured, released.capturable, released.voided) == (30, 20, 50)
+    assert check_limit(released, Kind.CAPTURE, Money(20, "EUR")).verdict is LimitVerdict.FITS
+    assert check_limit(released, Kind.CAPTURE, Money(21, "EUR")).verdict is LimitVerdict.EXCEEDS
+    raised = after_change(made, sale, totals(captured=0, capturable=150)).payment
+    assert (raised.authorised, raised.capturable) == (150, 150)
+    assert not after_change(moved(raised, Kind.CAPTURE, 150), sale, totals()).negative
+    # An object that is older than what we know, or that may hold an open capture, does not count.
+    captured = moved(made, Kind.CAPTURE, 40)
+    assert after_change(captured, sale, totals(captured=0, capturable=100)).payment.capturable == 60
+    open_capture = reserving(made, operation(Kind.CAPTURE, 40))
+    assert after_change(open_capture, sale, totals(captured=40, capturable=0)).payment.capturable == 100
+
+
+def test_a_capture_above_what_was_authorised_passes_as_far_as_the_provider_allows_it() -> None:
+    """PayPal: 15% more, at most 75.00 USD."""
+    above = Overcapture(1500, (Money(7500, "USD"),))
+    made = payment(1000, captures=False, overcapture=above)
+    assert check_limit(made, Kind.CAPTURE, Money(1150, "EUR")).verdict is LimitVerdict.FITS
+    assert check_limit(made, Kind.CAPTURE, Money(1151, "EUR")).verdict is LimitVerdict.EXCEEDS
+    assert (made.capturable, above.above(100_000, "USD"), above.above(100_000, "EUR")) == (1000, 7500, 15_000)
+    full = with_money(made, operation(Kind.CAPTURE), replace(ENFORCED, takes_remainder=True))
+    assert full.money == Money(1000, "EUR")  # "all that is left" is what was authorised
+    for amount, final in itertools.product((1150, 1151), (False, True)):
+        capture = operation(Kind.CAPTURE, amount)
+        posted = after_change(with_reservation(made, capture, ENFORCED), ended(capture), ShownBalance(final=final))
+        assert posted.negative is (amount == 1151)
+    given_back = moved(moved(made, Kind.CAPTURE, 1000), Kind.REFUND, 1000)
+    assert hold_of_payment(given_back) is IntentHold.REFUNDED  # what could be captured above keeps no intent
+
+
 def test_a_void_before_any_capture_frees() -> None:
     assert hold_of_payment(moved(payment(100, captures=False), Kind.VOID, None)) is IntentHold.REFUNDED
 
@@ -538,6 +629,30 @@ def test_unknown_numbers_free_only_by_a_void_without_a_capture_of_ours() -> None
     assert hold_of_payment(moved(unknown, Kind.VOID, None)) is IntentHold.REFUNDED
     assert hold_of_payment(moved(moved(unknown, Kind.CAPTURE, 60), Kind.VOID, None)) is IntentHold.PAID
     assert hold_of_payment(moved(unknown, Kind.REFUND, 100)) is IntentHold.PAID
+
+
+def test_a_void_is_posted_once_although_its_payment_is_given_back_by_it() -> None:
+    voided = moved(payment(100, captures=None), Kind.VOID, None)
+    given_back = ended(operation(Kind.SALE, 100), reading=ResultClass.REVERSED)
+    assert after_change(voided, given_back, ShownBalance()).posting is None
+    reversed_elsewhere = after_change(payment(100), given_back, ShownBalance()).posting
+    assert reversed_elsewhere is not None
+    assert (reversed_elsewhere.kind, reversed_elsewhere.minor_units) == ("reversal", 100)
+
+
+@pytest.mark.parametrize(
+    ("captures", "refunded", "given_back"), [(True, None, 100), (True, 30, 70), (False, None, 100), (None, None, None)]
+)
+def test_a_reversal_posts_what_it_gives_back(
+    captures: bool | None, refunded: int | None, given_back: int | None
+) -> None:
+    before = payment(100, captures=captures)
+    if refunded is not None:
+        before = moved(before, Kind.REFUND, refunded)
+    started = operation(Kind.REVERSAL)
+    posting = after_change(reserving(before, started), ended(started), ShownBalance()).posting
+    assert posting is not None
+    assert posting.minor_units == given_back
 
 
 def test_a_reversal_frees_whatever_was_captured() -> None:

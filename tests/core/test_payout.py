@@ -205,6 +205,16 @@ def test_an_approval_lapses_and_is_used_once() -> None:
     assert Approval(terms, NOON, 60.0, approved_at=NOON, used_by="op_1").status(NOON) is ApprovalStatus.USED
 
 
+def test_what_was_approved_before_the_journal_went_back_lapses() -> None:
+    """The claim that used it up may be among what was forgotten."""
+    terms = claimed(money=Money(2000, "EUR")).approval
+    assert terms is not None
+    approved = Approval(terms, NOON, 3600.0, approved_at=NOON)
+    assert approved.status(NOON + 100, rolled_back_s=50.0) is ApprovalStatus.LAPSED
+    assert approved.status(NOON + 100, rolled_back_s=200.0) is ApprovalStatus.APPROVED
+    assert Approval(terms, NOON, 3600.0).status(NOON + 100, rolled_back_s=50.0) is ApprovalStatus.WAITING
+
+
 # --- what is announced
 
 

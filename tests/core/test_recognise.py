@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -112,6 +113,19 @@ def test_a_compressed_body_has_no_room_for_the_provider_key() -> None:
     assert operation_of(asked, policy()).tree == operation_of(call(CHARGE, KEYED), policy()).tree
 
 
+@pytest.mark.parametrize("reads_body", [False, True])
+def test_a_body_over_a_bound_is_told_so_before_anything_is_sent(reads_body: bool) -> None:
+    """S2."""
+    hostile = gzip.compress(b'{"amount": 1, "x": [' + b"[]," * 2_000_000 + b"0]}")
+    for asked in (
+        call(hostile, KEYED, ("Content-Encoding", "gzip")),
+        call(b'{"x": [' + b"[]," * 100_000 + b"0]}", KEYED),
+    ):
+        found = refusal_of(asked, policy(), reads_body=reads_body)
+        assert found.problem is Problem.TOO_LARGE
+        assert found.detail.endswith("Nothing was sent. Send a smaller body.")
+
+
 def test_a_policy_that_demands_a_key_refuses_a_call_without_one() -> None:
     demanding = policy(key_required=True)
     found = refusal_of(call(CHARGE), demanding)
@@ -155,6 +169,18 @@ def test_a_request_with_data_that_must_not_be_stored_is_known_by_its_hash() -> N
 def test_a_stamp_that_has_no_room_is_left_out_and_the_call_goes_on() -> None:
     assert not operation_of(call(CHARGE, KEYED), policy(stamp=STAMP)).unstamped
     assert operation_of(call(b"[]", KEYED), policy(stamp=STAMP)).unstamped
+
+
+def test_m29_a_stamp_beyond_the_keys_that_the_provider_takes_is_left_out() -> None:
+    """One key more would be refused on every attempt, so that the payment could never be made."""
+    full = {"amount": 1099, "currency": "EUR", "metadata": {f"key_{number}": "x" for number in range(50)}}
+    limited = policy(stamp=STAMP, stamp_keys_max=50)
+    assert operation_of(call(json.dumps(full).encode(), KEYED), limited).unstamped
+    del full["metadata"]["key_0"]  # type: ignore[attr-defined]
+    assert not operation_of(call(json.dumps(full).encode(), KEYED), limited).unstamped
+    full["metadata"] |= {"key_0": "x", "paywitness": "copied"}  # type: ignore[operator]
+    assert not operation_of(call(json.dumps(full).encode(), KEYED), limited).unstamped  # it takes that one's place
+    assert not operation_of(call(CHARGE, KEYED), policy(stamp=STAMP, stamp_keys_max=1)).unstamped
 
 
 def test_a_fresh_operation_holds_what_was_recognised() -> None:

@@ -14,14 +14,15 @@ import pytest
 from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.evidence import Response
 from paywitness.core.money import Money
-from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.operation import Guard, GuardKind, Operation, Outcome, State
 from paywitness.core.problems import PROBLEMS, Problem
-from paywitness.core.provider_contract import ErrorsUnderKey
+from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.reply import (
     ErrorShape,
     Reply,
     advice_for,
     closed_reply,
+    guarded_reply,
     operation_reply,
     operation_summary,
     pass_through,
@@ -214,12 +215,25 @@ def test_in_every_world_a_reply_without_a_problem_agrees_with_what_stands() -> N
 
 
 @pytest.mark.parametrize("status_code", STATUS_CODES)
-def test_the_only_attempts_doubtful_answer_is_passed_on_unless_it_could_be_taken_for_ours(status_code: int) -> None:
+def test_the_only_attempts_doubtful_answer_is_passed_on_only_if_no_client_takes_it_for_a_failure(
+    status_code: int,
+) -> None:
     reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME))
-    assert (reply.problem is None) == (status_code not in {502, 503, 504})
+    assert (reply.problem is None) == (200 <= status_code < 300)
+    assert reply.status_code == (status_code if reply.problem is None else 504)
     assert reply.outcome is Outcome.UNKNOWN
     twice = standing(State.UNKNOWN, attempts=2)
     assert reply_for(twice, response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME)).problem is Problem.UNKNOWN
+
+
+def test_p21_what_was_sent_and_never_executed_is_absent() -> None:
+    absent = standing(State.FAILED, result_class=ResultClass.ABSENT, effect=Effect.NONE, key_released=True)
+    reply = reply_for(absent, None, read(ResultClass.UNKNOWN_OUTCOME))
+    told = json.loads(reply.body)
+    assert (reply.status_code, told["type"]) == (503, "urn:paywitness:problem:absent")
+    assert (told["outcome"], told["sent"], told["side_effect_may_exist"]) == ("absent", True, False)
+    assert (reply.outcome, told["advice"]) == (Outcome.ABSENT, "try_again_later")
+    assert (b"Paywitness-Outcome", b"absent") in reply.headers
 
 
 def test_a_success_that_cannot_be_read_or_does_not_fit_is_not_passed_on() -> None:
@@ -397,7 +411,7 @@ def test_what_we_say_of_the_operation_is_said_once_and_by_us() -> None:
         (None, 0, Outcome.NOT_SENT),
         (None, 1, Outcome.FAILED),
         (ResultClass.NETWORK_CONNECT_FAILURE, 1, Outcome.NOT_SENT),
-        (ResultClass.ABSENT, 1, Outcome.NOT_SENT),
+        (ResultClass.ABSENT, 1, Outcome.ABSENT),
         (ResultClass.VALIDATION_ERROR, 1, Outcome.FAILED),
         (ResultClass.CANCELLED, 1, Outcome.FAILED),
         (ResultClass.NETWORK_READ_TIMEOUT, 1, Outcome.FAILED),
@@ -429,3 +443,18 @@ def test_an_operation_is_described_without_anything_secret() -> None:
     for value in (secret.key, secret.account, secret.fingerprint, secret.credential, secret.request_hash):
         assert value not in text
     assert operation_reply(secret).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("guard", "kind", "said"),
+    [
+        (GuardKind.INTENT, OperationKind.SALE, "was paid by operation"),
+        (GuardKind.TARGET, OperationKind.PAYOUT, "was paid by operation"),
+        (GuardKind.TARGET, OperationKind.CAPTURE, "An equal call"),
+    ],
+)
+def test_a_call_of_another_amount_is_not_told_that_it_is_done(guard: GuardKind, kind: OperationKind, said: str) -> None:
+    """A sidecar was killed, and its sale of 10.00 found. A sale of 11.00 was told "an equal call succeeded, it is
+    done". Of an intent and of a payout's reference, only a call that is not equal is refused."""
+    found = operation(state=State.SUCCEEDED, undelivered=True, kind=kind, guard=Guard(guard, "g" * 32, "order-1"))
+    assert said in json.loads(guarded_reply(found).body)["detail"]

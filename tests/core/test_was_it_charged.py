@@ -63,6 +63,15 @@ SAID = [
         "INCIDENT, success after failure: 12.50 EUR may have moved, though it stands as failed; do not pay again; "
         "a person must look",
     ),
+    (
+        {
+            "state": State.SUCCEEDED,
+            "result_class": ResultClass.RETURNED,
+            "kind": OperationKind.REFUND,
+            "incident": "duplicate_success",
+        },
+        "INCIDENT, duplicate success: 12.50 EUR was refunded, and the provider took it back later; a person must look",
+    ),
 ]
 
 

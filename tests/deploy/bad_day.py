@@ -51,7 +51,7 @@ def policy(name: str, upstream: str, *edits: tuple[str, str]) -> str:
 
 
 def unreached(upstream: str) -> str:
-    fallback = "\nfallback: [{to: acme, when: [not_sent, circuit_open]}]\nunmatched: forward"
+    fallback = "\nsame_credentials_as: acme\nfallback: [{to: acme, when: [not_sent, circuit_open]}]\nunmatched: forward"
     return policy("acme_us", upstream, ("\nunmatched: forward", fallback))
 
 

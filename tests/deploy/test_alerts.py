@@ -34,6 +34,8 @@ QUERIES = {
     for chart in board.charts
     for query in chart.queries
 }
+# Nobody sets a clock on that day. The panel shows zero, not "No data".
+STANDS_STILL = {name for name in QUERIES if ": Clock jumps and gaps: " in name}
 RECORDED = {rule["record"]: rule["record"] for rule in rules_in(RULES)}
 
 
@@ -94,7 +96,9 @@ def assert_an_old_doubt_wakes_somebody(seen: Seen) -> None:
 
 
 def assert_every_panel_and_every_recording_rule_has_data_that_moves(seen: Seen) -> None:
-    missing = {**QUERIES, **RECORDED}
+    missing = {name: query for name, query in {**QUERIES, **RECORDED}.items() if name not in STANDS_STILL}
+    assert len(STANDS_STILL) == 1
+    assert seen.prometheus.query("paywitness_clock_jumps_total")
 
     def nothing_is_missing() -> bool:
         seen.day.check()

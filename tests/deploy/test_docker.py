@@ -49,7 +49,27 @@ def test_the_runtime_is_not_root_and_has_no_tools_of_the_build() -> None:
 
 def test_its_base_is_a_version_and_not_the_latest() -> None:
     bases = re.findall(r"(?m)^FROM (\S+)", TEXT)
-    assert {base for base in bases if base not in STAGES} == {"python:3.13-slim-bookworm"}
+    assert {base for base in bases if base not in STAGES} == {"${PYTHON_IMAGE}"}
+    assert re.findall(r"(?m)^ARG PYTHON_IMAGE=(\S+)", TEXT) == ["python:3.13-slim-bookworm"]
+    assert TEXT.index("ARG PYTHON_IMAGE") < TEXT.index("FROM ")
+
+
+@pytest.mark.parametrize("image", ["", "python:3.13-slim-bookworm", "python:latest@sha256:" + "a" * 64])
+def test_make_builds_it_only_over_a_base_by_digest(image: str) -> None:
+    """S7."""
+    made = subprocess.run(
+        ["make", "image", f"PYTHON_IMAGE={image}"], cwd=TOP, capture_output=True, text=True, check=False
+    )
+    assert made.returncode != 0
+    assert "imagetools inspect" in made.stdout
+    assert "docker build --build-arg" not in made.stdout
+
+
+def test_every_package_comes_by_its_hash() -> None:
+    """S7."""
+    installs = re.findall(r"pip install (.*?)(?=&&|$)", STAGES["build"], re.MULTILINE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in each or "--no-deps --no-index dist/*.whl" in each for each in installs)
 
 
 def test_its_variables_are_ours() -> None:

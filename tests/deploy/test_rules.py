@@ -79,6 +79,16 @@ CASES: dict[str, Case] = {
         SALE,
         "critical",
     ),
+    "PaywitnessRetiredPaid": Case(
+        {
+            'payment_webhooks_total{provider="acme",result="retired",instance="a:8701"}': "0x10 1x20",
+            'payment_webhooks_total{provider="acme",result="unmatched",instance="a:8701"}': "0x5 1x25",
+        },
+        "10m",
+        "12m",
+        ACME,
+        "critical",
+    ),
     "PaywitnessIncident": Case(
         {
             'payment_incidents_total{provider="acme",kind="another_amount",instance="a:8701"}': "0x10 1x20",

@@ -9,7 +9,7 @@ from tests.e2e.callers import Payment
 from tests.e2e.conftest import Provider
 from tests.e2e.sidecar import Sidecar
 
-NO_EFFECT = {"failed", "declined", "not_sent"}
+NO_EFFECT = {"failed", "declined", "not_sent", "absent"}
 OPEN_STATES = ("prepared", "sending", "backoff", "unknown", "pending")
 
 

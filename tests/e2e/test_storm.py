@@ -130,7 +130,7 @@ def complaints_about(order: Order, provider: Provider) -> list[str]:
         found.append("paid more than once")
     if "succeeded" in ends and paid != [order.amount]:
         found.append("told paid, and it is not")
-    if last in {"declined", "failed", "not_sent"} and paid:
+    if last in {"declined", "failed", "not_sent", "absent"} and paid:
         found.append("told not paid, and it is")
     if len(ends) > 1 or len(order.bodies) > 1:
         found.append("told one thing and then another")

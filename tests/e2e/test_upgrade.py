@@ -76,7 +76,7 @@ def upgrade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     receiver = Receiver().start()
     proxy = Proxy(folder, sandbox, "sqlite:///journal.db" if redis is None else redis.url)
     proxy.environment = {} if redis is None else REDIS_SECRETS
-    proxy.write_policies()
+    proxy.write_policies(("hosts: [api.spare.test]", "hosts: [api.spare.test]\nsame_credentials_as: acme"))
     try:
         proxy.start("--events", receiver.url, *OPTIONS)
         yield Upgrade(earlier, proxy, sandbox, receiver)

@@ -166,7 +166,10 @@ def test_a_payment_that_was_answered_and_then_taken_back_frees_its_order(shop: S
     shop.until_counted("applied")
     operation = shop.sidecar.operation(answer.headers["Paywitness-Operation"])
     assert (operation["state"], operation["reading"], operation["incident"]) == ("succeeded", "reversed", None)
-    another = shop.sidecar.charge("key-another", "order-1")
+    late = shop.sidecar.charge("key-late", "order-1")  # the same call, delayed: it must not charge again
+    assert (late.status_code, late.problem) == (409, "refunded")
+    meant = {"Paywitness-Distinct": "the customer pays again"}
+    another = shop.sidecar.charge("key-another", "order-1", headers=meant)
     assert another.status_code == 200
     assert another.headers["Paywitness-Operation"] != operation["id"]
     assert [entry["kind"] for entry in shop.provider.ledger("&order=order-1")] == ["charge", "reversal", "charge"]

@@ -29,7 +29,7 @@ from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import NoFailpoints
-from paywitness.engine.policy_reload import store_revisions
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.option_defaults import Settings
@@ -457,6 +457,10 @@ class Storm:
     async def _running(self, ground: Platform, parts: SidecarParts, door: Door) -> Sidecar:
         """The sidecar with its loops, as far as this storm has them. Every second one is slow to renew its leases."""
         sidecar = Sidecar(parts.engine, door)
+        for _ in range(10):  # without a first reading of the clocks nothing is young enough to be sent again
+            with contextlib.suppress(JournalUnavailable):
+                await parts.ages.count()
+                break
         if self.dials.resolver:
             sidecar.background.start(parts.resolver.keep_resolving(), "resolver")
             sidecar.background.start(self._keep_expiring(door), "recovery")
@@ -558,7 +562,7 @@ class Storm:
             return False  # its process was killed: nobody heard that
         told.reply = reply
         heard = not (payment.job and told.left)
-        ours = payment.job and reply.problem in {Problem.GUARDED, Problem.CREDENTIAL_NOT_RECOGNISED}
+        ours = payment.job and reply.problem in {Problem.GUARDED, Problem.ACCOUNT_UNKNOWN}
         definite = {"succeeded", "failed", "declined", "pending", "requires_action"}
         return heard and not ours and reply.outcome in definite
 

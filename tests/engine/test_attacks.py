@@ -116,6 +116,7 @@ class Scene:
         """Evidence from outside, as an event or an inquiry would bring it."""
         shown = Classification(reading, Classification.of(reading, "test").effect, "test", reference=reference)
         finding = Finding(source, FindingKind.HIT, 200, shown)
+        await self.world.parts.ages.count()  # as the heartbeat does, whatever else goes on
         return await self.world.parts.external_evidence.apply(operation, await self.policy(operation), source, finding)
 
     async def settle_what_is_missing(self, operation_id: str, looks: int) -> Operation:
@@ -331,7 +332,7 @@ async def test_an_answer_withheld_for_its_takers_credential_is_still_to_be_taken
         await gone(play.world, "first", fault="slow(slow_s=0.1)")
         rotated = {"Authorization": "Bearer rotated"}
         refused = await play.world.charge("second", order=None, headers=rotated)
-        assert refused.problem is Problem.CREDENTIAL_NOT_RECOGNISED
+        assert refused.problem is Problem.ACCOUNT_UNKNOWN
         third = await play.world.charge("third", order=None)
         assert (third.status_code, third.replayed, play.world.effects()) == (200, True, 1)
 
@@ -525,7 +526,7 @@ async def test_a_joined_key_under_another_credential_neither_sends_nor_hears(san
         assert (joined.status_code, len(play.world.arrivals)) == (504, arrived)
         assert (await play.world.charge("first")).status_code == 200
         again = await play.world.charge("second", headers=other)
-        assert again.problem is Problem.CREDENTIAL_NOT_RECOGNISED
+        assert again.problem is Problem.ACCOUNT_UNKNOWN
 
 
 async def test_saying_distinct_joins_an_open_purchase_and_pays_after_it(sandbox: Sandbox) -> None:

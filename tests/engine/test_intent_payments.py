@@ -19,7 +19,7 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 
 
 async def intent(stored_world: World, order: str = "order-1") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((await stored_world.engine.describe_intent(order, None, None)).body)
+    found: dict[str, Any] = json.loads((await stored_world.engine.intents.describe(order)).body)
     return found
 
 
@@ -139,6 +139,31 @@ async def test_a_confirm_counts_for_the_intent_of_its_create(sandbox: Sandbox, t
     ]
     assert world.effects() == 1
     await close(world)
+
+
+async def test_a_paid_confirm_speaks_for_the_create_that_asked_the_customer_to_act(stored_world: World) -> None:
+    """The create stands as `requires_action` until it is asked about. The page said of the paid charge that the
+    customer may still confirm it, and another payment was told `requires_action` and to authenticate."""
+    body = {"amount": 2500, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-42"}}
+    created = await stored_world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": "create"}, CallerOptions())
+    reference = str(json.loads(created.body)["id"])
+    assert "may still do so" in (await intent(stored_world, "order-42"))["why_not"][0]["reason"]
+    headers = {**HEADERS, "Idempotency-Key": "confirm"}
+    paid = await stored_world.post(f"/v1/charges/{reference}/confirm", {"source": "tok_ok"}, headers, CallerOptions())
+    assert paid.status_code == 200
+    told = await intent(stored_world, "order-42")
+    [against] = told["why_not"]
+    assert (told["safe_to_pay"], against["outcome"]) == (False, "succeeded")
+    assert against["reason"] == "Paid: 25.00 EUR authorised, 25.00 captured, 0.00 refunded. 25.00 EUR stand."
+    another = {"amount": 2600, "currency": "EUR", "source": "tok_ok", "metadata": {"order_id": "order-42"}}
+    refused = await stored_world.post(
+        "/v1/charges", another, {**HEADERS, "Idempotency-Key": "another"}, CallerOptions()
+    )
+    problem = json.loads(refused.body)
+    assert (refused.status_code, problem["outcome"], problem["advice"]) == (409, "succeeded", "do_not_pay_again")
+    assert (await follow(stored_world, reference, "refunds", 2500)).status_code == 200
+    assert (await intent(stored_world, "order-42"))["safe_to_pay"] is True
+    assert stored_world.effects() == 2  # the charge, and its refund
 
 
 async def test_an_id_that_turned_out_to_be_another_payment_leads_to_it(stored_world: World) -> None:

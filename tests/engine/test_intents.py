@@ -123,7 +123,7 @@ async def test_more_than_can_be_looked_at_is_not_safe_until_it_is_narrowed() -> 
 async def test_a_name_that_nobody_bears_is_no_word_that_paying_is_safe(narrowed: dict[str, str]) -> None:
     world = World()
     await world.in_doubt()
-    reply = await world.intents.describe("order-17", **narrowed)
+    reply = await world.intents.describe("order-17", narrowed.get("merchant"), narrowed.get("provider"))
     assert reply.status_code == 404
     assert "safe_to_pay" not in of(reply)
 

@@ -11,10 +11,10 @@ import pytest
 
 from paywitness.clock import SystemClock
 from paywitness.core.external_evidence import EvidenceSource
-from paywitness.core.lifecycle import Event
+from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import AnnouncementKind, Finding, FindingKind, HistoryEntry, Lease, Operation, State
 from paywitness.core.operator_actions import OperatorAction, actions_for
-from paywitness.core.result import Classification, ResultClass
+from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.operator_commands import (
     ActionNotAllowed,
     InvalidCommand,
@@ -131,7 +131,7 @@ async def test_cancel_asks_the_resolver_to_cancel(world: World) -> None:
 async def test_close_incident_clears_the_incident_and_nothing_else(world: World) -> None:
     before = await world.with_incident()
     after = await world.review.execute(
-        before.id, order(OperatorAction.CLOSE_INCIDENT, reason="voided by hand, ticket 4711")
+        before.id, order(OperatorAction.CLOSE_INCIDENT, reason="voided by hand, ticket 4711", succeeded=False)
     )
     changed = {"incident": before.incident, "version": before.version, "updated_at": before.updated_at}
     assert after.incident is None
@@ -139,6 +139,43 @@ async def test_close_incident_clears_the_incident_and_nothing_else(world: World)
     entry = await last_entry(world, after)
     assert entry.announcement is not None
     assert (entry.announcement.kinds, entry.actor) == ((AnnouncementKind.INCIDENT_CLOSED,), "ada")
+
+
+async def test_an_incident_that_is_closed_as_paid_leaves_the_operation_paid(world: World) -> None:
+    before = await world.with_incident()
+    after = await world.review.execute(before.id, order(OperatorAction.CLOSE_INCIDENT, succeeded=True))
+    assert (after.state, after.incident, after.key_released) == (State.SUCCEEDED, None, False)
+    assert (after.result_class, after.effect) == (ResultClass.SUCCEEDED, Effect.DONE)
+    entry = await last_entry(world, after)
+    assert (entry.events, entry.actor) == (("incident_closed_as_paid",), "ada")
+    _, response = await world.journal.sealed(after.id)
+    assert not response  # the decline that was kept is not its answer
+
+
+async def test_an_incident_about_the_end_is_not_closed_without_saying_how_it_ended(world: World) -> None:
+    before = await world.with_incident()
+    with pytest.raises(ActionNotAllowed, match="say how it ended"):
+        await world.review.execute(before.id, order(OperatorAction.CLOSE_INCIDENT))
+    listing = OperationQuery(incidents_only=True)
+    many = await world.review.execute_many(listing, order(OperatorAction.CLOSE_INCIDENT), dry_run=False, limit=10)
+    assert (many.done, [refusal.operation_id for refusal in many.refused]) == (0, [before.id])
+    assert await stands(world, before) == before
+
+
+async def test_an_incident_of_what_was_paid_for_certain_is_closed_as_it_stands(world: World) -> None:
+    paid = await world.succeeded()
+    before = await world.changed(paid, Event.WEBHOOK_TOLD_SUCCESS, incident=IncidentKind.ANOTHER_AMOUNT)
+    after = await world.review.execute(before.id, order(OperatorAction.CLOSE_INCIDENT))
+    assert (after.state, after.incident, after.result_class) == (State.SUCCEEDED, None, before.result_class)
+
+
+async def test_a_payment_that_is_not_there_is_closed_as_taken_back(world: World) -> None:
+    before = await world.changed(await world.succeeded(), Event.WEBHOOK_TOLD_DENIAL)
+    assert before.incident == IncidentKind.FAILURE_AFTER_SUCCESS
+    with pytest.raises(ActionNotAllowed, match="say how it ended"):
+        await world.review.execute(before.id, order(OperatorAction.CLOSE_INCIDENT))
+    after = await world.review.execute(before.id, order(OperatorAction.CLOSE_INCIDENT, succeeded=False))
+    assert (after.state, after.incident, after.result_class) == (State.SUCCEEDED, None, ResultClass.RETURNED)
 
 
 # --- what is refused
@@ -184,7 +221,8 @@ async def test_an_attempt_under_way_is_never_resolved_away(world: World) -> None
         (order(OperatorAction.PARK, reason="x" * 1001), "Say why"),
         (order(OperatorAction.PARK, reason="bell \x07 rung"), "cannot be printed"),
         (order(OperatorAction.PARK, evidence=EVIDENCE), "belong to resolve"),
-        (order(OperatorAction.CLOSE_INCIDENT, succeeded=True), "belong to resolve"),
+        (order(OperatorAction.CLOSE_INCIDENT, evidence=EVIDENCE), "belong to resolve"),
+        (order(OperatorAction.PARK, succeeded=True), "belong to resolve"),
         (order(OperatorAction.RESOLVE, evidence=EVIDENCE), "as is succeeded or failed"),
         (resolving(evidence=""), "Only evidence ends a doubt"),
         (resolving(evidence="  checked  "), "Only evidence ends a doubt"),
@@ -220,7 +258,8 @@ async def test_an_operation_whose_policy_is_gone_can_still_be_parked_and_closed(
     with pytest.raises(ActionNotAllowed, match="no policy of gone can be read"):
         await world.review.execute(doubtful.id, resolving())
     assert (await world.review.execute(doubtful.id, order(OperatorAction.PARK))).state is State.REQUIRES_REVIEW
-    assert (await world.review.execute(disputed.id, order(OperatorAction.CLOSE_INCIDENT))).incident is None
+    closing = order(OperatorAction.CLOSE_INCIDENT, succeeded=False)
+    assert (await world.review.execute(disputed.id, closing)).incident is None
 
 
 # --- somebody is faster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -11,10 +12,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.payment import Movement, Payment
+from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.payment import Payment
 from paywitness.core.payment_corrections import CorrectionRefused
 from paywitness.core.payment_names import name_key
-from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import Reply
 from paywitness.engine.operator_commands import InvalidCommand
 from paywitness.engine.payment_commands import (
@@ -22,12 +23,14 @@ from paywitness.engine.payment_commands import (
     BalanceCommand,
     NoSuchPayment,
     NotAdopted,
+    NotPaidCommand,
     PaymentChanged,
     PaymentCommands,
     PaymentKnown,
 )
 from paywitness.engine.payment_lookup import PaymentView
-from paywitness.journal.ledger import payment_row
+from paywitness.journal.base import OperationChange
+from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, make_world
@@ -207,7 +210,7 @@ async def test_an_unfit_command_is_refused(world: World, changes: dict[str, str]
 async def test_an_adopted_payment_keeps_its_intent_from_being_paid_again(world: World) -> None:
     reference = await charged_elsewhere(world, metadata={"order_id": "order-9"})
     await commands_of(world).adopt(adopting(reference))
-    told = json.loads((await world.engine.describe_intent("order-9", None, None)).body)
+    told = json.loads((await world.engine.intents.describe("order-9")).body)
     assert told["safe_to_pay"] is False
     assert told["why_not"][0]["reason"].startswith("Paid, but not by a call of ours: 25.00 EUR authorised")
     effects = world.effects()
@@ -215,7 +218,7 @@ async def test_an_adopted_payment_keeps_its_intent_from_being_paid_again(world: 
     assert (refused.status_code, world.effects()) == (409, effects)
     # Given back, it is free.
     assert (await refund(world, reference, 2500)).status_code == 200
-    assert json.loads((await world.engine.describe_intent("order-9", None, None)).body)["safe_to_pay"] is True
+    assert json.loads((await world.engine.intents.describe("order-9")).body)["safe_to_pay"] is True
 
 
 # --- balance
@@ -227,7 +230,7 @@ async def test_a_stated_number_is_kept_with_who_saw_it_and_frees_the_intent(stor
     view = await commands_of(stored_world).state_balance(payment_id, stating(refunded="25.00"))
     assert (view.payment.refunded, view.payment.captured) == (2500, 2500)
     assert await timeline_words(stored_world, view) == ["ada balance"]
-    told = json.loads((await stored_world.engine.describe_intent("order-1", None, None)).body)
+    told = json.loads((await stored_world.engine.intents.describe("order-1")).body)
     assert told["safe_to_pay"] is True
 
 
@@ -260,10 +263,98 @@ async def test_a_number_is_stated_over_the_version_that_was_seen(stored_world: W
 
 
 async def test_nothing_is_stated_while_a_movement_is_open(world: World) -> None:
-    payment = Payment("op_1", "acme", "account", ("ch_1",), movements=(Movement("op_2", OperationKind.REFUND, 5),))
-    assert await world.journal.write_ledger_rows((payment_row(payment, None),))
-    with pytest.raises(CorrectionRefused, match="Its refund op_2 is open"):
-        await commands_of(world).state_balance("op_1", stating("EUR", captured="1.00"))
+    reply = await world.charge()
+    reference = str(json.loads(reply.body)["id"])
+    unknown = await refund(world, reference, 500, **{"Sandbox-Fault": "drop_after_commit*"})
+    assert unknown.status_code == 504
+    [payment_id] = await world.parts.engine.intents.payments.find(reference)
+    with pytest.raises(CorrectionRefused, match=r"Its refund op_\w+ is open"):
+        await commands_of(world).state_balance(payment_id, stating("EUR", captured="1.00"))
+
+
+NOT_PAID = NotPaidCommand("ada", "ticket 4722", "Acme's dashboard shows it as cancelled")
+
+
+async def already_done(world: World) -> str:
+    """A charge that the provider calls "already voided" when we confirm it; its payment's id."""
+    body = {"amount": 1000, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-1"}}
+    created = await world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": "create"}, CallerOptions())
+    charge = str(json.loads(created.body)["id"])
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{world.sandbox.url}/v1/charges/{charge}/void", json={}, headers=HEADERS) as response,
+    ):
+        assert response.status == 200
+    refused = await world.post(
+        f"/v1/charges/{charge}/confirm", {"source": "tok_ok"}, {**HEADERS, "Idempotency-Key": "late"}, CallerOptions()
+    )
+    assert refused.outcome == "failed"
+    [payment_id] = await world.parts.engine.intents.payments.find(charge)
+    return payment_id
+
+
+async def was_asked_in_vain(world: World, payment_id: str) -> None:
+    [row] = await world.journal.ledger_rows((f"p:{payment_id}",))
+    assert row is not None
+    assert await world.journal.write_ledger_rows((payment_row(replace(payment_from_row(row), verifications=1), row),))
+
+
+async def test_nothing_is_declared_not_paid_before_the_provider_was_asked_once(stored_world: World) -> None:
+    """A charge was paid in the browser, and our confirm was told "already paid". An operator declared within a second
+    that nobody had paid it: the inquiry that would have shown it was called off, and the order was paid twice."""
+    world = stored_world
+    body = {"amount": 1000, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-1"}}
+    created = await world.post("/v1/charges", body, {**HEADERS, "Idempotency-Key": "create"}, CallerOptions())
+    charge = str(json.loads(created.body)["id"])
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{world.sandbox.url}/v1/charges/{charge}/confirm", json={"source": "tok_ok"}) as response,
+    ):
+        assert response.status == 200
+    given = {**HEADERS, "Idempotency-Key": "late"}
+    refused = await world.post(f"/v1/charges/{charge}/confirm", {"source": "tok_ok"}, given, CallerOptions())
+    assert refused.outcome == "failed"
+    [payment_id] = await world.parts.engine.intents.payments.find(charge)
+    with pytest.raises(CorrectionRefused, match="about to be asked"):
+        await commands_of(world).declare_unpaid(payment_id, NOT_PAID)
+    assert (await world.charge("anew", amount=1100)).status_code == 409
+    assert len(world.sandbox.ledger.entries) == 1
+
+
+async def test_what_an_operator_declares_not_paid_frees_its_intent_and_closes_the_incident(stored_world: World) -> None:
+    """15.12. The provider said "already done", and no inquiry could read the object."""
+    world = stored_world
+    payment_id = await already_done(world)
+    view = await world.parts.engine.intents.payments.by_id(payment_id)
+    assert view is not None
+    step = next(each for each in view.operations if each.paid_elsewhere)
+    await world.journal.record(OperationChange(step.changed(incident=IncidentKind.UNVERIFIED_PAYMENT), ()))
+    assert (await world.charge("anew", amount=1100)).status_code == 409
+    await was_asked_in_vain(world, payment_id)
+    after = await commands_of(world).declare_unpaid(payment_id, NOT_PAID)
+    assert after.payment.elsewhere == ""
+    assert [each.incident for each in after.operations] == [None, None]
+    assert await timeline_words(world, after) == ["ada not-paid"]
+    assert (await world.charge("anew", amount=1100)).status_code == 200
+    assert len(world.sandbox.ledger.entries) == 1
+    with pytest.raises(CorrectionRefused, match="keeps nothing from being paid"):
+        await commands_of(world).declare_unpaid(payment_id, NOT_PAID)
+
+
+async def test_only_what_may_have_been_paid_elsewhere_is_declared_not_paid(world: World) -> None:
+    reference = str(json.loads((await world.charge()).body)["id"])
+    [ours] = await world.parts.engine.intents.payments.find(reference)
+    with pytest.raises(CorrectionRefused, match="paid through here"):
+        await commands_of(world).declare_unpaid(ours, NOT_PAID)
+    seen = await commands_of(world).adopt(adopting(await charged_elsewhere(world)))
+    with pytest.raises(CorrectionRefused, match="shown it as paid"):
+        await commands_of(world).declare_unpaid(seen.payment.id, NOT_PAID)
+    with pytest.raises(NoSuchPayment):
+        await commands_of(world).declare_unpaid("op_0", NOT_PAID)
+    with pytest.raises(InvalidCommand, match="evidence"):
+        await commands_of(world).declare_unpaid(ours, replace(NOT_PAID, evidence="looked"))
+    with pytest.raises(PaymentChanged):
+        await commands_of(world).declare_unpaid(ours, NOT_PAID, 99)
 
 
 async def test_a_payment_known_by_name_alone_can_be_said_to_be_paid_or_not(world: World) -> None:

@@ -22,7 +22,7 @@ from paywitness.engine.calls.attempt_recorder import EvidenceSpool
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
-from paywitness.engine.policy_reload import store_revisions
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.circuits import CurrentRules
@@ -193,6 +193,7 @@ async def make_world(
     settings = Settings(Path(), lease_s=lease_s, calls_max=calls_max, late_response_s=harvest_s)
     spool = spool if spool is not None else NoSpool()
     parts = assemble(platform, settings, book, spool, local_limits if limited else roomy_limits)
+    await parts.ages.count()
     return World(sandbox, parts.engine, parts.leases, journal, clock, parts)
 
 

@@ -6,6 +6,7 @@ for real money; `reopened` plays the restart that a file would survive.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,10 +14,12 @@ from itertools import islice
 from operator import attrgetter
 
 from paywitness.core.claim import Claim, ClaimRequest
-from paywitness.core.errors import JournalUnavailable, JournalUnusable
+from paywitness.core.errors import JournalLevelError, JournalUnavailable, JournalUnusable
+from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
-from paywitness.journal import claim_plan, fallback_plan, transitions
+from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
 from paywitness.journal.base import (
+    AGES_KEY,
     DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
     AnnouncementRow,
@@ -24,6 +27,7 @@ from paywitness.journal.base import (
     OperationChange,
     OperationQuery,
     PolicyRevision,
+    StoreClock,
     StoredWebhookEvent,
 )
 from paywitness.journal.payouts import rows_of_writes
@@ -36,8 +40,10 @@ _identity_values = attrgetter(*transitions.IDENTITY_FIELDS)
 class MemoryJournal:
     """A `Journal` (see `base`) that lives as long as its process."""
 
-    def __init__(self, *, clock: WallClock, tables: MemoryTables | None = None) -> None:
+    def __init__(self, *, clock: WallClock, tables: MemoryTables | None = None, level: int = LEVEL) -> None:
         self._tables = tables or MemoryTables()
+        self._clock = clock
+        self._level = level
         self._time = JournalTime(clock, self._tables.latest_at)
         self._opened_at_seq = self._tables.seq
         self._open = True
@@ -51,8 +57,9 @@ class MemoryJournal:
 
     async def claim(self, request: ClaimRequest) -> Claim:
         tables = self._opened()
+        self._check_level()
         now = self._time.now()
-        taken = claim_plan.plan_claim(request, now, tables)
+        taken = claim_answer.plan_answer(request, now, tables)
         self._check_started(taken)
         for write in taken.updates:
             tables.write(write)
@@ -61,17 +68,13 @@ class MemoryJournal:
         if taken.insert is not None:
             tables.start(taken.insert, request.sealed_request)
         tables.store_rows(taken.rows, now)
-        return self._claim_result(taken, request, now)
+        return self._claim_result(taken, now)
 
-    def _claim_result(self, taken: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
-        if not claim_plan.needs_sealed_messages(taken):
-            return claim_plan.claim_result(taken, now, (None, None), accepted=False)
-        asked, credential = taken.original, request.fresh.credential
-        accepted = asked is not None and (
-            asked.credential == credential or (asked.account, credential) in self._tables.credentials
-        )
-        sealed = (None, None) if taken.holder is None else self._tables.sealed(taken.holder.id)
-        return claim_plan.claim_result(taken, now, sealed, accepted=accepted)
+    def _claim_result(self, taken: claim_plan.ClaimPlan, now: float) -> Claim:
+        sealed: tuple[bytes | None, bytes | None] = (None, None)
+        if taken.holder is not None and claim_answer.needs_sealed_messages(taken):
+            sealed = self._tables.sealed(taken.holder.id)
+        return claim_answer.claim_result(taken, now, sealed)
 
     def _check_started(self, taken: claim_plan.ClaimPlan) -> None:
         if taken.insert is not None and taken.insert.operation.id in self._tables.operations:
@@ -79,6 +82,7 @@ class MemoryJournal:
 
     async def record(self, change: OperationChange) -> Operation:
         tables = self._opened()
+        self._check_level()
         now = self._time.now()
         operation = change.operation
         stored = tables.operations.get(operation.id)
@@ -109,6 +113,7 @@ class MemoryJournal:
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
         tables = self._opened()
         now = self._time.now()
+        self._check_level()
         taken = fallback_plan.plan_fallback(change, request, now, tables)
         self._check_started(taken.second)
         if taken.end is not None:
@@ -116,7 +121,7 @@ class MemoryJournal:
         if taken.second.insert is not None:
             tables.start(taken.second.insert, request.sealed_request)
         tables.store_rows(taken.second.rows, now)
-        return taken.first, self._claim_result(taken.second, request, now)
+        return taken.first, self._claim_result(taken.second, now)
 
     async def restore(
         self,
@@ -183,7 +188,9 @@ class MemoryJournal:
                 renewed.add(operation_id)
         return frozenset(renewed)
 
-    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
         tables = self._opened()
         now = self._time.now()
         over = [
@@ -191,7 +198,7 @@ class MemoryJournal:
             for operation in tables.operations.values()
             if operation.lease is not None
             and (
-                operation.lease.until_at <= now
+                operation.lease.until_at <= min(now, over_at)
                 or (all_of_earlier_holders and tables.seqs_of[operation.id][-1] <= self._opened_at_seq)
             )
         ]
@@ -242,6 +249,9 @@ class MemoryJournal:
             )
             for group, operations in sorted(groups.items())
         )
+
+    async def accepts_credential(self, account: str, credential: str) -> bool:
+        return (account, credential) in self._opened().credentials
 
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         tables = self._opened()
@@ -336,14 +346,41 @@ class MemoryJournal:
         cursors[name] = max(seq, cursors.get(name, 0))
         return True
 
+    async def level(self) -> JournalLevel:
+        return self._opened().level
+
+    async def raise_level(self, level: int) -> JournalLevel:
+        tables = self._opened()
+        if level > tables.level.level:
+            tables.level = JournalLevel(level, self._time.now())
+        return tables.level
+
+    def _check_level(self) -> None:
+        if self._tables.level.level > self._level:
+            raise JournalLevelError(f"the journal is at level {self._tables.level.level}: nothing was written")
+
+    async def read_clock(self) -> StoreClock:
+        return StoreClock(self._time.now(), self._clock.now(), self._opened().row(AGES_KEY))
+
     async def retire(
-        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+        self,
+        *,
+        retention_s: float,
+        tombstone_s: float,
+        limit: int,
+        payments_s: float = PAYMENTS_KEPT_S,
+        now_max: float = math.inf,
     ) -> int:
         tables = self._opened()
         now = self._time.now()
-        gone = tables.retire(now - retention_s, limit, now)
-        forgotten = tables.forget_old(buried_before=now - tombstone_s, received_before=now - retention_s, limit=limit)
-        return gone + forgotten + tables.forget_ledger_rows(now - payments_s, limit, now)
+        counted_at = min(now, now_max)
+        gone = tables.retire(counted_at - retention_s, limit, now)
+        forgotten = tables.forget_old(
+            buried_before=counted_at - tombstone_s, received_before=counted_at - retention_s, limit=limit
+        )
+        oldest_at = counted_at - max(payments_s, retention_s)
+        forgotten += tables.forget_credentials(counted_at - retention_s, oldest_at, limit)
+        return gone + forgotten + tables.forget_ledger_rows(counted_at - payments_s, limit, now)
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         revisions = self._opened().revisions
@@ -364,6 +401,10 @@ class MemoryJournal:
         tables.identity = tables.identity or check_value
         if tables.identity != check_value:
             raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
+
+    @property
+    def shared(self) -> bool:
+        return True
 
     @property
     def can_roll_back(self) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paywitness.core.claim import Alias, Tombstone
-from paywitness.core.guard import indexed_guard, is_remembered
+from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.guard import indexed_guard
+from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
-from paywitness.journal.ledger import intent_key, may_forget, remembered_row
+from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 
@@ -39,6 +40,7 @@ class MemoryTables:
     ledger: dict[str, tuple[LedgerRow, float]] = field(default_factory=dict)  # and when it was written
     identity: str | None = None
     latest_at: float = 0.0
+    level: JournalLevel = JournalLevel(LEVEL, 0.0)
 
     # What a claim looks up.
 
@@ -70,6 +72,9 @@ class MemoryTables:
     def row(self, key: str) -> LedgerRow | None:
         found = self.ledger.get(key)
         return None if found is None else found[0]
+
+    def accepted(self, account: str, credential: str) -> bool:
+        return (account, credential) in self.credentials
 
     def row_or_linked(self, key: str) -> LedgerRow | None:
         found = self.row(key)
@@ -147,8 +152,7 @@ class MemoryTables:
         return retired
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
-        if operation.guard is not None and is_remembered(operation):
-            self.store_rows([remembered_row(operation, self.row(intent_key(operation.guard.value)))], now)
+        self.store_rows([row_kept_of(operation, key, self.row(key)) for key in keys_kept_of(operation)], now)
         aliases = [alias for alias in self.aliases.values() if alias.operation_id == operation.id]
         for tombstone in tombstones_of(operation, aliases, last):
             earlier = self.tombstone(tombstone.key)
@@ -170,10 +174,15 @@ class MemoryTables:
         self.responses.pop(operation.id, None)
 
     def forget_old(self, *, buried_before: float, received_before: float, limit: int) -> int:
-        """Forget tombstones and done notices that are older, at most `limit` of each; how many."""
+        """Forget tombstones, refused keys and done notices that are older, at most `limit` of each; how many."""
         old = sorted((at, key) for key, (_, at) in self.tombstones.items() if at <= buried_before)[:limit]
         for _, key in old:
             del self.tombstones[key]
+        refused = [
+            alias for alias in self.aliases.values() if alias.kind is AliasKind.REFUSED and alias.at <= received_before
+        ]
+        for alias in refused[:limit]:
+            del self.aliases[alias.key]
         done = sorted(
             (notice.received_at, notice.number)
             for notice in self.notices.values()
@@ -183,7 +192,25 @@ class MemoryTables:
         )[:limit]
         for _, number in done:
             del self.notices[number]
-        return len(old) + len(done)
+        return len(old) + len(refused[:limit]) + len(done)
+
+    def forget_credentials(self, accepted_before: float, oldest_at: float, limit: int) -> int:
+        """Forget acceptances that are older; the newest of an account that is sealed only if it is older than the
+        oldest."""
+        newest: dict[str, float] = {}
+        for account, credential in self.sealed_credentials:
+            newest[account] = max(newest.get(account, 0.0), self.credentials[account, credential].at)
+        old = [
+            pair
+            for pair, accepted in self.credentials.items()
+            if accepted.at <= oldest_at
+            or (accepted.at <= accepted_before and accepted.at < newest.get(pair[0], float("inf")))
+        ]
+        gone = sorted(old)[:limit]
+        for pair in gone:
+            del self.credentials[pair]
+            self.sealed_credentials.pop(pair, None)
+        return len(gone)
 
     def forget_ledger_rows(self, touched_before: float, limit: int, now: float) -> int:
         old = sorted((at, key) for key, (_, at) in self.ledger.items() if at <= touched_before)[:limit]

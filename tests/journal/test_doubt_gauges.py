@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from paywitness.clock import SystemClock
 from paywitness.core.operation import Operation
 from paywitness.core.provider_contract import OperationKind
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.telemetry.events import PolicyReloaded
+from tests.ages import ages_for
 from tests.journal.samples import doubting, owned, pending
 from tests.telemetry.conftest import Told
 from tests.telemetry.test_gauges import Enough, FewSleeps
@@ -21,8 +23,9 @@ PAGES = 2
 
 
 async def look(journal: Journal, told: Told, times: int = 1) -> None:
+    ages = ages_for(journal, SystemClock())
     with pytest.raises(Enough):
-        await Recovery(journal, FewSleeps(times - 1), told.telemetry, 30.0).keep_expiring_leases()
+        await Recovery(journal, FewSleeps(times - 1), told.telemetry, 30.0, ages).keep_expiring_leases()
 
 
 async def test_the_book_says_the_kind(journal: Journal) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paywitness.core.call import Priority
+from paywitness.core.credential_owners import AccountSource
 from paywitness.core.identity import canonical
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -137,12 +138,14 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         **{
             **{name: f"another {name}" for name in ("provider", "operation", "account", "client_key", "key_source")},
             **{name: f"another {name}" for name in ("fingerprint", "request_hash", "credential", "revision")},
-            **{name: f"another {name}" for name in ("upstream", "stamp", "because", "incident", "reference")},
+            **{name: f"another {name}" for name in ("upstream", "stamp", "because", "incident", "keyed_as")},
             **{name: f"another {name}" for name in ("takeover", "distinct", "fallback_of", "fallback_to", "payment")},
+            "acts_on": "another acts_on",
             **dict.fromkeys(("created_at", "updated_at", "first_sent_at", "ended_at", "due_at"), 7.0),
             **dict.fromkeys(("no_bytes_after_at", "first_miss_at"), 7.0),
             **dict.fromkeys(("key_names_purchase", "attempt_under_way", "key_released", "cancel_sent"), True),
             **dict.fromkeys(("cancel_wanted", "undelivered", "unstamped", "takes_remainder", "paid_elsewhere"), True),
+            **dict.fromkeys(("beside_unknown", "in_parts", "delivery_unknown"), True),
             **dict.fromkeys(("generation", "version", "attempts", "checks_done", "misses"), 7),
             **{name: frozenset({7}) for name in ("doubt", "answered_attempts")},
         },
@@ -150,12 +153,15 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         provider_key="another",
         ignore=("another",),
         caps=("another",),
+        reference="another",
+        object_intent=Guard(GuardKind.INTENT, "another"),
         state=State.UNKNOWN,
         money=Money(7, "JPY"),
         guard=None,
         result_class=ResultClass.PENDING,
         effect=Effect.DONE,
         priority=Priority.LOW,
+        account_source=AccountSource.SELECTOR,
         lease=Lease("another", 7.0),
     )
     for field in fields(Operation):

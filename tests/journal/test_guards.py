@@ -22,7 +22,7 @@ from paywitness.core.operation import (
 )
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
-from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.journal.transitions import GUARDED_MAX
 from tests.journal.conftest import Store
 from tests.journal.samples import (
@@ -127,9 +127,27 @@ class TestOpen:
         (entry,) = await journal.history(claim.operation.id)
         assert entry.note == f"another payment of the same intent: {first.id}"
 
-    async def test_a_look_up_that_may_not_start_is_told_nothing_and_leaves_nothing(self, journal: Journal) -> None:
-        await owned(journal, guard=intent())
+    async def test_a_look_up_that_may_not_start_is_told_who_holds_its_guard(self, journal: Journal) -> None:
+        """P40: what our limits refuse is judged by its guard too, or "not sent" would be said of a paid purchase."""
+        first = await owned(journal, guard=intent())
+        claim = await journal.claim(asking("key-2", guard=intent(), permitted=False))
+        assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.IN_FLIGHT, first, AliasKind.JOINED)
+        claim = await journal.claim(asking("key-3", guard=intent(), fingerprint="another", permitted=False))
+        assert (claim.verdict, claim.operation, claim.alias) == (ClaimVerdict.GUARDED, first, AliasKind.REFUSED)
+
+    @of_each_kind
+    async def test_a_look_up_that_may_not_start_is_told_of_a_doubt(self, journal: Journal, guard: Guard) -> None:
+        first = await journal.record(doubting(await owned(journal, guard=guard)))
+        claim = await journal.claim(asking("key-2", guard=guard, permitted=False))
+        assert claim.operation == first
+        assert claim.verdict in {ClaimVerdict.IN_DOUBT, ClaimVerdict.GUARDED}
+
+    async def test_a_look_up_that_may_not_start_leaves_nothing_if_nobody_holds_its_guard(
+        self, journal: Journal
+    ) -> None:
         assert await told(journal, guard=intent(), permitted=False) == (ClaimVerdict.ABSENT, None)
+        assert await journal.find_operations(OperationQuery()) == ()
+        assert await told(journal, "key-2", guard=intent()) == (ClaimVerdict.OWNED, None)
 
     async def test_another_provider_with_an_equal_call_is_refused(self, journal: Journal) -> None:
         await owned(journal, guard=intent())
@@ -199,11 +217,22 @@ class TestEnds:
         assert (await journal.history(second.id))[0].note == ""
         assert (await journal.record(succeeding(second))).incident is None
 
-    async def test_a_reversed_payment_frees_its_intent(self, journal: Journal) -> None:
+    async def test_a_reversed_payment_frees_its_intent_for_all_but_an_equal_call(self, journal: Journal) -> None:
+        """P34: a late duplicate of an order that was voided must not charge."""
         guard = intent(after_success=RepeatPaymentRule.BLOCK)
         paid = await journal.record(succeeding(await owned(journal, guard=guard)))
         await journal.record(reversing(paid))
-        second = await owned(journal, "key-2", guard=guard)
+        late = await journal.claim(asking("late", guard=guard))
+        assert late.verdict is ClaimVerdict.REFUNDED
+        assert late.operation is not None
+        assert late.operation.id == paid.id
+        second = await owned(journal, "key-2", guard=guard, fingerprint="another body")
+        assert (await journal.record(succeeding(second))).incident is None
+
+    async def test_an_equal_call_that_means_it_passes_after_a_reversal(self, journal: Journal) -> None:
+        guard = intent(after_success=RepeatPaymentRule.BLOCK)
+        await journal.record(reversing(await journal.record(succeeding(await owned(journal, guard=guard)))))
+        second = await owned(journal, "key-2", guard=guard, distinct="ordered again")
         assert (await journal.record(succeeding(second))).incident is None
 
     async def test_guards_survive_a_restart(self, store: Store) -> None:
@@ -265,6 +294,24 @@ class TestUnheard:
         claim = await journal.claim(asking("key-2", guard=guard))
         assert (claim.verdict, claim.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
         assert claim.sealed_response == b"sealed response"
+
+    @pytest.mark.parametrize("guard", [TARGET, FINGERPRINT])
+    async def test_nobody_takes_the_answer_of_a_lost_holder_that_another_found(
+        self, journal: Journal, clock: HandClock, guard: Guard
+    ) -> None:
+        """Its caller may have been told from the spool: an equal call is neither given that answer nor sent."""
+        await owned(journal, guard=guard)
+        clock.move(LEASE_S + 1)
+        (lost,) = await journal.expire_leases()
+        assert (lost.state, lost.delivery_unknown) == (State.UNKNOWN, True)
+        found = advance(lost, Event.INQUIRY_FOUND_SUCCESS, result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+        change = OperationChange(found, (Event.INQUIRY_FOUND_SUCCESS,), sealed_response=b"sealed response")
+        await journal.record(unheard(change))
+        claim = await journal.claim(asking("key-2", guard=guard))
+        assert (claim.verdict, claim.alias) == (ClaimVerdict.GUARDED, AliasKind.REFUSED)
+        first = await journal.claim(asking(guard=guard))
+        assert (first.verdict, first.sealed_response) == (ClaimVerdict.REPLAY, b"sealed response")
+        await owned(journal, "key-3", guard=guard)
 
     async def test_a_hundred_equal_calls_take_it_once(self, journal: Journal) -> None:
         await self.ended(journal, FINGERPRINT)

@@ -45,6 +45,7 @@ class TestExpiry:
             state=State.UNKNOWN,
             doubt=frozenset({1}),
             attempt_under_way=False,
+            delivery_unknown=True,
             lease=None,
             version=2,
             updated_at=clock.now(),

@@ -150,6 +150,26 @@ async def test_a_follow_up_under_another_name_joins_the_payment_when_the_respons
     assert (await balance(journal, refund.id)).id == sale.id
 
 
+async def test_what_may_be_forgotten_of_a_payment_makes_its_numbers_unknown_and_opens_no_incident(
+    journal: Journal,
+) -> None:
+    """A refund in the moment after a rollback, of what was captured a moment before it: more than was captured, it
+    seemed."""
+    started = await started_sale(journal)
+    evidence = shown("ch_1", creates=True, captures=False)
+    sale = await journal.record(telling(started, replace(succeeding(started), shown=evidence)))
+    refund = await move(journal, "refund", claim=on(limits=LimitMode.WARN))
+    done = await journal.record(replace(moved(refund), numbers_forgotten=True))
+    assert (done.state, done.incident) == (State.SUCCEEDED, None)
+    after = await balance(journal, sale.id)
+    assert (after.captured, after.refunded, after.posted_total(), after.verify_at is not None) == (
+        None,
+        None,
+        500,
+        True,
+    )
+
+
 async def test_a_reference_that_is_taken_is_an_incident_and_never_fails_the_record(journal: Journal) -> None:
     first = await paid(journal, "first", guard=None)
     started = await started_sale(journal, "second")
@@ -207,6 +227,16 @@ async def test_more_than_is_left_exceeds_and_more_than_is_free_is_reserved(journ
     assert warned.verdict is ClaimVerdict.OWNED
     assert warned.limit is not None
     assert warned.limit.verdict is LimitVerdict.RESERVED
+
+
+async def test_n7_limits_only_warn_for_what_an_older_sidecar_may_have_moved(journal: Journal) -> None:
+    payment = await paid(journal)
+    over = movement("over", amount=1251)
+    assert (await journal.claim(replace(over, limits_from=payment.id))).verdict is ClaimVerdict.EXCEEDS
+    warned = await journal.claim(replace(over, limits_from=f"{payment.id}~"))
+    assert warned.verdict is ClaimVerdict.OWNED
+    assert warned.limit is not None
+    assert warned.limit.verdict is LimitVerdict.EXCEEDS
 
 
 async def test_a_refused_key_is_free_afterwards(journal: Journal) -> None:
@@ -289,6 +319,16 @@ async def test_the_intent_of_a_create_is_carried_to_its_later_steps(journal: Jou
     assert (second.verdict, second.operation and second.operation.id) == (ClaimVerdict.GUARDED, first.id)
 
 
+async def test_a_create_keeps_the_intent_of_its_object_for_whoever_learns_its_end(journal: Journal) -> None:
+    """Its response was lost, and an inquiry showed the object: the confirm then had no intent, and the order was paid
+    twice."""
+    request = asking("create", operation="create", kind=Kind.NONE, money=None)
+    fresh = request.fresh.changed(payment=request.fresh.id)
+    claim = await journal.claim(replace(request, fresh=fresh, payment=PaymentClaim(intent=BLOCKING)))
+    assert claim.operation is not None
+    assert (await read(journal, claim.operation)).object_intent == BLOCKING
+
+
 async def test_a_decline_leaves_the_object_and_another_confirm_pays_it_without_an_incident(journal: Journal) -> None:
     """P4 A: the commonest retry of a card payment ended in an incident."""
     started = await started_sale(journal, guard=BLOCKING)
@@ -314,6 +354,23 @@ async def test_two_steps_that_both_succeed_are_one_success(journal: Journal) -> 
     )
     assert (confirmed.incident, sale.incident) == (None, None)
     assert (await balance(journal, sale.payment)).captured == 1250
+
+
+async def test_an_order_that_a_step_without_an_intent_has_paid_is_not_paid_again(journal: Journal) -> None:
+    """3DS: the sale waits for the customer, and the call that completes it names neither payment nor order."""
+    started = await started_sale(journal, guard=BLOCKING)
+    acting = advance(started, Event.ACTION_SEEN, 1).changed(lease=None, result_class=ResultClass.REQUIRES_ACTION)
+    await journal.record(OperationChange(acting, (Event.ACTION_SEEN,), shown=shown("pi_1", creates=True)))
+    other = asking("other", operation="sale", kind=Kind.SALE, guard=BLOCKING, fingerprint="another card")
+    equal = asking("equal", operation="sale", kind=Kind.SALE, guard=BLOCKING, fingerprint="sale of sale")
+    details = await started_sale(journal, "details", guard=None)
+    await journal.record(replace(succeeding(details), shown=shown("pi_1", captures=True, authorised=1250)))
+    for request in (other, equal):
+        claim = await journal.claim(request)
+        assert (claim.verdict, claim.operation and claim.operation.id) == (ClaimVerdict.GUARDED, started.id)
+    await journal.record(moved(await move(journal, "refund", amount=1250, claim=on("pi_1"))))
+    assert (await journal.claim(equal)).verdict is ClaimVerdict.REFUNDED
+    assert (await journal.claim(other)).verdict is ClaimVerdict.OWNED
 
 
 async def test_a_step_of_the_same_payment_is_refused_only_while_an_earlier_one_is_in_flight_or_unknown(
@@ -352,6 +409,40 @@ async def test_after_a_full_refund_an_equal_call_is_told_so_and_another_passes(j
     other = asking("other", operation="sale", kind=Kind.SALE, fingerprint="another body", guard=BLOCKING)
     other = replace(other, fresh=other.fresh.changed(distinct="", key="key of another"))
     assert (await journal.claim(other)).verdict is ClaimVerdict.GUARDED  # the one above is under way
+
+
+async def test_a_refund_that_an_expired_lease_ended_keeps_its_intent_no_longer(store: Store) -> None:
+    """The end by a lease writes no payment: the reservation is still in its row, and means nothing."""
+    journal, clock = store.journal, store.clock
+    await refunded(journal)
+    dead = await move(journal, "second refund", amount=100, claim=on(limits=LimitMode.WARN))
+    waiting = dead.changed(state=State.BACKOFF, attempt_under_way=False)
+    await journal.record(OperationChange(waiting, (), lease_s=30.0))
+    other = asking("again", operation="sale", kind=Kind.SALE, fingerprint="another body", guard=BLOCKING)
+    other = replace(other, fresh=other.fresh.changed(payment=other.fresh.id))
+    assert (await journal.claim(other)).verdict is ClaimVerdict.GUARDED
+    clock.move(60.0)
+    await journal.expire_leases()
+    again = await journal.claim(replace(other, token="again"))
+    assert again.verdict is ClaimVerdict.OWNED
+    assert again.operation is not None
+    # The success of this one is no duplicate: what was paid before was given back.
+    evidence = shown("ch_2", creates=True, captures=True)
+    paid_again = await journal.record(replace(succeeding(again.operation), shown=evidence))
+    assert paid_again.incident is None
+
+
+async def test_names_of_a_renamed_provider_stay_under_the_name_that_keys_know(store: Store) -> None:
+    """A payment by its charge, made before the object's own name was known: both links lead to one payment."""
+    journal = store.journal
+    renamed: dict[str, Any] = {"provider": "acme_eu", "keyed_as": "acme"}
+    sale = await paid(journal, name="pi_1", **renamed)
+    refund = await move(journal, "refund", claim=on("ch_1"), **renamed)
+    assert refund.payment == refund.id
+    evidence = shown("pi_1")
+    after = await journal.record(telling(refund, replace(succeeding(refund), shown=evidence)))
+    assert after.payment == sale.id
+    assert (await move(journal, "second", amount=300, claim=on("ch_1"), **renamed)).payment == sale.id
 
 
 async def test_a_partial_refund_frees_nothing(journal: Journal) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from paywitness.core.claim import AliasKind, ClaimVerdict, Tombstone
 from paywitness.core.errors import StaleWrite
-from paywitness.core.operation import Lease, Operation, Outcome
+from paywitness.core.operation import Lease, Operation, Outcome, RepeatPaymentRule
+from paywitness.core.provider_contract import OperationKind
+from paywitness.core.webhook_event import MatchKey
 from paywitness.journal.base import Journal, OperationChange, OperationQuery, StoredWebhookEvent, WebhookEventResult
+from paywitness.journal.ledger import abandoned_key, abandoned_operation
 from paywitness.journal.sqlite import retention
 from tests.journal.conftest import Store
 from tests.journal.samples import (
@@ -97,8 +100,10 @@ class TestOperations:
         await owned(journal)
 
     async def test_never_what_is_open(self, journal: Journal, clock: HandClock) -> None:
-        for number, change in enumerate((doubting, acting, pending)):
+        for number, change in enumerate((doubting, pending)):
             await journal.record(change(await owned(journal, f"key-{number}")))
+        asked = acting(await owned(journal, "acting"))
+        await journal.record(replace(asked, operation=replace(asked.operation, due_at=clock.now() + 2000 * DAY_S)))
         await journal.record(waiting(await owned(journal, "waiting")))
         await owned(journal, "sending")
         clock.move(1000 * DAY_S)
@@ -174,6 +179,79 @@ class TestOperations:
             await journal.record(touching(paid))
 
 
+class TestAbandoned:
+    """S5: a customer who was asked to act and never did. `acting` leaves no time at which it is inquired about."""
+
+    async def test_it_becomes_a_tombstone_as_long_after_its_last_inquiry(self, store: Store) -> None:
+        journal, clock = store.journal, store.clock
+        asked = await journal.record(acting(await owned(journal, guard=intent())))
+        clock.move(2 * DAY_S)
+        await journal.record(touching(asked))  # the last inquiry, in vain
+        clock.move(30 * DAY_S - 1)
+        assert await retire(journal) == 0
+        clock.move(1)
+        assert await retire(journal) == 1
+        journal = await store.reopen()
+        assert await journal.read(asked.id) is None
+        claim = await journal.claim(asking(guard=intent()))
+        assert claim.verdict is ClaimVerdict.EXPIRED
+        assert claim.tombstone is not None
+        assert (claim.tombstone.operation_id, claim.tombstone.outcome) == (asked.id, Outcome.REQUIRES_ACTION)
+
+    async def test_its_names_outlive_its_tombstone(self, journal: Journal, clock: HandClock) -> None:
+        asked = await owned(journal, guard=intent())
+        change = acting(asked)
+        await journal.record(replace(change, operation=replace(change.operation, reference="ch_1")))
+        clock.move(31 * DAY_S)
+        assert await retire(journal) == 1
+        clock.move(91 * DAY_S)
+        assert await retire(journal) == 1
+        names = (
+            (MatchKey.REFERENCE, "account-1", "ch_1"),
+            (MatchKey.OPERATION_ID, "account-1", asked.stamp),
+            (MatchKey.CLIENT_KEY, "account-1", "client-key-1"),
+            (MatchKey.PROVIDER_KEY, "account-1", "provider-key-1"),
+            (MatchKey.INTENT, "", "intent-1"),
+        )
+        keys = tuple(abandoned_key(kind, "acme", account, name) for kind, account, name in names if name)
+        rows = await journal.ledger_rows(keys)
+        assert [row and abandoned_operation(row) for row in rows] == [asked.id] * len(keys)
+        another = abandoned_key(MatchKey.REFERENCE, "acme", "account-2", "ch_1")
+        assert await journal.ledger_rows((another,)) == (None,)
+        clock.move(400 * DAY_S)
+        await retire(journal)
+        assert set(await journal.ledger_rows(keys)) == {None}
+
+    async def test_never_if_it_holds_its_intent(self, journal: Journal, clock: HandClock) -> None:
+        guard = intent(during_action=RepeatPaymentRule.BLOCK)
+        await journal.record(acting(await owned(journal, guard=guard)))
+        clock.move(1000 * DAY_S)
+        assert await retire(journal) == 0
+        assert (await journal.claim(asking("key-2", guard=guard))).verdict is not ClaimVerdict.OWNED
+
+    @pytest.mark.parametrize(
+        "changes", [{"incident": "two_references"}, {"paid_elsewhere": True}, {"kind": OperationKind.REFUND}]
+    )
+    async def test_never_if_something_is_open_in_it(
+        self, journal: Journal, clock: HandClock, changes: dict[str, Any]
+    ) -> None:
+        kind = {"kind": changes["kind"]} if "kind" in changes else {}
+        change = acting(await owned(journal, guard=TARGET, **kind))
+        await journal.record(replace(change, operation=replace(change.operation, **changes)))
+        clock.move(1000 * DAY_S)
+        assert await retire(journal) == 0
+
+    async def test_it_goes_with_what_it_stands_for(self, journal: Journal, clock: HandClock) -> None:
+        first, claim = await journal.fall_back(*falling_back(await owned(journal, guard=intent())))
+        assert claim.operation is not None
+        await journal.record(acting(claim.operation))
+        clock.move(31 * DAY_S)
+        assert await retire(journal) == 2
+        repeated = await journal.claim(asking(guard=intent()))
+        assert repeated.tombstone is not None
+        assert (repeated.tombstone.operation_id, repeated.tombstone.outcome) == (first.id, Outcome.REQUIRES_ACTION)
+
+
 class TestAliases:
     async def test_keys_that_were_given_its_answer_get_a_tombstone_too(self, store: Store) -> None:
         journal, clock = store.journal, store.clock
@@ -199,6 +277,38 @@ class TestAliases:
         clock.move(31 * DAY_S)
         await retire(journal)
         await owned(journal, "refused", guard=TARGET)
+
+    async def test_refused_keys_of_an_operation_that_stays_open_are_forgotten(self, store: Store) -> None:
+        """S5: each key that a held guard refuses is kept for the retention, however long the guard is held."""
+        journal, clock = store.journal, store.clock
+        first = await journal.record(doubting(await owned(journal, guard=intent())))
+        joined = await journal.claim(asking("joined", guard=intent()))
+        assert joined.alias is AliasKind.JOINED
+        for number in range(5):
+            refused = asking(f"refused-{number}", guard=intent(), fingerprint="another")
+            assert (await journal.claim(refused)).alias is AliasKind.REFUSED
+        clock.move(30 * DAY_S - 1)
+        assert await retire(journal) == 0
+        late = asking("refused-4", guard=intent(), fingerprint="another")
+        assert (await journal.claim(late)).alias is AliasKind.REFUSED  # and is kept from now on
+        clock.move(1)
+        assert [await retire(journal, limit=3) for _ in range(3)] == [3, 1, 0]
+        journal = await store.reopen()
+        found = [
+            await journal.find_operations(OperationQuery(key=f"client-{key}"))
+            for key in ("joined", "refused-0", "refused-3", "refused-4")
+        ]
+        assert [len(operations) for operations in found] == [1, 0, 0, 1]
+        assert (await journal.claim(asking("refused-0", guard=intent(), fingerprint="another"))).operation == first
+        assert (await journal.claim(asking("joined", guard=intent()))).alias is AliasKind.JOINED
+
+    async def test_a_refused_key_that_joined_since_is_not_forgotten(self, journal: Journal, clock: HandClock) -> None:
+        await journal.record(doubting(await owned(journal, guard=intent())))
+        await journal.claim(asking("key-2", guard=intent(), fingerprint="another"))
+        assert (await journal.claim(asking("key-2", guard=intent()))).alias is AliasKind.JOINED
+        clock.move(31 * DAY_S)
+        assert await retire(journal) == 0
+        assert len(await journal.find_operations(OperationQuery(key="client-key-2"))) == 1
 
 
 class TestFallbacks:
@@ -279,3 +389,24 @@ class TestNotices:
             await journal.store_webhook_event(replace(kept, event_id=f"evt_{number}"))
         clock.move(31 * DAY_S)
         assert [await retire(journal, limit=3) for _ in range(3)] == [3, 2, 0]
+
+
+class TestCredentials:
+    """S6: what the provider accepted once is not accepted for ever."""
+
+    async def test_the_newest_of_an_account_outlives_the_others(self, store: Store) -> None:
+        journal, clock = store.journal, store.clock
+        for number in (1, 2):
+            change = succeeding(await owned(journal, f"key-{number}", credential=f"credential-{number}"))
+            await journal.record(replace(change, accepted_credential=True, sealed_credential=b"%d" % number))
+            clock.move(61)
+        assert await journal.accepts_credential("account-1", "credential-1")
+        clock.move(30 * DAY_S)
+        await retire(journal)
+        assert not await journal.accepts_credential("account-1", "credential-1")
+        assert await journal.accepts_credential("account-1", "credential-2")
+        assert await journal.newest_credential("account-1") == ("credential-2", b"2")
+        clock.move(400 * DAY_S)
+        await retire(journal)
+        assert not await journal.accepts_credential("account-1", "credential-2")
+        assert await journal.newest_credential("account-1") is None

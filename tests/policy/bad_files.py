@@ -60,6 +60,7 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("a success without effect", "as: succeeded}", "as: succeeded, effect: none}"),
     ("a status that is none", "status: 402", "status: 6xx"),
     ("a double-quoted text in a comparison", "\"status == 'paid'\"", "'status == \"paid\"'"),
+    ("a bare word in a comparison", "\"status == 'paid'\"", '"paid == true"'),
     ("a single equals sign", "\"status == 'paid'\"", "\"status = 'paid'\""),
     ("an unfinished expression", "\"status == 'paid'\"", '"status =="'),
     ("an unknown function", "\"status == 'paid'\"", '"lenght(status)"'),

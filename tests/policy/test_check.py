@@ -24,8 +24,9 @@ def test_a_good_file_is_described(tmp_path):
         "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
         "re-sent after a lost answer, asked about after a 5xx; can be asked",
         "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
-        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s); re-sent for 2m where that is safe; "
-        "looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; absent only after 10m of silence and the misses above; "
+        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s, ours by the reference at id); "
+        "re-sent for 2m where that is safe; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
+        "absent only after 10m of silence and the misses above; "
         "then a person's",
         "    budget: retries in 10s: provider 10 or 5% to 100%, operation 5 or 5% to 100%, account 3 or 5% to 100%, "
         "failure_class 5 or 5% to 100% of first attempts; 3 an intent",

@@ -71,6 +71,31 @@ def test_a_double_quoted_value_is_refused_because_it_names_a_field(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("paid == true", "write `true` for the value, or @.true for the field"),
+        ("true == paid", "write `true` for the value"),
+        ("paid != false", "write `false` for the value"),
+        ("error == null", "write `null` for the value"),
+        ("null == error.code", "write `null` for the value"),
+        ("status == paid", "write 'paid' for the text, or @.paid for the field"),
+        ("a.status == paid", "write 'paid' for the text"),
+        ("amount > limit", "write 'limit' for the text"),
+        ("a && (status == 'x' || paid == true)", "write `true` for the value"),
+        ("data[?paid == true]", "write `true` for the value"),
+        ("to_string(amount) == wanted", "or @.wanted for the field"),
+    ],
+)
+def test_a_bare_word_as_an_operand_is_refused_because_it_names_a_field(text, said):
+    assert said in refusal(text)
+
+
+@pytest.mark.parametrize("text", ["amount == @.captured", "'paid' == status", "wanted == charge.amount", "a == `true`"])
+def test_a_field_may_be_compared_with_a_field_that_is_named_as_one(text):
+    assert expression(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         ("a" * 1001, "found an expression of 1001 characters, allowed: at most 1000"),
         ("(" * 490 + "a" + ")" * 490, "nested too deeply"),
         (" || ".join(["a"] * 150), "parts, allowed: at most 200"),

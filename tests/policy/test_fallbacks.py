@@ -14,7 +14,7 @@ from tests.policy.texts import changed, load, operation
 
 PAYING = "merchant: shop\n" + changed("    kind: sale\n", "    kind: sale\n    intent: order\n")
 FIRST = "fallback: [{to: other, when: [not_sent, absent], after: 2}]\n" + PAYING
-OTHER = "hosts: [other.test]\n" + changed("provider: bank", "provider: other", PAYING)
+OTHER = "hosts: [other.test]\nsame_credentials_as: bank\n" + changed("provider: bank", "provider: other", PAYING)
 
 
 def problems_in(directory: Path, **files: str) -> list[str]:
@@ -110,3 +110,59 @@ def test_a_provider_stands_once_among_the_fallbacks():
     text = changed("after: 2}]", "after: 2}, {to: other, when: [rate_limited]}]", FIRST)
     (problem,) = problems_of(text)
     assert problem.endswith("fallback[1].to: found 'other' again, allowed: each provider once")
+
+
+# --- credentials
+
+
+MIRROR = "same_credentials_as: bank\n"
+OWN = "credentials: {header: {Authorization: 'env:OTHER_KEY'}}\n"
+
+
+def test_m8_n17_a_route_without_credentials_is_no_fallback(tmp_path):
+    """It would be sent the secret of the first route."""
+    (problem,) = problems_in(tmp_path, a=FIRST, b=changed(MIRROR, "", OTHER))
+    assert problem == (
+        "a.yaml:1:17: fallback[0].to: found 'other', whose file has no 'credentials', so it would be sent those of "
+        "'bank', allowed: a provider with 'credentials' of its own, or, in the file of 'other', "
+        "'same_credentials_as: bank' if it is a mirror that takes the same"
+    )
+
+
+def test_n17_a_route_with_credentials_of_its_own_or_a_mirror_is_one(tmp_path):
+    assert problems_in(tmp_path, a=FIRST, b=changed(MIRROR, OWN, OTHER)) == []
+    assert problems_in(tmp_path, a=FIRST, b=OTHER) == []
+    assert load_directory(tmp_path).providers["other"].same_credentials_as == "bank"
+
+
+def test_n17_a_mirror_of_somebody_else_is_none(tmp_path):
+    (problem,) = problems_in(tmp_path, a=FIRST, b=changed(MIRROR, "same_credentials_as: third\n", OTHER))
+    assert "'same_credentials_as: bank' if it is a mirror" in problem
+
+
+def test_n17_mirrors_of_one_provider_are_mirrors_of_each_other(tmp_path):
+    third = changed("provider: other", "provider: third", changed("other.test", "third.test", OTHER))
+    chained = "fallback: [{to: third, when: [not_sent]}]\n" + OTHER
+    assert problems_in(tmp_path, a=FIRST, b=chained, c=third) == []
+    # The route between has an account of its own, and its secret must not reach the mirror of the first.
+    (problem,) = problems_in(tmp_path, b=changed(MIRROR, OWN, chained))
+    assert "so it would be sent those of 'other'" in problem
+
+
+def test_n17_two_that_name_each_other_are_mirrors(tmp_path):
+    assert problems_in(tmp_path, a="same_credentials_as: other\n" + FIRST, b=OTHER) == []
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ("same_credentials_as: bank\n", "found 'bank', which is this provider, allowed: another one"),
+        (
+            "same_credentials_as: other\n" + OWN,
+            "found 'other' beside 'credentials', allowed: one of both: a mirror takes those of the other route",
+        ),
+    ],
+)
+def test_n17_a_mirror_that_contradicts_itself_is_told(added, said):
+    (problem,) = problems_of(added + PAYING)
+    assert problem.endswith(f"1:22: same_credentials_as: {said}")

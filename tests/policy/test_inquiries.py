@@ -129,11 +129,13 @@ def test_an_inquiry_about_what_is_acted_on_finds_that(named, ours):
     [
         (
             belonging("{}"),
-            "18:95: operations.pay.ask[0].belongs: found neither 'reference' nor 'key', allowed: at least one of them",
+            "18:95: operations.pay.ask[0].belongs: found nothing in it, allowed: at least one of "
+            "reference, key, stamp, denied_at",
         ),
         (
             belonging("{name: id}"),
-            "18:96: operations.pay.ask[0].belongs.name: found an unknown key, allowed here: reference, key",
+            "18:96: operations.pay.ask[0].belongs.name: found an unknown key, allowed here: reference, key, stamp, "
+            "denied_at",
         ),
         (
             belonging('{reference: "a ="}'),
@@ -214,7 +216,9 @@ def test_a_list_may_begin_shortly_before_it_was_sent():
     by_search = operation(load("stamp: body:metadata.paywitness\n" + text), "pay").inquiries[1]
     target = by_search.target(values(an_operation(first_sent_at=1_800_000_000.9)))
     assert target is not None
-    assert target.endswith("&from=2027-01-15T07%3A55%3A00Z")  # five minutes earlier: clocks differ
+    assert target.endswith("&from=2027-01-14T08%3A00%3A00Z")  # a day earlier: the provider's clock is not known
+    known = replace(values(an_operation(first_sent_at=1_800_000_000.9)), provider_ahead_s=60.0)
+    assert (by_search.target(known) or "").endswith("&from=2027-01-15T07%3A56%3A00Z")  # five minutes: clocks drift
     assert by_search.target(values(an_operation())) is None  # nothing was sent yet
 
 
@@ -259,3 +263,45 @@ def test_answers_to_a_policy_of_xml_are_read_as_xml():
     assert classify(found, rules).rule == "unrecognised_2xx"  # read, and its root is no part of the rows
     cut = Evidence(NetworkPhase.COMPLETE, 1, None, Response(200, b"", (), body[:-1]), "", 0.1)
     assert classify(cut, rules).rule == "unreadable_2xx"
+
+
+def test_m26_the_page_of_a_reference_shows_that_reference_also_if_the_policy_does_not_say_where():
+    ours = an_operation(reference="p1")
+    assert seen(BY_REFERENCE, {"status": "paid", "id": "p1"}, ours) is FindingKind.HIT
+    assert seen(BY_REFERENCE, {"status": "paid", "id": "p2"}, ours) is FindingKind.FAILED
+    assert seen(BY_REFERENCE, {"status": "refused", "id": "p2", "reason": "no_funds"}, ours) is FindingKind.FAILED
+    assert seen(BY_REFERENCE, {"status": "paid"}, ours) is FindingKind.HIT  # what is not shown cannot contradict
+    other = changed(BY_NAME, f"{BY_NAME}, belongs: {{key: k}}", TEXT)
+    assert operation(load(other), "pay").inquiries[0].belongs.reference is None
+
+
+def test_an_object_that_shows_another_stamp_is_another_operations():
+    fits = "    reference: id\n    fits: {stamp: metadata.paywitness}\n"
+    policy = operation(load(changed("    reference: id\n", fits, TEXT)), "pay")
+    shown = {"status": "paid", "id": "p1", "metadata": {"paywitness": "op_2"}}
+    assert seen(policy.inquiries[0], shown, an_operation(reference="p1", stamp="op_1"), policy) is FindingKind.FAILED
+    assert seen(policy.inquiries[0], shown, an_operation(reference="p1", stamp="op_2"), policy) is FindingKind.HIT
+    unstamped = an_operation(reference="p1", stamp="op_1", unstamped=True)
+    assert seen(policy.inquiries[0], shown, unstamped, policy) is FindingKind.HIT
+
+
+SHARED = {
+    'request: "GET /v1/payments/{reference}", answer': False,
+    'request: "GET /v1/payments/{provider_key}", answer': False,
+    'request: "GET /v1/payments", query: {id: "{operation_id}"}, answer': False,
+    'request: "GET /v1/payments", query: {order: "{body:order.id}"}, answer': True,
+    'request: "GET /v1/payments/{client_key}", answer': True,
+}
+
+
+@pytest.mark.parametrize(("asked", "shared"), SHARED.items())
+def test_what_other_operations_find_too_is_shared(asked, shared):
+    text = changed('request: "GET /v1/payments/{reference}", answer', asked, TEXT)
+    assert operation(load(text), "pay").inquiries[0].shared is shared
+
+
+def test_the_reference_of_a_payment_that_is_confirmed_is_shared_by_all_who_confirm_it():
+    confirm = TEXT.replace(
+        "match: POST /v1/payments\n", 'match: "POST /v1/payments/{id}/confirm"\n    target: path:id\n'
+    )
+    assert operation(load(confirm), "pay").inquiries[0].shared

@@ -62,7 +62,7 @@ def test_a_closure_gives_what_the_library_gives(text: str, tree: object) -> None
         "a.*",
         "length(a)",
         "a == `1`",
-        "a == b",
+        "a == @.b",
         "a > `1`",
         "{b: a}",
     ],

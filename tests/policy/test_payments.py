@@ -6,20 +6,23 @@ import json
 
 import pytest
 
-from paywitness.core.money import Unit
+from paywitness.core.money import Money, Unit
 from paywitness.core.payment_rules import (
     BalanceFields,
     IncrementMeaning,
     LimitMode,
+    Overcapture,
     PartialCaptures,
     PaymentRules,
 )
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
 from paywitness.core.result import ResultClass
+from paywitness.policy.book import compile_content
 from paywitness.policy.check import describe_payment, describe_policy
 from paywitness.policy.explain import FailureScenario, explain
 from paywitness.policy.identity_rules import identity_changes
+from paywitness.policy.shipped_policies import shipped_directory
 from paywitness.tools.policy_diff.facts import operation_facts
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, changed, load, operation
@@ -51,6 +54,27 @@ def test_a_policy_that_says_nothing_of_its_payment_knows_nothing_of_it() -> None
     assert found == PaymentRules()
     assert (found.limits, found.captures, found.final, found.partial) == (LimitMode.WARN, None, None, None)
     assert found.balance == BalanceFields()
+
+
+def test_what_may_be_captured_above_the_authorised_amount_is_a_share_with_bounds() -> None:
+    found = rules("authorization", "overcapture: {share: 15%, at_most: [75.00 USD, 9000 JPY]}").overcapture
+    assert found == Overcapture(1500, (Money(7500, "USD"), Money(9000, "JPY")))
+    assert rules("sale", "captures: manual", "overcapture: {share: 12.5%}").overcapture == Overcapture(1250)
+    assert str(found) == "15%, at most 75.00 USD, at most 9000 JPY"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "problem"),
+    [
+        ("capture", "overcapture: {share: 15%}", "allowed: in one of kind authorization or sale"),
+        ("sale", "overcapture: {share: 0%}", "overcapture.share: found 0%, which allows nothing"),
+        ("sale", "overcapture: {share: 115}", "a percentage from 0% to 100%"),
+        ("sale", "overcapture: {share: 1%, at_most: [1 USD, 2 USD]}", "overcapture.at_most: found USD a second time"),
+        ("sale", "overcapture: {at_most: 1 USD}", "share"),
+    ],
+)
+def test_an_overcapture_that_cannot_be_meant_is_refused(kind: str, line: str, problem: str) -> None:
+    assert any(problem in found for found in problems_of(text_of(kind, line)))
 
 
 # --- which payment
@@ -377,6 +401,20 @@ FULL = (
 def test_a_step_that_names_nothing_may_continue_a_payment() -> None:
     assert rules("sale", "continues: yes", target=False).continues
     assert not rules("sale", target=False).continues
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (("", ""), True),
+        (("continues: yes", ""), False),
+        (("account: [body:merchantAccount]", "account: [const:main]"), False),
+    ],
+)
+def test_names_are_kept_without_an_account_if_a_step_may_name_none(edit: tuple[str, str], expected: bool) -> None:
+    text = (shipped_directory() / "adyen.yaml").read_text().replace(*edit)
+    payment = next(each for each in compile_content(text.encode(), "a.yaml").provider.policies if each.kind.pays)
+    assert payment.payment.continued_without_account is expected
 
 
 def test_check_and_explain_describe_the_payment() -> None:

@@ -137,3 +137,17 @@ def test_the_block_is_no_part_of_the_identity_and_is_described_and_compared() ->
     facts = operation_facts(policy)
     assert facts["payout.caps[0]"] == "per account, window 24h, amount 5.00 EUR"
     assert facts["payout.check.secret"] == "CHECK_SECRET"
+
+
+def test_a_reference_is_made_of_several_places_in_a_payout_alone() -> None:
+    two = "    target: [body:group, body:destination]\n    payout:\n"
+    cap = "caps: [{per: account, window: 1d, amount: 5.00, currency: EUR}]"
+    found = load(text_of(cap).replace("    payout:\n", two))
+    send = operation(found, "send")
+    assert (str(send.target), [str(place) for place in send.target_also]) == ("body:group", ["body:destination"])
+    was = load(text_of(cap).replace("    payout:\n", "    target: body:group\n    payout:\n"))
+    assert identity_changes(was, found) == ["operations.send.target: was body:group, is [body:group, body:destination]"]
+    elsewhere = text_of(cap, kind="refund").replace("    payout:\n", two)
+    assert any("target: found a list in an operation of kind refund" in problem for problem in problems_of(elsewhere))
+    lacking = text_of(cap).replace("    payout:\n", "    target: [body:group, path:nobody]\n    payout:\n")
+    assert any("found 'path:nobody', which is not in every 'match'" in problem for problem in problems_of(lacking))

@@ -93,7 +93,8 @@ INVALID = "invalid_request_error"
         ("sale", 503, error(code="other"), "temporary_provider_error", "possible", "http_503"),
         ("sale", 502, b"<html>", "temporary_provider_error", "possible", "http_502"),
         ("sale", 504, b"<html>", "provider_timeout", "possible", "http_504"),
-        ("sale", 409, b"<html>", "unknown_outcome", "possible", "http_409"),
+        ("sale", 409, b"<html>", "unknown_outcome", "possible", "foreign_page"),
+        ("sale", 403, b"<html>", "unknown_outcome", "possible", "foreign_page"),
         ("capture", 200, {"status": "succeeded", "capture": {"id": "cp_1"}}, "succeeded", "done", "answers.capture[0]"),
         (
             "capture",

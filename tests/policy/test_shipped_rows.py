@@ -239,7 +239,7 @@ HOUR_S = 3600.0
     [
         ("adyen.payment", TIMEOUT, 1, "in_doubt_same_key_is_safe"),
         ("adyen.payment", SERVER_ERROR, 1, "in_doubt_expect_webhook"),
-        ("adyen.details", SERVER_ERROR, 1, "in_doubt_nobody_to_ask"),
+        ("adyen.details", SERVER_ERROR, 1, "in_doubt_expect_webhook"),
         ("paypal.order_sale", TIMEOUT, 1, "in_doubt_same_key_is_safe"),
         ("paypal.order_sale", SERVER_ERROR, 4 * HOUR_S, "in_doubt_same_key_is_safe"),
         ("paypal.order_sale", SERVER_ERROR, 5 * HOUR_S, "in_doubt_ask"),

@@ -100,7 +100,7 @@ def test_braintrees_orders_are_searched_from_when_they_were_sent_and_credits_not
     _, search = policy("braintree.sale").inquiries
     sought = {
         "order_id": {"is": "ORD-1"},
-        "created_at": {"min": {"@type": "datetime", "#text": "2027-01-15T07:55:00Z"}},
+        "created_at": {"min": {"@type": "datetime", "#text": "2027-01-14T08:00:00Z"}},
     }
     assert filled_body(search.body, sent) == {"search": sought}
     assert [inquiry.target(sent) for inquiry in policy("braintree.credit").inquiries] == [None]

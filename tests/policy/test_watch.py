@@ -12,7 +12,7 @@ from paywitness.policy.watch import BookRejected, BookReloaded, BookUnchanged, P
 from tests.policy.texts import MINIMAL, changed
 
 RETRIES = changed("attempts: 3", "attempts: 5")
-ANOTHER_KEY = changed("[const:main]", "[const:main, header:X-Shop]")
+ANOTHER_KEY = changed("provider: bank", "provider: bank\nignore: [time]")
 
 
 @pytest.fixture
@@ -91,15 +91,13 @@ def test_an_edit_that_changes_identity_is_refused_unless_the_file_accepts_it(wat
     found = watch.poll()
     assert isinstance(found, BookRejected)
     assert found.problems == (
-        f"{directory}/bank.yaml: operations.pay.account: was [const:main], is [const:main, header:X-Shop]; "
+        f"{directory}/bank.yaml: operations.pay.ignore: was [], is [time]; "
         "calls would change their identity: to mean it, write 'identity_change: accepted'",
     )
     (directory / "bank.yaml").write_text("identity_change: accepted\n" + ANOTHER_KEY)
     accepted = watch.poll()
     assert isinstance(accepted, BookReloaded)
-    assert accepted.changes[1] == (
-        "bank: identity changed: operations.pay.account: was [const:main], is [const:main, header:X-Shop]"
-    )
+    assert accepted.changes[1] == ("bank: identity changed: operations.pay.ignore: was [], is [time]")
 
 
 def test_a_provider_does_not_vanish_unasked(watch, directory):

@@ -287,3 +287,21 @@ def test_acmes_events_are_read_by_the_object_they_show(kind):
     shown, rows = object_and_rules(ACME, event)
     assert shown == data
     assert {row.name.split("[")[0] for row in rows} == {f"answers.{kind}"}
+
+
+def test_an_event_shows_the_names_that_find_looks_for_or_those_of_belongs():
+    find = "find: [{operation_id: meta.stamp}, {provider_key: key}, {reference: id}, {reference: charge}]"
+    webhook = f"webhook: {{scheme: standard, secrets: [env:A], event_id: n, answer: payment, {find}%s}}\n"
+    text = f"stamp: body:meta.stamp\n{MINIMAL}{webhook}"
+    event = {"n": "1", "id": "p1", "charge": "c1", "key": "k1", "own": "k2", "meta": {"stamp": "op_1"}, "pay": "p9"}
+
+    def shown(belongs: str) -> tuple[object, ...]:
+        rules = load(text % belongs).webhook_rules
+        assert rules is not None
+        (found,) = webhook_events_in(rules, event)
+        return found.references, found.key, found.stamp
+
+    assert shown("") == (("p1", "c1"), None, "op_1")
+    assert shown(", belongs: {reference: pay, key: own}") == (("p9",), "k2", "op_1")
+    (problem,) = problems_of(text % ", belongs: {denied_at: at}")
+    assert problem.endswith("found in a webhook, allowed: in 'ask'. A denial of a shared object is asked about")

@@ -100,8 +100,8 @@ STORED = {
     BUSY: Verdict.PAID,
     BUSY_ALWAYS: Verdict.SAME,
     RESET: Verdict.PAID,
-    BROKEN: Verdict.SAME,
-    BROKEN_AFTER: Verdict.SAME,
+    BROKEN: Verdict.UNKNOWN,
+    BROKEN_AFTER: Verdict.UNKNOWN,
     UNAVAILABLE: Verdict.UNKNOWN,
     GATEWAY: Verdict.PAID,
 }

@@ -78,8 +78,8 @@ def test_a_500_is_doubt_and_not_sent_again_by_whoever_repeats_it(stand: Stand) -
     order = stand.new_order()
     stand.double.befall(order, *BROKEN.faults)
     told = [pay(stand.through, order) for _ in range(2)]
-    assert [one.kind for one in told] == ["AdyenAPICommunicationError", "AdyenAPIResponseError"]
-    assert "Do not make another payment" in told[1].text
+    assert [one.kind for one in told] == ["AdyenAPIResponseError", "AdyenAPIResponseError"]
+    assert all("Do not make another payment" in one.text for one in told)
     assert len(stand.double.sent(order)) == 1
 
 

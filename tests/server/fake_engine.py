@@ -92,13 +92,13 @@ class FakeCarrier:
                 seen.pieces.append(piece)
         return self.reply if self.streamed is None else self.streamed()
 
-    async def describe(self, operation_id: str) -> Reply:
+    async def describe(self, operation_id: str, call: Call) -> Reply:
         self.described.append(operation_id)
         if self.error is not None:
             raise self.error
         return self.reply
 
-    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
         self.described_intents.append((intent, merchant, provider))
         if self.error is not None:
             raise self.error

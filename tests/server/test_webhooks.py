@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ipaddress
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,28 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from paywitness.clock import Clock, SystemClock
 from paywitness.core.call import Headers
-from paywitness.engine.webhooks.inbox import WebhookReply
+from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
 from paywitness.server.limits_and_timeouts import ServerLimits
+from paywitness.server.webhook_sources import SOURCES_MAX, SourceLimiter, source_of
 from paywitness.server.webhooks import WEBHOOK_LIMITS, WebhookServer
 from tests.server.raw_client import Answer, Caller, get, request
 
 PATH = "/paywitness/webhooks/acme"
+
+
+class ManualClock(SystemClock):
+    """Monotonic time stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.mono_s = 0.0
+
+    def mono(self) -> float:
+        return self.mono_s
+
+    def advance(self, seconds: float) -> None:
+        self.mono_s += seconds
 
 
 @dataclass
@@ -27,6 +43,7 @@ class FakeReceiver:
     reply: WebhookReply = WebhookReply(200)
     error: Exception | None = None
     received: list[tuple[str, str, Headers, bytes]] = field(default_factory=list)
+    refused: list[tuple[str, InboxResult]] = field(default_factory=list)
 
     async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply:
         self.received.append((provider, account, headers, body))
@@ -34,10 +51,19 @@ class FakeReceiver:
             raise self.error
         return self.reply
 
+    def refuse(self, provider: str, result: InboxResult, status_code: int) -> WebhookReply:
+        self.refused.append((provider, result))
+        return WebhookReply(status_code)
+
 
 @asynccontextmanager
-async def listening(receiver: FakeReceiver, limits: ServerLimits = WEBHOOK_LIMITS) -> AsyncIterator[tuple[str, int]]:
-    server = WebhookServer(receiver, limits)
+async def listening(
+    receiver: FakeReceiver,
+    limits: ServerLimits = WEBHOOK_LIMITS,
+    clock: Clock = SystemClock(),
+    rate_per_s: float = 1000,
+) -> AsyncIterator[tuple[str, int]]:
+    server = WebhookServer(receiver, limits, clock, rate_per_s=rate_per_s)
     try:
         yield await server.start("127.0.0.1", 0)
     finally:
@@ -157,13 +183,14 @@ async def test_a_mistake_of_ours_is_no_acknowledgement_and_tells_nothing(caplog:
 
 async def test_a_body_beyond_the_bound_is_refused_before_it_is_read() -> None:
     receiver = FakeReceiver()
-    large = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {1024 * 1024 + 1}\r\n\r\n".encode()
+    large = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {256 * 1024 + 1}\r\n\r\n".encode()
     assert (await ask(receiver, large)).status_code == 413
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    chunked = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunk * 17
+    chunked = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunk * 5
     assert (await ask(receiver, chunked)).status_code == 413
     assert receiver.received == []
-    assert (await ask(receiver, request(PATH, b"x" * 1024 * 1024))).status_code == 200
+    assert receiver.refused == [("acme", InboxResult.TOO_LARGE)] * 2
+    assert (await ask(receiver, request(PATH, b"x" * 256 * 1024))).status_code == 200
 
 
 async def test_a_slow_body_and_a_slow_head_are_not_waited_for() -> None:
@@ -191,3 +218,68 @@ async def test_framing_that_can_be_read_in_two_ways_is_refused() -> None:
     both = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{{}}".encode()
     assert (await ask(receiver, both)).status_code == 400
     assert receiver.received == []
+
+
+# --- how many, and from whom
+
+
+async def test_a_source_of_deliveries_that_are_not_genuine_is_told_429_and_counted() -> None:
+    """S3: before its body is read. The provider sends again what was genuine."""
+    receiver = FakeReceiver(WebhookReply(401))
+    time = ManualClock()
+    async with listening(receiver, clock=time, rate_per_s=1) as address:
+        caller = await Caller.open(address)
+        codes = [(await caller.ask(request(PATH, b"{}"))).status_code for _ in range(10)]
+        assert codes == [401] * 10
+        refused = await caller.ask(request(PATH, b"{}"))
+        assert (refused.status_code, problem_of(refused)) == (429, "too-many-webhooks")
+        assert refused.header("Retry-After") == "5"
+        assert (len(receiver.received), receiver.refused) == (10, [("acme", InboxResult.TOO_MANY)])
+        time.advance(2.0)
+        assert [(await caller.ask(request(PATH, b"{}"))).status_code for _ in range(3)] == [401, 401, 429]
+        caller.close()
+
+
+async def test_genuine_deliveries_are_not_limited() -> None:
+    receiver = FakeReceiver(WebhookReply(200, genuine=True))
+    async with listening(receiver, clock=ManualClock(), rate_per_s=1) as address:
+        caller = await Caller.open(address)
+        assert {(await caller.ask(request(PATH, b"{}"))).status_code for _ in range(50)} == {200}
+        caller.close()
+
+
+@pytest.mark.parametrize("mark", ["Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site"])
+async def test_no_web_page_delivers(mark: str) -> None:
+    """S1."""
+    receiver = FakeReceiver()
+    answer = await ask(receiver, request(PATH, b"{}", mark))
+    assert (answer.status_code, answer.json["type"].rpartition(":")[2]) == (403, "cross-site")
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "source"),
+    [
+        ("203.0.113.9", [], "203.0.113.9"),
+        ("203.0.113.9", ["198.51.100.1"], "203.0.113.9"),  # a stranger's own word
+        ("10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.1", ["192.0.2.66, 198.51.100.1, 10.0.0.2"], "198.51.100.1"),
+        ("10.0.0.1", ["198.51.100.1", "10.0.0.2"], "198.51.100.1"),
+        ("10.0.0.1", ["nonsense"], "10.0.0.1"),
+        ("::ffff:10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
+        ("2001:db8:1:2:3:4:5:6", [], "2001:db8:1:2::/64"),
+        ("", [], ""),
+    ],
+)
+def test_the_source_is_the_nearest_address_that_is_no_proxy_of_ours(
+    peer: str, forwarded_for: list[str], source: str
+) -> None:
+    trusted = (ipaddress.ip_network("10.0.0.0/8"),)
+    assert source_of(peer, forwarded_for, trusted) == source
+
+
+def test_the_table_of_sources_is_bounded() -> None:
+    sources = SourceLimiter(ManualClock(), 1)
+    for number in range(SOURCES_MAX + 500):
+        assert sources.take(f"source {number}")
+    assert len(sources._tokens) == SOURCES_MAX

@@ -109,7 +109,12 @@ def seeds_in(text: str) -> range:
 @click.option("--payments", default=1000, show_default=True, help="Orders in each world.")
 @click.option("--first", type=int, help="Play only so many of them, as the whole world begins.")
 @click.option("--processes", default=1, show_default=True, help="Worlds played side by side.")
-@click.option("--between", is_flag=True, help="With the money between operations: half of the orders take several.")
+@click.option(
+    "--between/--plain",
+    default=True,
+    show_default=True,
+    help="With the money between operations, in which half of the orders take several; or one call for one order.",
+)
 @click.option("--brief", is_flag=True, help="One line for broken promises, without a timeline.")
 @click.option("--until", multiple=True, help="End with the first seed that breaks this promise, or one of several.")
 @click.option("--plant", "planted", type=click.Choice([bug.name for bug in BUGS]), help="Play with this bug planted.")

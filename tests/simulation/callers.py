@@ -17,6 +17,7 @@ from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
 from tests.simulation.history import History
+from tests.simulation.merchants import Merchant
 from tests.simulation.provider import WISH_HEADER
 from tests.simulation.sidecars import Fleet, Sidecar
 from tests.simulation.swarm import Mix
@@ -31,11 +32,12 @@ _SOURCES = {
     "payout": ("dest_ok", ("dest_failed_account_closed", "dest_refused_account_closed"), ("dest_pending",)),
 }
 _DEFINITE = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.DECLINED})
-_HEADERS = ((b"Content-Type", b"application/json"), (b"Authorization", b"Bearer shop"))
 _WISH = WISH_HEADER.encode()
 _CHARGES = ("v1", "charges")
 _PATHS = {"refund": "refunds"}
 _PRIORITIES = (None, None, Priority.LOW, Priority.MEDIUM)
+EQUAL_AMOUNT = 4_200  # in worlds in which everybody pays the same
+_SHOWS_MAX = 30
 _WAITS_LONGER_S = 3.0  # than the deadline that the sidecar keeps: then a caller's own client gives up
 
 
@@ -54,7 +56,7 @@ class Told:
 
     @property
     def says_not_sent(self) -> bool:
-        return self.reply is not None and self.reply.problem is Problem.NOT_SENT
+        return self.reply is not None and self.reply.problem in {Problem.NOT_SENT, Problem.ABSENT}
 
     @property
     def definite(self) -> bool:
@@ -108,7 +110,7 @@ def wishes_of(mix: Mix, dice: Random) -> list[Wish]:
             Wish(
                 name=f"o{number}",
                 kind=kind,
-                amount=dice.randrange(100, 100_000),
+                amount=dice.randrange(100, 100_000) if not mix.equal_amounts else EQUAL_AMOUNT,
                 source=source,
                 key=dice.choice(("header", "header", "body" if kind != "payout" else "header", "ours")),
                 starts_s=starts_s,
@@ -168,12 +170,13 @@ class CallerLine:
 
 
 class Callers:
-    def __init__(self, fleet: Fleet, mix: Mix, history: History, dice: Random) -> None:
+    def __init__(self, fleet: Fleet, mix: Mix, history: History, dice: Random, merchant: Merchant) -> None:
         self._fleet = fleet
         self._loop = fleet.loop
         self._mix = mix
         self._history = history
         self._dice = dice
+        self.merchant = merchant
         self._calls = 0
         self._line = CallerLine(fleet, mix, history)
         self.wishes: list[Wish] = []
@@ -241,7 +244,10 @@ class Callers:
 
     def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None) -> Call:
         priority = self._dice.choice(_PRIORITIES)
-        headers: Headers = (*_HEADERS, (_WISH, wish.name.encode()))
+        headers: Headers = (
+            *self.merchant.headers(self._loop.now_mono),
+            (_WISH, f"{self.merchant.prefix}{wish.name}".encode()),
+        )
         ours = None
         if wish.key == "header" or key != wish.name:
             headers = (*headers, (b"Idempotency-Key", f"k-{key}".encode()))
@@ -264,6 +270,16 @@ class Callers:
                 f'"reference": "{wish.name}", "metadata": {{"order_id": "{wish.name}"}}}}'
             )
         return Call("acme", "POST", path, "", tuple(path[1:].split("/")), headers, body.encode(), wished)
+
+    async def show_credential(self) -> None:
+        """One more payment, under whatever credential is in use by now."""
+        wish = Wish("late", "sale", 100, "tok_ok", "header", 0.0, 1, "late")
+        for _ in range(_SHOWS_MAX):
+            told = await self.call(wish, calmly=True)
+            refused = told.reply is not None and told.reply.problem is Problem.CREDENTIAL_NOT_RECOGNISED
+            if told.definite or refused:
+                return
+            await asyncio.sleep(10.0)
 
     async def insist(self, wish: Wish) -> None:
         """When all is well again: whoever was not told a definite answer asks once more, under its first key."""

@@ -30,7 +30,7 @@ SETTLED_S = 60.0  # nothing is worked on for so long
 ENOUGH_TO_JUDGE = 20  # wishes
 PAID_LEAST = 0.05  # of them; where the only sidecar is away for most of a short world, it was 0.18
 _OPEN_AT_PROVIDER = frozenset({ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION, PayoutStatus.PENDING})
-_NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT})
+_NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT, Outcome.ABSENT})
 # By these a call says that it did nothing, whatever another one did.
 _DID_NOTHING = frozenset(
     {Problem.NOT_SENT, Problem.GUARDED, Problem.KEY_REUSED, Problem.KEY_EXPIRED, Problem.CREDENTIAL_NOT_RECOGNISED}
@@ -132,7 +132,8 @@ class Checkers:
 
     def wishes(self, wishes: list[Wish]) -> None:
         paid_in_all = sum(1 for wish in wishes if self._effects(wish))
-        if len(wishes) >= ENOUGH_TO_JUDGE and paid_in_all < PAID_LEAST * len(wishes):
+        shared = self._mix.merchants == "owners"  # an account is its first owner's, and everybody else is refused
+        if len(wishes) >= ENOUGH_TO_JUDGE and paid_in_all < PAID_LEAST * len(wishes) and not shared:
             self._history.violated("somebody is paid", "", f"{paid_in_all} of {len(wishes)} wishes came true")
         for wish in wishes:
             effects = self._effects(wish)

@@ -9,6 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from paywitness.core.operation import Operation
+from paywitness.journal.ledger import restored_rows
+from paywitness.journal.payouts import rows_of_changes
 from paywitness.journal.redis.replication import plan_restore
 from paywitness.journal.transitions import WallClock
 from tests.journal.memory_tables import MemoryTables
@@ -68,6 +70,8 @@ class ForgetfulJournal(IndexedJournal):
         if again is None:
             assert stored is not None
             return stored
+        rows = rows_of_changes([(stored, again.write.operation)], tables)
+        tables.store_rows((*rows, *restored_rows(again.write.operation, tables, self._time.now())), self._time.now())
         if stored is not None:
             tables.write(again.write)
         else:

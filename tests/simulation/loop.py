@@ -237,9 +237,10 @@ class SimClock:
     """The clocks of one process. `now` may be wrong; `mono` stands still while its machine is suspended; `boot` goes on
     through everything."""
 
-    def __init__(self, loop: SimLoop, boot_offset_s: float = 0.0) -> None:
+    def __init__(self, loop: SimLoop, boot_offset_s: float = 0.0, host: str = "") -> None:
         self._loop = loop
         self._boot_offset_s = boot_offset_s
+        self.host = host
         self.ahead_s = 0.0
         self.suspended_s = 0.0
 

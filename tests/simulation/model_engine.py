@@ -147,7 +147,7 @@ def promise_of(told: Operation) -> Promise:
 def _promise(outcome: Outcome) -> Promise:
     return Promise(
         paid=outcome is Outcome.SUCCEEDED,
-        without_effect=outcome in {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT},
+        without_effect=outcome in {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT, Outcome.ABSENT},
     )
 
 

@@ -56,7 +56,7 @@ DID_NOTHING = frozenset(
         *("exceeds-remaining", "refunded", "absent", "approval-needed", "upgrading"),
     }
 )
-_REFUSALS = frozenset({Problem.GUARDED})
+_REFUSALS = frozenset({Problem.GUARDED, Problem.REFUNDED})  # the call is never equal to an earlier one
 
 
 def is_of_payments(operation: Operation) -> bool:
@@ -162,7 +162,12 @@ class MoneyCheckers:
             return  # what may have been captured may be refunded
         kind = _MOVES[line.kind]
         moves = [one for one in asked if one.kind == kind and one.told]
-        wanted = {(one.name if self._may_be_taken_for_new([one]) else one.meant): one.amount for one in moves}
+        wanted = {
+            one.name if self._may_be_taken_for_new([kin for kin in moves if kin.meant == one.meant]) else one.meant: (
+                one.amount
+            )
+            for one in moves
+        }
         has = payment.authorised if captures else payment.captured
         by_a_browser = payment.confirmed_by is not None and payment.confirmed_by.by == BROWSER
         if sum(wanted.values()) > has and (not self._mix.enforces or by_a_browser):
@@ -313,6 +318,7 @@ class MoneyCheckers:
         if "" in held or self._mix.failovers:  # a store that forgets makes numbers unknown
             return []
         free = [order for order in self._shop.orders.values() if order.name not in held and self._is_free(order)]
+        free.sort(key=lambda order: order.name not in self._book.of_order)  # first those that were paid, and given back
         return free[:FREE_ORDERS_MAX]
 
     def _is_free(self, order: Order) -> bool:
@@ -384,7 +390,7 @@ def _may_have_moved(told: Told) -> bool:
         return True
     if told.no_journal or reply.problem in DID_NOTHING:
         return False
-    return reply.outcome not in {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT}
+    return reply.outcome not in {Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT, Outcome.ABSENT}
 
 
 def _is_open(operation: Operation) -> bool:

@@ -34,8 +34,20 @@ CONNECTING_S = 0.4  # so long before it a payment may be connecting
 CAUGHT_MAX = 4
 _HEAD_BYTES = 220  # about what a request's head has
 _STAMP = re.compile(rb'"paywitness":\s*"([^"]+)"')
+ACCOUNT_TARGET = b"/v1/account"
+_SAYS_NOTHING = frozenset({*UNSENT, "black_hole", "answer_lost", "reset_before_answer", "truncated", "garbage"})
 _WISH = WISH_HEADER.encode().lower()
 _HTML = Response(502, b"Bad Gateway", ((b"Content-Type", b"text/html"),), b"<html><h1>502 Bad Gateway</h1></html>")
+# What something in front of the provider answers in its place.
+_PAGES = {
+    "page_400": replace(_HTML, status_code=400, reason=b"Bad Request", body=b"<html><h1>400 Bad Request</h1></html>"),
+    "page_403": replace(_HTML, status_code=403, reason=b"Forbidden", body=b"<html><h1>Access denied</h1></html>"),
+    "page_404": replace(_HTML, status_code=404, reason=b"Not Found", body=b"<html><h1>404 Not Found</h1></html>"),
+    "page_200": replace(_HTML, status_code=200, reason=b"OK", body=b"<html><h1>Please wait</h1></html>"),
+    "redirect": Response(302, b"Found", ((b"Location", b"https://login.gateway.test/"),), b""),
+    "gateway_502": _HTML,
+    "gateway_504": replace(_HTML, status_code=504, reason=b"Gateway Timeout"),
+}
 _UNSENT = {
     "dns_failure": (NetworkPhase.RESOLVING, WireFault.DNS_FAILURE),
     "refused": (NetworkPhase.CONNECTING, WireFault.CONNECT_REFUSED),
@@ -43,6 +55,7 @@ _UNSENT = {
     "tls_failure": (NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE),
     "closed_at_once": (NetworkPhase.CONNECTING, WireFault.CLOSED),
 }
+_NO_ANSWER_OF_ITS_OWN = frozenset({"answer_lost", *_PAGES})
 # Of answers that do not come whole: how far it got, why, and whether we end it by a reset.
 _BROKEN = {
     "reset_before_answer": (NetworkPhase.AWAITING, WireFault.RESET, False),
@@ -91,6 +104,7 @@ class Network:
         self.providers = providers  # by their hosts
         self.calm = False
         self.exchanges = self.faults = 0
+        self.provider_of: Callable[[Sent], SimProvider] = lambda sent: self.providers[sent.host]
         self.confused: set[str] = set()  # stamps of what was given somebody else's answer
         self.on_sent: Callable[[Sent], None] = lambda sent: None
         self.sink: Callable[[WireRequest], int] | None = None
@@ -107,6 +121,8 @@ class Network:
         dice = self._dice
         usual_s = 0.005 + 0.05 * dice.random()
         fault = self._fault(host)
+        if request.target == ACCOUNT_TARGET and fault is not None and fault not in _SAYS_NOTHING:
+            fault = None  # who asks whose a credential is believes what he is told for an hour
         self.exchanges += 1
         self.faults += fault is not None
         if fault is None:
@@ -132,7 +148,7 @@ class Network:
             case "late_commit" if writes:
                 # Up to the end of `settle`, so that what a search shows a moment later matters.
                 return replace(plan, commits_s=dice.choice((dice.uniform(0.3, 25.0), dice.uniform(36.0, 38.5))))
-            case "gateway_502":
+            case "gateway_502" | "page_400" | "page_403" | "page_404" | "page_200" | "redirect":
                 return replace(plan, delivered_s=dice.choice((None, usual_s)), commits_s=dice.choice((0.0, 2.0)))
             case "gateway_504":
                 return replace(plan, commits_s=dice.choice((0.0, 3.0, 20.0, 38.0)))
@@ -166,10 +182,8 @@ class Network:
             if not whole:
                 evidence = replace(evidence, bytes_written=evidence.bytes_written // 2)
             self.loop.after(0.001, exchange.ends, evidence)
-        if plan.fault in {"gateway_502", "gateway_504"}:
-            status = 502 if plan.fault == "gateway_502" else 504
-            answer = replace(_HTML, status_code=status)
-            self.loop.after(plan.answers_s + 0.1, self._answered, exchange, sent, answer)
+        if plan.fault in _PAGES:
+            self.loop.after(plan.answers_s + 0.1, self._answered, exchange, sent, _PAGES[plan.fault])
         if plan.delivered_s is not None:
             self.loop.after(plan.delivered_s, self._delivered, plan, sent, exchange)
             if plan.again_s is not None:
@@ -183,14 +197,14 @@ class Network:
             exchange.delivered = True
 
         def respond(answer: SandboxResponse) -> None:
-            if exchange is not None and plan.fault not in {"answer_lost", "gateway_502", "gateway_504"}:
+            if exchange is not None and plan.fault not in _NO_ANSWER_OF_ITS_OWN:
                 self.loop.after(plan.answers_s, self._comes_back, plan, sent, exchange, answer)
 
         fault = plan.fault if plan.fault in PROVIDER else None
         if plan.fault == "late_refusal":
             fault = self._dice.choice(("rate_limited", "declined_once"))
         troubled = plan.fault is not None
-        self.providers[sent.host].arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled)
+        self.provider_of(sent).arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled)
 
     def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: SandboxResponse) -> None:
         fault = plan.fault
@@ -232,7 +246,7 @@ def _head(status_code: int, content_type: str) -> tuple[bytes, Headers]:
     return reason_phrase(status_code).encode(), ((b"Content-Type", content_type.encode()),)
 
 
-def _header(request: WireRequest, wanted: bytes) -> str | None:
+def header_of(request: WireRequest, wanted: bytes) -> str | None:
     for name, value in request.headers:
         if name.lower() == wanted:
             return value.decode()
@@ -330,7 +344,7 @@ class SimUpstream:
         if origin.host.startswith("events."):
             return await self._to_sink(request)
         plan = network.plan(origin.host, request)
-        about = _header(request, _WISH) or ""
+        about = header_of(request, _WISH) or ""
         if plan.connects_s > 0 or self.stops_connecting or self.caught_left:
             await self._connect(plan, timeouts, writes=request.method == "POST")
         unsent = plan.fault if self.loop.now_mono >= self._cut_off_until_mono else "connect_timeout"
@@ -407,7 +421,7 @@ class SimUpstream:
         key = None
         stamp = None
         if request.method == "POST":
-            key = _header(request, b"idempotency-key")
+            key = header_of(request, b"idempotency-key")
             found = _STAMP.search(request.body)
             stamp = found.group(1).decode() if found else None
         return Sent(self.loop.now_mono, self.life.name, host, about, stamp, key, request)

@@ -18,12 +18,12 @@ from paywitness.core.call import Call, CallerOptions, Headers
 from paywitness.core.operation import Outcome
 from tests.simulation.callers import CallerLine, Told
 from tests.simulation.history import History
+from tests.simulation.merchants import Merchant
 from tests.simulation.payments import Payment
 from tests.simulation.provider import WISH_HEADER, SimProvider
 from tests.simulation.sidecars import Fleet
 from tests.simulation.swarm import Mix, stream
 
-_HEADERS = ((b"Content-Type", b"application/json"), (b"Authorization", b"Bearer shop"))
 _WISH = WISH_HEADER.encode()
 _LOSES_THE_ANSWER = 0.15  # of the calls: the shop hangs up, or does not wait
 _PATIENCE = 3  # calls under one key
@@ -94,7 +94,10 @@ def order_of(mix: Mix, number: int, starts_s: float) -> Order | None:
 
 
 class Shop:
-    def __init__(self, fleet: Fleet, mix: Mix, history: History, providers: tuple[SimProvider, ...]) -> None:
+    def __init__(
+        self, fleet: Fleet, mix: Mix, history: History, providers: tuple[SimProvider, ...], merchant: Merchant
+    ) -> None:
+        self._merchant = merchant
         self._loop = fleet.loop
         self._mix = mix
         self._history = history
@@ -130,7 +133,8 @@ class Shop:
         sidecar = await self._line.sidecar(dice)
         told = Told(self._loop.now_mono, asked.amount, asked.name)
         asked.told.append(told)
-        headers: Headers = (*_HEADERS, (_WISH, asked.name.encode()), (b"Idempotency-Key", f"k-{asked.name}".encode()))
+        named = ((_WISH, asked.name.encode()), (b"Idempotency-Key", f"k-{asked.name}".encode()))
+        headers: Headers = (*self._merchant.headers(self._loop.now_mono), *named)
         segments = tuple(asked.path[1:].split("/"))
         options = CallerOptions(timeout_s=timeout_s)
         call = Call("acme", "POST", asked.path, "", segments, headers, asked.body.encode(), options)

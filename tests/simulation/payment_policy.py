@@ -212,6 +212,13 @@ ANSWERS = """
     - {when: "object == 'transfer' && status == 'pending'", as: pending}
     - {when: "object == 'transfer' && status == 'failed'", as: failed}
 """
+_DECLINED_IS_ABSENT = """
+    - {when: "status == 'requires_confirmation' || status == 'requires_payment_method'", as: absent}
+"""
+_DECLINED_IS_DECLINED = """
+    - {when: "status == 'requires_confirmation'", as: absent}
+    - {when: "status == 'requires_payment_method'", code: failure_code, table: declines, otherwise: failed}
+"""
 ALREADY_DONE = ", payment_already_confirmed, payment_already_captured, payment_already_voided, payment_already_refunded"
 
 
@@ -227,6 +234,12 @@ def operations_text(mix: Mix, lag_ms: int) -> str:
 
     text = re.sub(r"ASK_(\w+)\((?:(\w+), )?(\w+)\)", ask, text)
     return "\n".join(line for line in text.strip("\n").splitlines() if line and _is_known(line)) + "\n"
+
+
+def answers_text(mix: Mix) -> str:
+    """With a decline that any confirm of the payment may find, in worlds that have it."""
+    text = ANSWERS.lstrip("\n")
+    return text.replace(_DECLINED_IS_ABSENT, _DECLINED_IS_DECLINED) if mix.shows_declines else text
 
 
 def limits_text(limits: str) -> str:

@@ -32,6 +32,7 @@ from paywitness.core.provider_contract import (
 )
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from tests.simulation.planted_enemy_bugs import ENEMY_BUGS
 from tests.simulation.planted_money_bugs import MONEY_BUGS
 from tests.simulation.planting import Bug, CannotPlantError, Change, Function, Patched, Replaced, Valued
 
@@ -522,14 +523,15 @@ def _knows_its_source(right: Callable[..., Awaitable[Any]]) -> Function:
         finding: Any,
         *,
         provider_object: Any = None,
+        may_be_stale: bool = False,
         lease_token: str | None = None,
         actor: str = "",
         note: str = "",
     ) -> Any:
         before = _source.set(source)
+        given = {"provider_object": provider_object, "may_be_stale": may_be_stale, "lease_token": lease_token}
         try:
-            given = {"provider_object": provider_object, "lease_token": lease_token, "actor": actor, "note": note}
-            return await right(self, operation, policy, source, finding, **given)
+            return await right(self, operation, policy, source, finding, **given, actor=actor, note=note)
         finally:
             _source.reset(before)
 
@@ -726,4 +728,5 @@ BUGS = (
         breaks=("no send without a lease", *PAID_TWICE),
     ),
     *MONEY_BUGS,
+    *ENEMY_BUGS,
 )

@@ -123,7 +123,7 @@ def _carries_no_intent(right: Function) -> Function:
 
 
 def _remembers_nobody(right: Function) -> Function:
-    def wrong(lookups: Any, guard: str) -> str | None:
+    def wrong(lookups: Any, guard: str, behind: Any) -> str | None:
         return None
 
     return wrong
@@ -149,6 +149,16 @@ def _keeps_a_bounced_transfer(right: Function) -> Function:
     return wrong
 
 
+def _stands_though_it_bounced(right: Function) -> Function:
+    def wrong(holder: Operation, payment_holds: Mapping[str, IntentHold]) -> IntentHold:
+        if holder.kind is OperationKind.PAYOUT:
+            return IntentHold.PAID
+        standing: IntentHold = right(holder, payment_holds)
+        return standing
+
+    return wrong
+
+
 # --- what the provider shows
 
 
@@ -159,7 +169,7 @@ def _always_proves(right: Function) -> Function:
     return wrong
 
 
-_CLAIMS, _EVIDENCE, _PAYMENT = _CORE + "payment_claims.", _CORE + "payment_evidence.", _CORE + "payment."
+_CLAIMS, _EVIDENCE, _PAYMENT = _CORE + "payment_claims.", _CORE + "payment_evidence.", _CORE + "payment_changes."
 
 MONEY_BUGS: tuple[Bug, ...] = (
     bug(
@@ -219,7 +229,7 @@ MONEY_BUGS: tuple[Bug, ...] = (
     bug(
         "intent_not_carried",
         "a confirm does not have the intent of the call that opened its payment",
-        Replaced(_JOURNAL + "claim_plan._target_of", _carries_no_intent),
+        Replaced(_JOURNAL + "payment_target.target_of", _carries_no_intent),
         breaks=PAID_AGAIN,
     ),
     bug(
@@ -238,6 +248,7 @@ MONEY_BUGS: tuple[Bug, ...] = (
         "bounced_payout_kept",
         "a payout that was returned still holds its reference",
         Replaced(_CORE + "guard._is_kept_transfer", _keeps_a_bounced_transfer),
+        Replaced(_CORE + "claim._standing", _stands_though_it_bounced),
         breaks=(FREE,),
     ),
     bug(

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from paywitness.core.policy import Provider
 from paywitness.policy.book import PolicyBook, load_content
-from tests.simulation.payment_policy import ALREADY_DONE, ANSWERS, limits_text, operations_text
+from tests.simulation.payment_policy import ALREADY_DONE, answers_text, limits_text, operations_text
 from tests.simulation.swarm import DENSE, SPARSE, Mix
 
 UPSTREAM = "http://api.acme.test"
@@ -56,9 +56,11 @@ _ASK_REFUND = """
 """
 _ASK_CAPTURE = """
     ask: [{{request: "GET /v1/charges/{{path:charge}}", answer: captured_charge_asked}}]
+    belongs: {{reference: id}}
 """
 _ASK_VOID = """
     ask: [{{request: "GET /v1/charges/{{path:charge}}", answer: voided_charge_asked}}]
+    belongs: {{reference: id}}
 """
 _ASK_PAYOUT = """
     ask:
@@ -74,11 +76,11 @@ _ASK_PAYOUT = """
 """
 _TEXT = """
 provider: {provider}
-merchant: shop
+{merchant}
 upstream: {upstream}
 hosts: [{host}]
 body: json
-account: [const:main]
+{account}
 {idempotency}
 stamp: body:metadata.paywitness
 timeouts: {{connect: 500ms, write: 1s, first_byte: {first_byte}, body_idle: 1s, deadline: {deadline_s}s}}
@@ -218,6 +220,13 @@ webhook:
 """
 
 
+_MIRROR = "same_credentials_as: acme"
+_ACCOUNTS = {
+    "": "account: [const:main]",
+    "selector": "account: [header:X-Merchant]",
+    "owners": "account: [const:main]\nwho_am_i: {request: GET /v1/account, field: account_id}",
+    "many": "account: [const:main]\nmerchants: many\nwho_am_i: {request: GET /v1/account, field: account_id}",
+}
 _FALLBACK = "fallback: [{to: acme_eu, when: [not_sent, rate_limited, circuit_open]}]"
 
 
@@ -232,13 +241,15 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> s
         provider="acme_eu" if elsewhere else "acme",
         upstream=ELSEWHERE if elsewhere else UPSTREAM,
         host=(ELSEWHERE if elsewhere else UPSTREAM).removeprefix("http://"),
-        fallback=_FALLBACK if mix.fallback and not elsewhere else "",
+        fallback=_MIRROR if elsewhere else _FALLBACK if mix.fallback else "",
+        merchant="merchant: shop" if mix.merchants in {"", "owners"} else "",  # all accounts of a file would be one's
+        account=_ACCOUNTS[mix.merchants],
         idempotency=keys,
         deadline_s=mix.deadline_s + (2 if more else 0),
         first_byte="1500ms" if more else "1s",
         limits=limits_text(mix.limits_edited if edited else mix.limits) if between else "",
         more_operations=operations_text(mix, lag_ms) if between else "",
-        more_answers=ANSWERS.lstrip("\n") if between else "",
+        more_answers=answers_text(mix) if between else "",
         done=ALREADY_DONE if between else "",
         ask_charge=_ASK_CHARGE.format(**lag) if mix.asks else "",
         ask_refund=_ASK_REFUND.format(**lag) if mix.asks else "",

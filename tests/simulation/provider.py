@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from random import Random
@@ -21,7 +22,14 @@ from paywitness_sandbox.bank.objects import BankRefused, Charge, ChargeStatus, P
 from paywitness_sandbox.contract import Contract, KeyStore, stored_response
 from paywitness_sandbox.dialects.acme import charge_json, charge_terms_from, create_charge
 from paywitness_sandbox.dialects.base import PathNames, RouteAction
-from paywitness_sandbox.messages import Request, SandboxResponse, card_declined, error_response, internal_error
+from paywitness_sandbox.messages import (
+    Request,
+    SandboxResponse,
+    card_declined,
+    error_response,
+    internal_error,
+    json_response,
+)
 from paywitness_sandbox.provider import find_route
 from paywitness_sandbox.webhooks.events import (
     FINAL_TRANSITIONS,
@@ -32,6 +40,7 @@ from paywitness_sandbox.webhooks.events import (
 )
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
+from tests.simulation.merchants import ACCOUNT_PATH, Merchant
 from tests.simulation.payment_routes import answer_payment, is_capture, is_payment_path, is_void
 from tests.simulation.payments import (
     BROWSER,
@@ -49,6 +58,7 @@ from tests.simulation.payments import (
     Transfer,
 )
 from tests.simulation.policy import WEBHOOK_SECRET
+from tests.simulation.strange_objects import StrangeObjects
 from tests.simulation.swarm import Mix
 
 WISH_HEADER = "X-Wish"
@@ -56,6 +66,7 @@ STALE_LOOKS_MAX = 2  # at one thing: one less than the misses that the policy as
 _TELLS_MAX = 4  # times that an event is offered until it is taken
 PENDING_REFUNDS = 0.1  # of the refunds of payments with numbers
 FAILS_LATER = 0.1  # of their refunds and transfers that had succeeded
+_UNAUTHORIZED = error_response(401, "authentication_error", "No such API key.", code="api_key_invalid")
 Respond = Callable[[SandboxResponse], None]
 Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
 
@@ -90,6 +101,7 @@ class SimProvider:
         self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
         self._keys = KeyStore(self.now, mix.window_s)
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
+        self._strange = StrangeObjects(mix.foreign_objects, Random(f"{mix.seed} strange objects of {name}"))
         self._events = 0
         self.payments: Payments | None = None  # with numbers: see `keep_payments`
         self._older: dict[str, bytes] = {}  # what was last told of each of their things
@@ -98,6 +110,8 @@ class SimProvider:
         self.heard: dict[str, int] = {}  # by payments: up to which of its changes somebody took the events
         self.deliver: Deliver | None = None
         self.calm = False
+        self.merchant = Merchant()
+        self._dates = mix.reboots
 
     def now(self) -> float:
         return EPOCH_AT + self._loop.now_mono
@@ -117,7 +131,11 @@ class SimProvider:
         well, so that what is told of it matters."""
         request = _request_of(wire)
         about = request.headers.get(WISH_HEADER.lower(), "")
-        instead = self._refusal(fault)
+        if self._dates:
+            respond = self._dated(respond)
+        instead = self._refusal(fault) if self.merchant.is_known(request, self._loop.now_mono) else _UNAUTHORIZED
+        if instead is None and request.path == ACCOUNT_PATH:
+            instead = json_response(200, {"account_id": self.merchant.name})
         key = request.key if self._contract is not Contract.NONE else None
         if instead is None and key is not None:
             instead = self._keys.claim(key, request.fingerprint)
@@ -132,6 +150,10 @@ class SimProvider:
         else:
             self._execute(request, key, fault, about, respond, troubled)
 
+    def _dated(self, respond: Respond) -> Respond:
+        """With a `Date`, which tells a sidecar how long it was away."""
+        return lambda answer: respond(answer.with_headers(("Date", formatdate(self.now(), usegmt=True))))
+
     def _refusal(self, fault: str | None) -> SandboxResponse | None:
         """What is said before any work."""
         match fault:
@@ -141,7 +163,7 @@ class SimProvider:
                 answer = error_response(429, "rate_limit_error", "Too many requests.", code="rate_limited")
                 return answer.with_headers(("Retry-After", str(self._dice.choice((0, 1, 3)))))
             case "unauthorized":
-                return error_response(401, "authentication_error", "No such API key.", code="api_key_invalid")
+                return _UNAUTHORIZED
         return None
 
     def _execute(
@@ -153,6 +175,8 @@ class SimProvider:
             if fault == "declined_once":  # the issuer says no, this time
                 request = _with_body(request, bytes(request.body).replace(b'"tok_ok"', b'"tok_insufficient_funds"'))
             committed = self._do(request, about)
+        if committed is not None:
+            committed = self._strange.instead(request, committed, calm=self.calm)
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:

@@ -14,11 +14,11 @@ def describe(outcome: Outcome) -> str:
     least = shortest(outcome)
     first = least.violations[0]
     seed, payments = outcome.mix.seed, outcome.of_payments
-    between = " --between" if outcome.mix.money_between else ""
+    plain = "" if outcome.mix.money_between else " --plain"
     lines = [
         f"seed {seed} breaks a promise with {outcome.mix.payments} payments:",
         *(f"  {violation}" for violation in outcome.violations[:5]),
-        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}{between}",
+        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}{plain}",
         *(f"  {violation}" for violation in least.violations[:3]),
         f"the world: {_told(least.mix)}",
         f"the life of {first.about or 'that world'}:",

@@ -24,7 +24,7 @@ from paywitness.engine.durability.recovery import Recovery
 from paywitness.engine.durability.spool import Spool, SpooledEvidence, SpoolReplayer
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
 from paywitness.engine.outbox import Outbox, Sink
-from paywitness.engine.policy_reload import store_revisions
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
 from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeTallies
@@ -271,6 +271,12 @@ class Fleet:
             sidecar.clock.ahead_s = self.dice.choice((-300.0, -20.0, -1.0, 1.0, 20.0, 300.0))
             self.history.say(sidecar.life.name, "clock is set", "", f"{sidecar.clock.ahead_s:+.0f} s")
 
+    def step_store(self, slot: int) -> None:
+        """Somebody sets the clock of the store, whoever asks it. It is not set right again."""
+        by_s = self.dice.choice((-300.0, -20.0, 20.0, 50.0, 300.0, 3_600.0))
+        self.store_clock.ahead_s += by_s
+        self.history.say("store", "clock is set", "", f"by {by_s:+.0f} s")
+
     def stall(self, slot: int) -> None:
         """The journal does not answer this sidecar, or refuses it at once."""
         sidecar = self.sidecars[slot]
@@ -332,7 +338,8 @@ class Sidecar:
         mix, loop = fleet.mix, fleet.loop
         self.fleet = fleet
         self.life = Life(name)
-        self.clock = SimClock(loop, boot_offset_s=slot * 10_000.0)
+        boots = fleet.lives if mix.reboots else 0  # another start of the machine, whose boot time begins anew
+        self.clock = SimClock(loop, boot_offset_s=slot * 10_000.0 - boots * 7.0, host=f"machine {slot}, start {boots}")
         seed = f"{mix.seed} {name}"
         door_dice = Random(f"{seed} journal")
         self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)
@@ -397,12 +404,14 @@ class Sidecar:
             self.clock,
             parts.late_evidence,
         )
-        recovery = Recovery(ground.journal, self.clock, ground.telemetry, LEASE_S)
+        recovery = Recovery(ground.journal, self.clock, ground.telemetry, LEASE_S, parts.ages)
         await self._until_taken(lambda: store_revisions(ground.journal, self.fleet.book))
         await self._until_taken(replay.replay_all)
+        await self._until_taken(parts.ages.count)
         await self._until_taken(lambda: recovery.at_start(only_holder=self.fleet.only_holder))
         loops = [
             parts.leases.keep_renewing(),
+            parts.ages.keep_counting(),
             parts.limits_sync.keep_syncing(),
             recovery.keep_expiring_leases(),
             parts.resolver.keep_resolving(replay.replay_all),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
@@ -174,12 +175,14 @@ class IndexedJournal(MemoryJournal):
                 self.tables.index(self.tables.operations[operation_id])
         return renewed
 
-    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
         if all_of_earlier_holders:
-            return await super().expire_leases(all_of_earlier_holders=True)
+            return await super().expire_leases(all_of_earlier_holders=True, over_at=over_at)
         tables, now = self.tables, self._time.now()
         over: list[Operation] = []
-        while tables.held and tables.held[0][0] <= now and len(over) < transitions.EXPIRED_LEASES_MAX:
+        while tables.held and tables.held[0][0] <= min(now, over_at) and len(over) < transitions.EXPIRED_LEASES_MAX:
             until_at, _, operation_id = heapq.heappop(tables.held)
             operation = tables.operations.get(operation_id)
             lease = operation.lease if operation is not None else None

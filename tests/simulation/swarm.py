@@ -23,6 +23,8 @@ PROVIDER = (
     "declined_once",
 )
 FAULTS = (*UNSENT, *LOST, *ODD, *PROVIDER)
+# Answers of something in front of the provider, in its place (`enemies.py`).
+GATEWAYS = ("page_400", "page_403", "page_404", "page_200", "redirect")
 
 # A second arrival of the same bytes is executed again by a provider that keeps no key: no sidecar could prevent that.
 NEEDS_KEYS = frozenset({"duplicated"})
@@ -120,6 +122,14 @@ class Mix:
     lenient: bool = False  # the provider adds nothing up: more can be captured and refunded than there is
     limits: str = "warn"
     limits_edited: str = "warn"  # once the policy is edited
+    # Enemies (`enemies.py`)
+    foreign_objects: float = 0.0  # share of the inquiries that are shown somebody else's object
+    equal_amounts: bool = False  # everybody pays the same
+    merchants: str = ""  # a second one behind the same sidecars, told by a `selector`, as `owners` or as `many`
+    rotates: bool = False  # merchants change their credentials
+    store_steps: int = 0  # the store's own clock is set
+    reboots: bool = False  # a sidecar that is killed comes back on a machine that was started anew
+    shows_declines: bool = False  # a payment that was declined is read as declined, whichever confirm asks about it
 
     @property
     def enforces(self) -> bool:

@@ -266,17 +266,17 @@ def test_an_edit_changes_timeouts_and_the_schedule_too() -> None:
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
-    code = "from tests.simulation.world import play; print(play(5, 40, between=True).history.digest())"
+    code = "from tests.simulation.world import play; print(play(5, 40).history.digest())"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=TOP, env=environment, capture_output=True, text=True, check=True
     )
-    assert there.stdout.strip() == play(5, 40, between=True).history.digest()
+    assert there.stdout.strip() == play(5, 40).history.digest()
 
 
 def test_the_first_orders_of_a_world_go_as_they_go_in_the_whole() -> None:
-    whole = play(3, 60, between=True).history.lines()
-    beginning = play(3, 60, first=30, between=True).history.lines()
+    whole = play(3, 60).history.lines()
+    beginning = play(3, 60, first=30).history.lines()
     until = next(place for place, line in enumerate(whole) if " o31 " in line or " m31 " in line)
     assert until > 100
     assert beginning[:until] == whole[:until]

@@ -13,6 +13,7 @@ from paywitness_sandbox.bank.ledger import Ledger
 from paywitness_sandbox.messages import SandboxResponse
 from tests.simulation.history import History
 from tests.simulation.loop import SimLoop
+from tests.simulation.merchants import Merchant
 from tests.simulation.payments import LineKind, MoneyBook, Payment
 from tests.simulation.provider import SimProvider
 from tests.simulation.swarm import Mix, stream
@@ -36,7 +37,8 @@ class Desk:
     def call(self, method: str, path: str, **body: object) -> tuple[int, dict[str, object]]:
         self.calls += 1
         answers: list[SandboxResponse] = []
-        headers = ((b"Idempotency-Key", f"k-{self.calls}".encode()), (b"X-Wish", f"m1.{self.calls}".encode()))
+        key, wish = (b"Idempotency-Key", f"k-{self.calls}".encode()), (b"X-Wish", f"m1.{self.calls}".encode())
+        headers = (*Merchant().headers(0.0), key, wish)
         sent = json.dumps(body).encode() if method == "POST" else b""
         self.provider.arrive(WireRequest(method, path.encode(), headers, sent), None, 0.0, answers.append)
         return answers[0].status_code, json.loads(answers[0].body)

@@ -42,7 +42,7 @@ def test_a_bug_is_caught_by_what_it_breaks_and_by_nothing_less() -> None:
 
 
 def test_a_bug_between_operations_is_hunted_in_worlds_that_have_them() -> None:
-    assert {planted.name for planted in BUGS if planted.between} == {planted.name for planted in MONEY_BUGS}
+    assert {planted.name for planted in BUGS if planted.between} >= {planted.name for planted in MONEY_BUGS}
     assert len(MONEY_BUGS) >= 10
 
 

@@ -11,6 +11,7 @@ from paywitness_sandbox.dialects.acme import create_charge
 from paywitness_sandbox.messages import Request, SandboxResponse
 from tests.simulation.history import History
 from tests.simulation.loop import SimLoop
+from tests.simulation.merchants import Merchant
 from tests.simulation.provider import STALE_LOOKS_MAX, SimProvider, _create_charge, _request_of
 from tests.simulation.swarm import Mix, stream
 
@@ -22,7 +23,7 @@ CHARGE = (
 
 
 def wire(method: str, target: str, body: str = "") -> WireRequest:
-    headers = ((b"Content-Type", b"application/json"), (b"Idempotency-Key", b"k-1"))
+    headers = (*Merchant().headers(0.0), (b"Idempotency-Key", b"k-1"))
     return WireRequest(method, target.encode(), headers, body.encode())
 
 

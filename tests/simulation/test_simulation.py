@@ -169,9 +169,10 @@ KEPT = {
 }
 
 
+@pytest.mark.parametrize("between", [True, False])
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_a_seed_breaks_no_promise(seed: int) -> None:
-    outcome = play(seed, 60)
+def test_a_seed_breaks_no_promise(seed: int, between: bool) -> None:
+    outcome = play(seed, 60, between=between)
     assert outcome.ok, describe(outcome)
 
 
@@ -205,8 +206,8 @@ def test_every_fault_is_played_by_several_of_fifty_seeds() -> None:
 
 def test_the_same_seed_gives_the_same_history() -> None:
     """To the byte, also in another process whose hashes of strings differ."""
-    here = play(5, 40).history
-    code = "from tests.simulation.world import play; print(play(5, 40).history.digest())"
+    here = play(5, 40, between=False).history
+    code = "from tests.simulation.world import play; print(play(5, 40, between=False).history.digest())"
     there = subprocess.run(
         [sys.executable, "-c", code],
         cwd=TOP,
@@ -216,7 +217,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
         check=True,
     )
     assert there.stdout.strip() == here.digest()
-    assert play(5, 40).history.lines() == here.lines()
+    assert play(5, 40, between=False).history.lines() == here.lines()
 
 
 _DIGESTS = """
@@ -246,12 +247,13 @@ def test_a_history_does_not_depend_on_hashes_nor_on_the_worlds_before_it() -> No
 
 
 def test_another_seed_gives_another_history() -> None:
-    assert play(5, 20).history.digest() != play(6, 20).history.digest()
+    assert play(5, 20, between=False).history.digest() != play(6, 20, between=False).history.digest()
 
 
 def test_the_first_payments_of_a_world_go_as_they_go_in_the_whole() -> None:
     """To the line, until the next one would come: so a failing world can be cut to its shortest beginning."""
-    whole, beginning = play(3, 60).history.lines(), play(3, 60, first=30).history.lines()
+    whole = play(3, 60, between=False).history.lines()
+    beginning = play(3, 60, first=30, between=False).history.lines()
     until = next(place for place, line in enumerate(whole) if " o31 " in line)
     assert until > 100
     assert beginning[:until] == whole[:until]
@@ -337,8 +339,8 @@ def test_a_failing_seed_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> None
             self.history.violated("one effect", wish.order, "planted")
 
     monkeypatch.setattr(World, "_judge", forgets_to_check_the_amount)
-    report = describe(play(4, 16))
-    assert "--seeds 4 --payments 16 --first 9" in report
+    report = describe(play(4, 16, between=False))
+    assert "--seeds 4 --payments 16 --first 9 --plain" in report
     assert "caller     calls" in report
     assert " o9 " in report
     assert " o8 " not in report

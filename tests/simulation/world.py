@@ -17,8 +17,10 @@ from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.upstream.request import WireRequest
 from tests.simulation.callers import Callers, wishes_of
 from tests.simulation.checkers import Checkers
+from tests.simulation.enemies import with_enemies
 from tests.simulation.history import History, Violation
 from tests.simulation.loop import SimLoop
+from tests.simulation.merchants import TWIN, merchant_named
 from tests.simulation.money_checkers import MoneyCheckers
 from tests.simulation.network import Network, Sent
 from tests.simulation.operators import Operators
@@ -29,10 +31,13 @@ from tests.simulation.provider import SimProvider
 from tests.simulation.sidecars import Fleet
 from tests.simulation.store import IndexedTables
 from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream, with_money_between
+from tests.simulation.twin import Twin, merchant_of
 
 QUIET_MAX_S = 900.0  # beyond `settle`, a lease, the misses that follow, and the longest step of a schedule
 LOAD_MAX_S = 900.0
+STANDS_STILL_S = 300.0
 _LOOK_EVERY_S = 5.0
+_DELIVERED_WITHIN_S = 20.0  # a deliverer's lease, and what still waits for the sink
 TOMBSTONE_S = 90 * 86_400.0
 RETURNING_MAX = 20  # callers who come back after everything was retired
 
@@ -85,8 +90,12 @@ class World:
         self.network.sink = self._sink
         self.book = book_for(mix)
         self.fleet = Fleet(self.loop, mix, self.history, self.network, self.book, stream(mix.seed, "fleet"))
-        self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"))
-        self.callers.on_told = self.checkers.told
+        merchant = self.provider.merchant = self.elsewhere.merchant = merchant_named("shop", mix, loop.now_mono)
+        self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"), merchant)
+        self.twin = Twin(self.fleet, mix, self.history, self.checkers) if mix.merchants else None
+        if self.twin is not None:
+            self.network.provider_of = self._provider_of
+        self.callers.on_told = self.checkers.told if self.twin is None else self.twin.told_first
         self.checkers.called_off = self.callers.called_off
         self.operators = Operators(self._truth, self.history, stream(mix.seed, "operators"))
         self._sink_dice = stream(mix.seed, "sink")
@@ -102,7 +111,7 @@ class World:
         mix, book, providers = self.mix, MoneyBook(), (self.provider, self.elsewhere)
         for name, provider in (("acme", self.provider), ("acme_eu", self.elsewhere)):
             provider.keep_payments(book, f"{mix.seed} {name}")
-        shop = Shop(self.fleet, mix, self.history, providers)
+        shop = Shop(self.fleet, mix, self.history, providers, self.callers.merchant)
         self.checkers.money = MoneyCheckers(mix, self.history, book, shop, providers)
         self.operators.cancels = True
         return shop
@@ -128,7 +137,7 @@ class World:
         counts = (calls, network.exchanges, network.faults)
         return Outcome(self.mix, self._of_payments, *counts, history.at_s, tuple(history.violations), history)
 
-    async def _run(self) -> None:
+    async def _run(self) -> None:  # noqa: C901  # one step after the other
         for slot in range(self.mix.sidecars):
             self.fleet.start(slot)
         wishes = wishes_of(self.mix, stream(self.mix.seed, "wishes"))
@@ -139,6 +148,10 @@ class World:
                 self.loop.after(wish.starts_s, self._comes, partial(self.shop.serve, order))
             else:
                 self.loop.after(wish.starts_s, self._comes, partial(self.callers.customer, wish))
+        if self.twin is not None:
+            for wish in self.twin.wishes:
+                self._left += 1
+                self.loop.after(wish.starts_s, self._comes, partial(self.twin.callers.customer, wish))
         self._weather()
         try:
             async with asyncio.timeout(LOAD_MAX_S):
@@ -146,6 +159,10 @@ class World:
         except TimeoutError:
             self.history.violated("everybody is answered", "", f"{self._left} callers still try after {LOAD_MAX_S} s")
         self._calm()
+        if self.mix.rotates:  # the provider has seen the new credential of everybody at least once
+            await self.callers.show_credential()
+            if self.twin is not None:
+                await self.twin.callers.show_credential()
         await self._quiet()
         if self.mix.operators:
             await self._resumed()
@@ -155,10 +172,12 @@ class World:
             await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
         await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
+        if self.twin is not None:
+            await self.twin.insist()
         if self.shop is not None:
             await asyncio.gather(*(self.shop.insist(order) for order in self.shop.orders.values()))
         await self._quiet()
-        await asyncio.sleep(20.0 if self.mix.events else 1.0)  # a deliverer's lease, and what still waits for the sink
+        await asyncio.sleep(_DELIVERED_WITHIN_S if self.mix.events else 1.0)
         self._judge()
         if self.shop is not None and self.checkers.money is not None:
             await self._pay_what_is_free(self.shop, self.checkers.money)
@@ -200,6 +219,7 @@ class World:
             (mix.reloads, lambda slot: fleet.reload(slot, edited)),
             (mix.pauses_connecting, fleet.pause_connecting),
             (mix.crashes_at_steps, fleet.kill_at_a_step),
+            (mix.store_steps, fleet.step_store),
         ]
         for count, event in events:
             for _ in range(count):
@@ -212,16 +232,23 @@ class World:
 
     def _truth(self, operation: Operation) -> bool | None:
         """What a person finds in the provider's books: whether it is paid, once that cannot change any more."""
-        return self.checkers.truth_about(operation, self.provider.now())
+        checkers = self.checkers
+        if self.twin is not None and self.twin.merchants.is_of(TWIN, operation.stamp):
+            checkers = self.twin.checkers
+        return checkers.truth_about(operation, self.provider.now())
 
     def _calm(self) -> None:
         self.history.say("world", "is calm from here on")
         self.network.calm = self.provider.calm = self.elsewhere.calm = True
+        if self.twin is not None:
+            self.twin.provider.calm = True
         self.fleet.be_calm()
 
     async def _quiet(self) -> None:
         """Until nothing is open that could still be ended."""
-        for _ in range(int(QUIET_MAX_S / _LOOK_EVERY_S)):
+        # A store's clock that was set back stands until it has caught up, and everything waits for it.
+        longest_s = QUIET_MAX_S + STANDS_STILL_S * self.mix.store_steps
+        for _ in range(int(longest_s / _LOOK_EVERY_S)):
             await asyncio.sleep(_LOOK_EVERY_S)
             if self.fleet.all_awake and not self._any_open(self.fleet.journal.tables):
                 return
@@ -244,7 +271,7 @@ class World:
         tables = self.fleet.journal.tables
         before = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         for sidecar in self.fleet.up()[:1]:
-            sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, 0.0, TOMBSTONE_S).sweep())
+            sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, sidecar.parts.ages, 0.0, TOMBSTONE_S).sweep())
         await asyncio.sleep(_LOOK_EVERY_S)
         left = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         gone = [wish for wish in self.callers.wishes if wish.pays and wish.name in before and wish.name not in left]
@@ -275,17 +302,31 @@ class World:
                 self.fleet.spending.sends += 1
             self.fleet.spending.sends_of[sent.about] += 1
             self._check_lease(sent)
-        self.checkers.sent(sent)
+        if self.twin is not None:
+            self.twin.merchants.sent(sent)
+            (self.twin.checkers if merchant_of(sent) == TWIN else self.checkers).sent(sent)
+        else:
+            self.checkers.sent(sent)
+
+    def _provider_of(self, sent: Sent) -> SimProvider:
+        """Each merchant has books of its own."""
+        is_twin = self.twin is not None and merchant_of(sent) == TWIN
+        return self.twin.provider if self.twin is not None and is_twin else self.network.providers[sent.host]
 
     def _check_lease(self, sent: Sent) -> None:
         """A lease is the right to send: at the first byte the store still holds it for somebody. What an event has
         ended meanwhile, its sender may not know; and a store that forgets knows of no lease."""
         tables = self.fleet.journal.tables
-        operation = tables.newest_stamped(sent.stamp or "") if not self.mix.failovers else None
+        operation = tables.newest_stamped(sent.stamp or "") if not self._store_is_odd else None
         if operation is not None and not operation.state.ended:
             lease = operation.lease
             if lease is None or lease.until_at <= self.fleet.store_clock.now():
                 self.history.violated("no send without a lease", sent.about, f"{operation.id} is {operation.state}")
+
+    @property
+    def _store_is_odd(self) -> bool:
+        """Whether the store forgets, or its clock is set: then its time says nothing of a lease."""
+        return bool(self.mix.failovers or self.mix.store_steps)
 
     def _sink(self, request: WireRequest) -> int:
         if not self.network.calm and self._sink_dice.random() < 0.05:
@@ -312,7 +353,10 @@ class World:
         self.checkers.wishes(self.callers.wishes)
         if not self.mix.failovers:  # what was told may be forgotten since
             self.checkers.told_once(operations, histories)
-        self.checkers.operations(operations, histories, self.network.confused)
+        if self.twin is None:
+            self.checkers.operations(operations, histories, self.network.confused)
+        else:
+            self.twin.judge(operations, histories, self.network.confused)
         self.checkers.budget(self.fleet.spending)
         if not self.mix.fallback:  # another route's first attempt asks nobody
             self.checkers.retries(self.fleet.spending, self.callers.wishes, operations)
@@ -321,7 +365,7 @@ class World:
                 (event["id"], operation.guard.label if operation.guard else "")
                 for operation in operations
                 for entry in histories[operation.id]
-                if entry.announcement is not None
+                if entry.announcement is not None and entry.at <= self.fleet.store_clock.now() - _DELIVERED_WITHIN_S
                 for event in cloud_events(operation, entry)
             ]
             self.checkers.events_delivered(told)
@@ -341,11 +385,12 @@ class World:
         self.loop.close()
 
 
-def play(seed: int, payments: int, first: int | None = None, *, between: bool = False) -> Outcome:
+def play(seed: int, payments: int, first: int | None = None, *, between: bool = True) -> Outcome:
     """One seed; or only its `first` payments, as the whole world begins. What it made is swept up at its end and not
-    meanwhile: worlds are small, and die young. `between`: with the money between operations."""
+    meanwhile: worlds are small, and die young. `between`: with the money between operations, unless a test wants the
+    plain world."""
     mix = mix_of(seed, payments)
-    mix = with_money_between(mix) if between else mix
+    mix = with_enemies(with_money_between(mix) if between else mix)
     if first is not None:
         mix = replace(mix, payments=min(first, payments))
     collects = gc.isenabled()

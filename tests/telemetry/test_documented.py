@@ -21,6 +21,7 @@ from paywitness.telemetry.events import (
     CallShadowed,
     CircuitChanged,
     CircuitForced,
+    ClockJumped,
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
@@ -85,6 +86,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(RetryRefused("acme", "authorization", BudgetScope.PROVIDER))
     told.tell(CircuitChanged("acme", CallGroup.WRITE, CircuitState.CLOSED, CircuitState.OPEN, fleet=True))
     told.tell(CircuitForced("acme", CallGroup.WRITE, CircuitState.OPEN, "ada", "maintenance", 60.0))
+    told.tell(ClockJumped(gap=False, left_out_s=1.0, added_s=0.0))
     told.tell(JournalRolledBack("another replication id"))
     told.metrics.watch_server(at_the_door())
     told.metrics.watch_limits(watched())

@@ -15,6 +15,7 @@ from paywitness.engine.durability.recovery import Recovery
 from paywitness.telemetry.events import CallAnswered, IncidentOpened, PolicyReloaded
 from paywitness.telemetry.gauges import QueueRow, queue_rows
 from paywitness.telemetry.metrics import LoopLagMonitor
+from tests.ages import ages_for
 from tests.journal.memory import MemoryJournal
 from tests.telemetry.conftest import Told
 from tests.telemetry.samples import ACME, ACME_NAMES, operation
@@ -100,7 +101,9 @@ async def test_a_journal_that_is_down_is_counted_where_nobody_pays(told: Told, m
 
     monkeypatch.setattr(journal, "doubt_counts", away)
     with pytest.raises(Enough):
-        await Recovery(journal, FewSleeps(1), told.telemetry, 30.0).keep_expiring_leases()
+        await Recovery(
+            journal, FewSleeps(1), told.telemetry, 30.0, ages_for(journal, SystemClock())
+        ).keep_expiring_leases()
     assert told.value("paywitness_journal_errors_total", call="look") == 2
     assert told.value("payment_operations_in_doubt", **ACME) is None
 

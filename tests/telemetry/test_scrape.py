@@ -18,6 +18,7 @@ from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.logs import LogWriter
 from paywitness.telemetry.metrics import Metrics
+from tests.ages import ages_for
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import doubting, owned, succeeding
 from tests.telemetry.samples import ACME
@@ -87,7 +88,13 @@ async def test_what_a_scrape_shows_reads_no_more_of_a_larger_journal(counted: Co
     journal, counting = counted
     clock = SystemClock()
     metrics = Metrics("1", clock.now)
-    recovery = Recovery(journal, clock, Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))), 30.0)
+    recovery = Recovery(
+        journal,
+        clock,
+        Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))),
+        30.0,
+        ages_for(journal, clock),
+    )
     for number in range(OPEN):
         await journal.record(doubting(await owned(journal, f"open-{number}")))
     await pay(journal, 0, OPEN)
@@ -105,7 +112,11 @@ async def test_a_scrape_itself_asks_no_journal(counted: Counted) -> None:
     clock = SystemClock()
     metrics = Metrics("1", clock.now)
     await Recovery(
-        journal, clock, Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))), 30.0
+        journal,
+        clock,
+        Telemetry(metrics, LogWriter(logging.getLogger("paywitness.test"))),
+        30.0,
+        ages_for(journal, clock),
     )._update_gauges()
     await pay(journal, 0, OPEN)
 

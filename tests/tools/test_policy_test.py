@@ -193,7 +193,7 @@ def test_a_decision_that_did_not_come_is_explained(bank: Path) -> None:
         ("fault: reset, phase: connecting", "effect: none"),
         ("fault: circuit_open", "because: no_effect_held_back, problem: not-sent, status: 503"),
         ("response: 500", "effect: possible, because: in_doubt_same_key_is_safe"),
-        ("response: {status: 500, body: {}}", "effect: possible, because: in_doubt_ask, status: 500"),
+        ("response: {status: 500, body: {}}", "effect: possible, because: in_doubt_ask, status: 504"),
         ("response: {status: 503, body: {}}", "status: 504, problem: unknown"),
         ("response: {body: {status: paid, amount: 1}}", "row: does_not_fit_its_request"),
         ("after: {fault: reset, age: 5h}", "action: retry_same_operation"),
@@ -206,7 +206,7 @@ def test_a_decision_that_did_not_come_is_explained(bank: Path) -> None:
         ("response: {status: 429, headers: {Retry-After: '90'}}", "because: no_effect_wait_beyond_deadline"),
         ("after: {reference: p1}, asked: paid", "found: hit, class: succeeded, outcome: succeeded"),
         ("after: {reference: p1}, asked: {body: {status: new}}", "found: missed, class: absent"),
-        ("after: {reference: p1}, asked: 404", "found: missed, class: none, outcome: unknown"),
+        ("after: {reference: p1}, asked: 404", "found: failed, class: none, outcome: unknown"),
         ("after: {reference: p1}, cancelled: {body: {status: void}}", "found: hit, outcome: failed"),
         (
             "event: {body: {id: e1, stamp: '{operation_id}', payment: {status: paid}}}",

@@ -233,7 +233,8 @@ def test_every_key_that_a_step_may_expect_is_among_those_shown_to_fail() -> None
         [
             HOLD,
             "{request: capture, lost: yes}",
-            "{inquiry: {body: {last: {status: broken}}}, expect: {operation: capture, outcome: failed}}",
+            "{inquiry: {body: {last: {status: broken}}}, expect: {operation: capture, outcome: unknown}}",
+            "{inquiry: {body: {last: {status: broken}}}, pause: 1h, expect: {operation: capture, outcome: failed}}",
         ],
         # A payment that nobody saw has no known number, and none is made up.
         [
@@ -354,3 +355,38 @@ def test_a_flow_has_a_name_and_steps() -> None:
         read_case_file(b"flows: [{}]", "bank.yaml")
     assert any("flows[0].name: found nothing, it is required" in problem for problem in caught.value.problems)
     assert any("flows[0].steps: found nothing, it is required" in problem for problem in caught.value.problems)
+
+
+# --- what a file shows, and what it leaves out
+
+SHOWN = """\
+    shows: [second_capture, over_refund]
+    steps: [{request: hold, response: held}]
+left_out:
+  dispute: the bank has none
+"""
+
+
+def test_a_file_says_which_situations_it_shows_and_why_it_leaves_one_out(bank: Path) -> None:
+    head = HEAD.removesuffix("    steps:\n")
+    case = "cases: [{request: hold, response: held, shows: begun_anew, expect: {class: succeeded}, name: a case}]\n"
+    (bank / "tests" / "bank.yaml").write_text(head + SHOWN + case)
+    (one,) = run_case_files([bank / "bank.yaml"])
+    assert one.ok
+    assert one.situations_shown == {"second_capture": ["a flow"], "over_refund": ["a flow"], "begun_anew": ["a case"]}
+    situations = as_json([one])["files"][0]["situations"]
+    assert situations == {"shown": one.situations_shown, "left_out": {"dispute": "the bank has none"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SHOWN.replace("over_refund", "over_refunds"), "did you mean 'over_refund'?"),
+        (SHOWN.replace("dispute:", "disputes:"), "did you mean 'dispute'?"),
+        (SHOWN.replace("dispute:", "over_refund:"), "left_out.over_refund: found although a case or flow shows it"),
+    ],
+)
+def test_a_situation_that_nobody_knows_or_that_stands_in_both_places_is_refused(text: str, says: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        read_case_file((HEAD.removesuffix("    steps:\n") + text).encode(), "bank.yaml")
+    assert any(says in problem for problem in caught.value.problems), caught.value.problems

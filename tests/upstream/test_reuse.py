@@ -188,3 +188,53 @@ async def test_sockets_send_at_once_and_do_not_deliver_for_longer_than_the_first
         assert await user_timeout_ms(5.0) == 5000
         assert await user_timeout_ms(7.5) == 7500  # the same connection, another operation
         assert len(provider.peers) == 1
+
+
+def paid(name: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nRequest-Id: req_%b\r\n\r\n%b" % (len(name), name, name)
+
+
+async def test_m11_a_stray_copy_of_an_answer_is_marked_and_nothing_more_on_its_connection_is_believed(
+    client: UpstreamClient,
+) -> None:
+    """The copy comes after the next request began. Unmarked, every later call gets the answer of the one before it."""
+
+    def script(peer: Peer) -> None:
+        if peer.number > 1:
+            while peer.request():
+                peer.send(paid(b"ch_3_of_the_third_call"))
+            return
+        peer.request()
+        peer.send(paid(b"ch_1_of_the_first_call"))
+        peer.request()
+        peer.send(paid(b"ch_1_of_the_first_call"))
+        peer.send(paid(b"ch_2_of_the_second_call"))
+
+    with Provider(script) as provider:
+        where = origin(provider.port)
+        first = await client.send(where, CHARGE, UpstreamTimeouts())
+        second = await client.send(where, CHARGE, UpstreamTimeouts())
+        third = await client.send(where, CHARGE, UpstreamTimeouts())
+        assert first.response is not None
+        assert not first.repeats_previous
+        assert second.repeats_previous or second.response is None  # None: both answers came at once
+        assert third.response is not None
+        assert (third.response.body, third.reused_connection, third.repeats_previous) == (
+            b"ch_3_of_the_third_call",
+            False,
+            False,
+        )
+
+
+async def test_m11_two_answers_at_once_on_a_kept_connection_are_none(client: UpstreamClient) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(paid(b"ch_1_of_the_first_call"))
+        peer.request()
+        peer.send(paid(b"ch_0") + paid(b"ch_2_of_the_second_call"))
+
+    with Provider(script) as provider:
+        where = origin(provider.port)
+        assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
+        evidence = await client.send(where, CHARGE, UpstreamTimeouts())
+        assert (evidence.response, evidence.fault, evidence.sent) == (None, WireFault.MALFORMED, True)

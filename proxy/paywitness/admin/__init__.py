@@ -3,7 +3,9 @@ decides nor sends: the engine runs operator actions, and the lifecycle decides w
 
     server      the routes and the listener
     payments    payments and intents, with one timeline; adopting, stating a number of a balance
+    credentials  whose the credential of an operation is; mapping it
     limits_api  circuits, budgets and admission; forcing a circuit
+    journal_api  the journal's level, who holds it; raising the level
     middleware  the bearer token, and problem+json for every error
     commands    operator commands from a JSON body
     listings    filters from a query string, and pages of operations

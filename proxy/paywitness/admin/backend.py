@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from paywitness.engine.credential_commands import CredentialCommands
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
 from paywitness.engine.payment_commands import PaymentCommands
@@ -26,6 +28,8 @@ class Readiness:
     draining: bool = False
     reload_problems: tuple[str, ...] = ()  # of the last reading of the policy files; empty where it gave a book
     starting: bool = False  # not every listener is there yet
+    clock_jumps: int = 0  # that this sidecar saw since it started
+    awaits_dates: bool = False  # there was a gap: what was sent before it is re-sent after a provider's Date
 
 
 class AdminBackend(Protocol):
@@ -43,6 +47,11 @@ class AdminBackend(Protocol):
         ...
 
     def readiness(self) -> Readiness: ...
+
+    @property
+    def levels(self) -> Levels | None:
+        """Who holds the journal, and at which level it is; None: it is not announced."""
+        ...
 
     def book(self) -> PolicyBook | None:
         """The book in force; None before the first."""
@@ -71,6 +80,11 @@ class AdminBackend(Protocol):
     @property
     def payment_commands(self) -> PaymentCommands:
         """What a person may do with a payment."""
+        ...
+
+    @property
+    def credential_commands(self) -> CredentialCommands:
+        """What a person may say of a credential."""
         ...
 
     @property

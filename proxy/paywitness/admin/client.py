@@ -56,6 +56,18 @@ class AdminClient:
     def state_balance(self, payment_id: str, command: dict[str, Any]) -> dict[str, Any]:
         return self._request("POST", f"/v1/payments/{quote(payment_id, safe='')}/balance", command)
 
+    def declare_unpaid(self, payment_id: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/payments/{quote(payment_id, safe='')}/not-paid", command)
+
+    def credential(self, operation_id: str) -> dict[str, Any]:
+        return self._get(f"/v1/credentials/{quote(operation_id, safe='')}")
+
+    def map_credential(self, operation_id: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/credentials/{quote(operation_id, safe='')}/map", command)
+
+    def unmap_credential(self, operation_id: str, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", f"/v1/credentials/{quote(operation_id, safe='')}/unmap", command)
+
     def run_action(self, operation_id: str, action: str, command: dict[str, Any]) -> dict[str, Any]:
         return self._request("POST", f"/v1/operations/{quote(operation_id, safe='')}/{action}", command)
 
@@ -67,6 +79,12 @@ class AdminClient:
 
     def approve(self, approval_id: str, command: dict[str, Any]) -> dict[str, Any]:
         return self._request("POST", f"/v1/approvals/{quote(approval_id, safe='')}/approve", command)
+
+    def journal(self) -> dict[str, Any]:
+        return self._get("/v1/journal")
+
+    def upgrade_journal(self, command: dict[str, Any]) -> dict[str, Any]:
+        return self._request("POST", "/v1/journal/upgrade", command)
 
     def circuits(self) -> dict[str, Any]:
         return self._get("/v1/circuits")

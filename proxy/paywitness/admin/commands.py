@@ -103,6 +103,8 @@ async def read_approval_body(request: web.Request) -> JsonBody:
 
 async def read_json_members(request: web.Request) -> dict[str, Any]:
     """The members of the request's JSON object."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        raise invalid_command("The body is sent as it is, without a Content-Encoding.")
     try:
         members = json.loads(await request.read())
     except (ValueError, RecursionError):

@@ -67,7 +67,7 @@ class LimitsApi:
         return await self._apply(
             provider,
             group,
-            CircuitCommand(None, *_actor_and_reason(JsonBody(await read_json_members(request), _ACTOR_AND_REASON))),
+            CircuitCommand(None, *actor_and_reason(JsonBody(await read_json_members(request), _ACTOR_AND_REASON))),
         )
 
     async def _apply(self, provider: str, group: CallGroup, command: CircuitCommand) -> web.Response:
@@ -130,7 +130,7 @@ def read_circuit_command(body: JsonBody) -> CircuitCommand:
     if not body.has("state"):
         raise invalid_command(f"Say which state: {_FORCIBLE}; null takes an earlier order back.")
     given = body.text("state", None)
-    actor, reason = _actor_and_reason(body)
+    actor, reason = actor_and_reason(body)
     if given is None:
         if body.member("for") is not None:
             raise invalid_command("for belongs to a state that is forced; what is taken back is over at once.")
@@ -140,7 +140,7 @@ def read_circuit_command(body: JsonBody) -> CircuitCommand:
     return CircuitCommand(CircuitState(given), actor, reason, _forced_s(body))
 
 
-def _actor_and_reason(body: JsonBody) -> tuple[str, str]:
+def actor_and_reason(body: JsonBody) -> tuple[str, str]:
     """Who, and why: kept beside the circuit and in the log, so fit to be kept."""
     actor, reason = ((body.text(name) or "").strip() for name in _ACTOR_AND_REASON)
     if not (actor + reason).replace("\n", "").replace("\t", "").isprintable():

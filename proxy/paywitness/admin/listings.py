@@ -48,12 +48,7 @@ class ListingQuery:
         return not operation.id.startswith(self.id_start)
 
     def hides(self, operation: Operation) -> bool:
-        return not self.shows_abandoned and is_abandoned(operation)
-
-
-def is_abandoned(operation: Operation) -> bool:
-    """Nobody looks at it any more: the customer did not act in time. It is kept, and out of sight."""
-    return operation.state is State.REQUIRES_ACTION and operation.due_at is None
+        return not self.shows_abandoned and operation.abandoned
 
 
 def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:

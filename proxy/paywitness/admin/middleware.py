@@ -10,8 +10,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.errors import JournalUnavailable, PaywitnessError
-from paywitness.core.problems import PROBLEM_TYPE_PREFIX
+from paywitness.core.problems import PROBLEM_TYPE_PREFIX, Problem
 from paywitness.telemetry.logs import raised_at
 
 _log = logging.getLogger("paywitness.admin")
@@ -111,6 +112,28 @@ def _routing_problem(request: web.Request, error: web.HTTPException) -> web.Resp
         return not_found(f"The admin port has no {request.path}.").response()
     detail = f"{request.method} {request.path} was refused."
     return AdminProblem(error.status, "refused", error.reason, detail).response()
+
+
+def page_guard(allowed_hosts: AllowedHosts) -> Middleware:
+    """Answer no web page of another origin, and nobody who asks under a name that is not ours. Also where no token is
+    needed: metrics and health are nobody else's business."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host", "")
+        if not allowed_hosts.allows_host(host):
+            detail = (
+                f"Host names {host[:80]!r}, under which the admin port is not asked. Use its address, or name the host "
+                "in --allowed-hosts."
+            )
+            raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port is not asked under this name", detail)
+        origins, fetch_sites = request.headers.getall("Origin", ()), request.headers.getall("Sec-Fetch-Site", ())
+        if not allowed_hosts.allows_origin(host, origins, fetch_sites):
+            detail = "A web page of another origin asks."
+            raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not ask", detail)
+        return await handler(request)
+
+    return guard
 
 
 def token_guard(token: str | None) -> Middleware:

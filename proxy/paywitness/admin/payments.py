@@ -26,6 +26,7 @@ from paywitness.engine.payment_commands import (
     BalanceCommand,
     NoSuchPayment,
     NotAdopted,
+    NotPaidCommand,
     PaymentChanged,
     PaymentKnown,
 )
@@ -35,6 +36,7 @@ from paywitness.telemetry.logs import iso
 _ADOPT_MEMBERS = ("actor", "reason", "reference", "provider", "account")
 _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 _BALANCE_MEMBERS = ("actor", "reason", "evidence", "currency", "version", *_NUMBERS)
+_NOT_PAID_MEMBERS = ("actor", "reason", "evidence", "version")
 _VERSION_MAX = 2**31
 _NAMED_MAX = 10  # payments that a name may mean, as far as they are listed
 
@@ -48,6 +50,7 @@ class PaymentsApi:
             web.get("/v1/intents/{id:.+}", self.intent),
             web.post("/v1/payments", self.adopt),
             web.post("/v1/payments/{id}/balance", self.state_balance),
+            web.post("/v1/payments/{id}/not-paid", self.declare_unpaid),
             web.get("/v1/payments/{id:.+}", self.payment),
         ]
 
@@ -109,6 +112,19 @@ class PaymentsApi:
         try:
             view = await self._backend.payment_commands.adopt(command)
         except (InvalidCommand, NotAdopted, PaymentKnown) as error:
+            raise _problem_of(error) from None
+        return json_reply(await self._payment_json(view))
+
+    async def declare_unpaid(self, request: web.Request) -> web.Response:
+        """Say that nobody has paid what the provider called "already done", with the evidence."""
+        body = JsonBody(await read_json_members(request), _NOT_PAID_MEMBERS)
+        command = NotPaidCommand(
+            actor=body.text("actor") or "", reason=body.text("reason") or "", evidence=body.text("evidence") or ""
+        )
+        version = body.number("version", 0, _VERSION_MAX, None)
+        try:
+            view = await self._backend.payment_commands.declare_unpaid(request.match_info["id"], command, version)
+        except (InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged) as error:
             raise _problem_of(error) from None
         return json_reply(await self._payment_json(view))
 

@@ -6,6 +6,7 @@ Routes are thin: each asks the journal, the process or the operator actions, and
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +24,14 @@ from paywitness.admin.commands import (
     read_bulk_limit,
     read_command,
 )
+from paywitness.admin.credentials import CredentialsApi
+from paywitness.admin.journal_api import JournalApi
 from paywitness.admin.limits_api import LimitsApi
 from paywitness.admin.listings import other_payment_of, read_listing_query, read_page, whole_number
-from paywitness.admin.middleware import bad_query, json_reply, not_found, problem_middleware, token_guard
+from paywitness.admin.middleware import bad_query, json_reply, not_found, page_guard, problem_middleware, token_guard
 from paywitness.admin.payments import PaymentsApi
 from paywitness.clock import Clock, SystemClock
+from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.operation import Operation
 from paywitness.engine.operator_commands import ActionNotAllowed, InvalidCommand, NoSuchOperation, VersionConflict
 from paywitness.engine.payout_approvals import ApprovalRefused, NoSuchApproval
@@ -68,7 +72,9 @@ class AdminApi:
             web.get("/v1/outcomes", self.outcomes),
             web.get("/v1/policies", self.policies),
             *self._payments.routes(),
+            *CredentialsApi(self._backend).routes(),
             *self._limits.routes(),
+            *JournalApi(self._backend).routes(),
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -78,7 +84,13 @@ class AdminApi:
     async def readyz(self, request: web.Request) -> web.Response:
         readiness, book = self._backend.readiness(), self._backend.book()
         healthy = await self._journal_healthy()
-        content = shapes.readiness_json(readiness, book, self._backend.metrics.doubt_counts, journal_healthy=healthy)
+        content = shapes.readiness_json(
+            readiness,
+            book,
+            self._backend.metrics.doubt_counts,
+            journal_healthy=healthy,
+            rolled_back_s=self._backend.journal.rolled_back_s(),
+        )
         return json_reply(content, 200 if content["ready"] else 503)
 
     async def _journal_healthy(self) -> bool:
@@ -171,7 +183,7 @@ class AdminApi:
     async def approvals(self, request: web.Request) -> web.Response:
         """Payouts that wait for a person, or for their call after one approved them."""
         approvals = self._backend.approvals
-        return json_reply(shapes.approvals(await approvals.listed(), approvals.now()))
+        return json_reply(shapes.approvals([(each, approvals.status(each)) for each in await approvals.listed()]))
 
     async def approve(self, request: web.Request) -> web.Response:
         approval_id = request.match_info["id"]
@@ -183,7 +195,7 @@ class AdminApi:
             approval = await approvals.approve(approval_id, body.text("actor") or "", body.text("reason") or "")
         except (InvalidCommand, NoSuchApproval, ApprovalRefused) as error:
             raise problem_of(error) from None
-        return json_reply(shapes.approval_json(approval, approvals.now()))
+        return json_reply(shapes.approval_json(approval, approvals.status(approval)))
 
     # --- the rest of the company
 
@@ -227,24 +239,38 @@ _BODY_BYTES_MAX = 65_536  # nothing here takes a body of more than a form
 _CLOSE_GRACE_S = 2.0
 
 
+# What the library would log as an error is somebody's request that is no HTTP: whoever reaches the port could fill the
+# log with it. Mistakes of ours are logged by `problem_middleware`.
+_FRAMING_MISTAKES = logging.getLogger("paywitness.admin.framing")
+_FRAMING_MISTAKES.addFilter(lambda _: False)
+
+
 class AdminServer:
     """Serves a view. `token` guards all but health and metrics; without one that part stays closed."""
 
-    def __init__(self, backend: AdminBackend, token: str | None) -> None:
+    def __init__(self, backend: AdminBackend, token: str | None, allowed_hosts: AllowedHosts = AllowedHosts()) -> None:
         self._backend = backend
+        self._allowed_hosts = allowed_hosts
         self._token = token
         self._runner: web.AppRunner | None = None
 
     def application(self) -> web.Application:
         # The order is from the outside in: what the guard raises is answered as a problem too.
-        middlewares = (problem_middleware, token_guard(self._token))
+        middlewares = (problem_middleware, page_guard(self._allowed_hosts), token_guard(self._token))
         application = web.Application(middlewares=middlewares, client_max_size=_BODY_BYTES_MAX)
         application.add_routes(AdminApi(self._backend).routes())
         return application
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and say at which port: the one given, or the one that was free where 0 was given. Raises OSError."""
-        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=_CLOSE_GRACE_S)
+        # Bodies come as they were sent; `commands` refuses one that is compressed.
+        runner = web.AppRunner(
+            self.application(),
+            access_log=None,
+            shutdown_timeout=_CLOSE_GRACE_S,
+            auto_decompress=False,
+            logger=_FRAMING_MISTAKES,
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()

@@ -23,7 +23,7 @@ from paywitness.core.operation import (
     Operation,
 )
 from paywitness.core.operator_actions import actions_for, proposal_for
-from paywitness.core.payout import Approval
+from paywitness.core.payout import Approval, ApprovalStatus
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.redact import redact
 from paywitness.core.reply import operation_summary
@@ -220,17 +220,17 @@ def outcomes(rows: Sequence[AnnouncementRow], after: int) -> dict[str, Any]:
     }
 
 
-def approvals(found: Sequence[Approval], now: float) -> dict[str, Any]:
+def approvals(found: Sequence[tuple[Approval, ApprovalStatus]]) -> dict[str, Any]:
     """Payouts that need a person's approval, oldest first."""
-    return {"approvals": [approval_json(approval, now) for approval in found]}
+    return {"approvals": [approval_json(approval, status) for approval, status in found]}
 
 
-def approval_json(approval: Approval, now: float) -> dict[str, Any]:
+def approval_json(approval: Approval, status: ApprovalStatus) -> dict[str, Any]:
     terms, money = approval.terms, approval.terms.money
     approved_at = approval.approved_at
     return {
         "id": terms.id,
-        "status": approval.status(now),
+        "status": status,
         "provider": terms.provider,
         "operation": terms.operation,
         "reference": redact(terms.reference) or None,
@@ -317,7 +317,12 @@ def _operation(policy: Policy) -> dict[str, Any]:
 
 
 def readiness_json(
-    readiness: Readiness, book: PolicyBook | None, counts: Iterable[DoubtCount], *, journal_healthy: bool
+    readiness: Readiness,
+    book: PolicyBook | None,
+    counts: Iterable[DoubtCount],
+    *,
+    journal_healthy: bool,
+    rolled_back_s: float | None = None,
 ) -> dict[str, Any]:
     """Whether calls should come here, and the detail beside it. Only what `why_not` tells keeps it from being ready."""
     reasons = {"starting": readiness.starting, "draining": readiness.draining, "no_policies": book is None}
@@ -327,8 +332,10 @@ def readiness_json(
         "why_not": why_not,
         "draining": readiness.draining,
         "journal_healthy": journal_healthy,
+        "journal_rolled_back_s": None if rolled_back_s is None else round(rolled_back_s, 1),
         "policy_revision": book.revision if book is not None else None,
         "reload": _reload(readiness),
+        "clocks": {"jumps": readiness.clock_jumps, "awaits_dates": readiness.awaits_dates},
         "in_doubt": _in_doubt(counts),
     }
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-_COMMANDS = ("run", "demo", "sandbox", "policy", "ops", "circuits", "ca", "redirect", "doctor")
+_COMMANDS = ("run", "demo", "sandbox", "policy", "ops", "circuits", "ca", "redirect", "doctor", "journal")
 _GROUPS = {"ops": "ops.group", "policy": "policy.group"}  # those that are folders
 
 
@@ -31,6 +31,7 @@ First steps:
   paywitness doctor                      whether all this is fit to hold money
   paywitness ops list --doubt            what became of the money, as far as anybody knows
   paywitness circuits                    which providers are being called, and which are not
+  paywitness journal status              who holds the journal, and at which level it is
   paywitness ca init                     let services come by HTTPS_PROXY, with no change of code
 """
 

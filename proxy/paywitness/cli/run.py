@@ -27,6 +27,8 @@ from paywitness.option_defaults import (
     read_address,
     read_duration,
     read_listener,
+    read_names,
+    read_networks,
     read_sink,
     redacted_url,
 )
@@ -203,6 +205,33 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     help="Where providers' webhooks come in, apart from all else since it may be public; off: nowhere.",
 )
 @click.option(
+    "--webhook-body-bytes",
+    default=DEFAULTS.webhook_body_bytes,
+    type=click.IntRange(1024, 1024 * 1024),
+    envvar="PAYWITNESS_WEBHOOK_BODY_BYTES",
+    help="How large a delivery of webhooks may be.",
+)
+@click.option(
+    "--webhook-rate",
+    default=DEFAULTS.webhook_rate,
+    type=click.IntRange(1, 10_000),
+    envvar="PAYWITNESS_WEBHOOK_RATE",
+    help="How many deliveries of one address a second may turn out not to be genuine; then it gets 429.",
+)
+@click.option(
+    "--trusted-proxies",
+    envvar="PAYWITNESS_TRUSTED_PROXIES",
+    help="Addresses or networks in front of the webhooks' port whose X-Forwarded-For is believed, with commas between.",
+    show_default=False,
+)
+@click.option(
+    "--allowed-hosts",
+    envvar="PAYWITNESS_ALLOWED_HOSTS",
+    help="Further names under which the payment and the admin port may be asked, with commas between; *.name for all "
+    "below it. Addresses, localhost, names of one label and of Kubernetes services need not be named.",
+    show_default=False,
+)
+@click.option(
     "--events",
     envvar="PAYWITNESS_EVENTS",
     help="Where ends, doubts, resolutions and incidents go as CloudEvents: http(s)://host/path.  [default: nowhere]",
@@ -294,6 +323,10 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         reuse_port=given["reuse_port"],
         unlisted=Unlisted(given["unlisted"]),
         webhooks=read_listener(given["webhooks"], "--webhooks"),
+        webhook_body_bytes=given["webhook_body_bytes"],
+        webhook_rate=given["webhook_rate"],
+        trusted_proxies=read_networks(given["trusted_proxies"] or "", "--trusted-proxies"),
+        allowed_hosts=read_names(given["allowed_hosts"] or "", "--allowed-hosts"),
         events=read_sink(events, "--events") if events and events != OFF else None,
         retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
         # A caller's own retries end within a day. A key that was forgotten sooner would pay again.

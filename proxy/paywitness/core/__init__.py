@@ -4,9 +4,13 @@
 anything: time, random draws and compiled expressions come in as values and plain callables.
 
 what comes in
+    allowed_hosts      under which names, and by which web pages, a listener may be asked
     call               what the application asked of us, and its Paywitness-* options
+    account_rules      how accounts and their owners are told apart
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
     payment            a payment: its names, numbers and movements, and what evidence makes of them
+    payment_changes    what evidence makes of a payment: what is posted, returned, shown
+    payment_rollback   what an operation that is put back tells of its payment
     payment_claims     limits, what is serialised, and what frees an intent
     payment_evidence   what a response or an object shows of a payment
     payment_names      the names of a payment, and the keys of its rows
@@ -18,11 +22,15 @@ what comes in
     payout_claims      which caps count a payout, and what must be approved
     identity           which operation a call is: keys, fingerprint, guard
     evidence           what was seen of one attempt on the wire
+    provider_time      the provider's clock, by the Date of its responses
     webhook_event      what a provider's webhook says, and how its operation is found
 what is true
+    ages               how long ago something was, by the smallest and by the largest reading of all clocks
+    levels             which rules every sidecar of a journal keeps, and when they begin
     operation          one intended effect at the provider, its states, its history
     lifecycle          the events and the transition table
     consequences       what a new state implies: due time, lease, key, request, announcement
+    credential_owners  whose a credential is, and what one is to another
     claim              who may send under a key; what a duplicate is told
     payout             what counts against caps, what an approval binds, what is announced of a payout
     guard              what keeps two operations off the same money

@@ -6,13 +6,15 @@ from the same records. The journal runs them and writes the result in one step; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.guard import GuardHold, hold_of
+from paywitness.core.credential_owners import CredentialClaim
+from paywitness.core.guard import GIVEN_BACK, GuardHold, hold_of, may_be_taken
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import GuardKind, Operation, Outcome, State
+from paywitness.core.operation import GuardKind, Operation, Outcome, RepeatPaymentRule, State
 from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_claims import IntentHold, LimitCheck, PaymentClaim
 from paywitness.core.payout import PayoutClaim, PayoutRefusal
@@ -37,7 +39,9 @@ class ClaimVerdict(StrEnum):
     NEEDS_APPROVAL = "needs_approval"  # a person must approve the payout first
     CHECK_REFUSED = "check_refused"  # whoever is asked before a payout did not allow it
     EXPIRED = "expired"  # only a tombstone is left
-    ABSENT = "absent"  # nothing known, and the claimer was not permitted to start
+    ACCOUNT_UNKNOWN = "account_unknown"  # another credential's operation stands in the way, perhaps another owner's
+    ANOTHER_OWNER = "another_owner"  # an operation of another owner stands in the way
+    ABSENT = "absent"  # nothing known under key or guard, and the claimer was not permitted to start
 
 
 class AliasKind(StrEnum):
@@ -79,13 +83,16 @@ class ClaimRequest:
 
     fresh: Operation
     token: str  # asked again with the same token, a claim gives the same answer
-    permitted: bool  # False: a look-up that records nothing new
+    permitted: bool  # False: it starts nothing, whatever the key and the guard say
     lease_s: float
     sealed_request: bytes | None  # kept for a background re-send; None under never_store
     key_stem: str | None = None  # what later generations' provider keys are made of; None where none is sent
     compare_fingerprint: str | None = None  # the repeat's fingerprint under the stored rule, when that rule differs
     payment: PaymentClaim = PaymentClaim()  # what the call means for a payment
     payout: PayoutClaim | None = None  # what it means for the rules of its payouts, if there are some
+    credential: CredentialClaim = CredentialClaim()  # what is known of its credential
+    limits_from: str = ""  # ids of payments below this may have been moved unseen: their limits only warn
+    leases_over_at: float = math.inf  # a lease that ends later than this is not over, whatever the journal's time says
 
 
 @record
@@ -97,7 +104,8 @@ class Claim:
     now: float  # the journal's clock when it answered
     sealed_request: bytes | None = None  # IN_DOUBT: what a re-send must repeat
     sealed_response: bytes | None = None  # REPLAY: the kept answer; None where it was closed without one
-    credential_accepted: bool = True  # REPLAY, IN_DOUBT: it made the call, or the provider has since accepted it
+    credential_accepted: bool = True  # it made the call, or may be shown its reply
+    credential_mapped: bool = True  # it made the call, or is mapped to the same account: it may send for it
     alias: AliasKind | None = None  # the key is not the operation's own
     took_undelivered: bool = (
         False  # what had reached nobody was given to this claim: given back, if it tells nobody either
@@ -112,7 +120,8 @@ class Claim:
 
 @record
 class ClaimJudgement:
-    """What to write and to answer. `start_generation` is set when a new operation starts under the key."""
+    """What to write and to answer. `start_generation` is set if the key may start a new operation: OWNED, or ABSENT if
+    the claimer was not permitted to."""
 
     verdict: ClaimVerdict
     existing: Operation | None = None  # the holder as it now stands: an expired lease has been acted upon
@@ -121,9 +130,10 @@ class ClaimJudgement:
     stamp: str = ""  # of the generation that starts
 
 
-def after_expired_lease(operation: Operation, now: float) -> Operation:
-    """The operation after its lease ran out, if it did: SENDING is doubt, PREPARED and BACKOFF were never sent."""
-    if operation.lease is None or operation.lease.until_at > now:
+def after_expired_lease(operation: Operation, now: float, over_at: float = math.inf) -> Operation:
+    """The operation after its lease ran out, if it did: SENDING is doubt, PREPARED and BACKOFF were never sent.
+    `over_at`: a lease that ends later than that is not over; the journal's time may have jumped."""
+    if operation.lease is None or operation.lease.until_at > min(now, over_at):
         return operation
     return drop_lease(operation, now)
 
@@ -132,6 +142,8 @@ def drop_lease(held: Operation, now: float) -> Operation:
     """The operation without its holder. What the holder may have been doing decides what is now true."""
     never_sent = held.state in {State.PREPARED, State.BACKOFF}
     after = advance(held, Event.LEASE_EXPIRED) if never_sent or held.attempt_under_way else held
+    if held.attempt_under_way:
+        after = after.changed(delivery_unknown=True)
     context = WriteContext(
         now,
         gives_back=held.lease.token if held.lease is not None else None,
@@ -149,7 +161,8 @@ class GuardJudgement:
 
     holder: Operation | None = None
     alias: AliasKind | None = None  # what the key becomes to the holder
-    refunded: bool = False  # the holder's payment was given back, and the call is equal to it
+    refunded: bool = False  # the holder's payment was given back, and the call is equal to it; no other payment holds
+    repeats_refunded: bool = False  # the call is equal to a payment that was given back, whoever else holds the guard
 
 
 def judge_guard(
@@ -164,8 +177,11 @@ def judge_guard(
     `holders` are as they now stand, oldest first: expired leases have been acted upon. `payment_holds`: what the
     payments of holders say, by the holder's id. `once_per_target`: the object that a step acts on pays once at most."""
     refused: Operation | None = None
+    refused_by_step: Operation | None = None  # only its payment knows that it is paid: its own words say otherwise
+    refunded: Operation | None = None
     for holder in holders:
-        hold = hold_of(holder, now)
+        by_other_step = _paid_by_other_step(holder, payment_holds)
+        hold = GuardHold.PAID if by_other_step else hold_of(holder, now)
         if hold is None or holder.guard is None or holder.key == fresh.key:
             continue
         is_intent = holder.guard.kind is GuardKind.INTENT
@@ -173,13 +189,21 @@ def judge_guard(
             continue  # meant twice, says the caller; but an open intent may still be paid
         standing = _standing(holder, payment_holds)
         alias = _alias_to(holder, fresh, hold, standing, once_per_target=once_per_target)
+        if by_other_step and alias is AliasKind.JOINED:
+            alias = AliasKind.REFUSED  # its own reply asks the customer to act, who has
         if alias is AliasKind.REFUSED and standing is IntentHold.REFUNDED:
-            return GuardJudgement(holder, alias, refunded=True)
-        if alias is AliasKind.REFUSED:
+            refunded = refunded or holder
+        elif alias is AliasKind.REFUSED and by_other_step:
+            refused_by_step = refused_by_step or holder
+        elif alias is AliasKind.REFUSED:
             refused = refused or holder
         elif alias is not None:
             return GuardJudgement(holder, alias)
-    return GuardJudgement(refused, AliasKind.REFUSED) if refused is not None else GuardJudgement()
+    stands = refused or refused_by_step
+    holder_told = stands or refunded
+    if holder_told is None:
+        return GuardJudgement()
+    return GuardJudgement(holder_told, AliasKind.REFUSED, stands is None, refunded is not None)
 
 
 def is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: GuardJudgement) -> bool:
@@ -187,6 +211,8 @@ def is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: Guard
     total, money = request.payment.intent_total, request.fresh.money
     if total is None or money is None or guard.alias is not AliasKind.REFUSED or money.currency != total.currency:
         return False
+    if guard.repeats_refunded:
+        return False  # a late duplicate of a part that was given back
     amounts = [money.minor_units]
     for holder in holders:
         if holder.money is None or holder.money.currency != total.currency:
@@ -195,14 +221,32 @@ def is_covered(request: ClaimRequest, holders: Iterable[Operation], guard: Guard
     return sum(amounts) <= total.minor_units
 
 
+def _paid_by_other_step(holder: Operation, payment_holds: Mapping[str, IntentHold]) -> bool:
+    """Whether the customer had to act, and another step of the same payment has paid it since. That step may name no
+    intent itself (the details of a 3DS check): then only the payment knows."""
+    guard = holder.guard
+    return (
+        holder.state is State.REQUIRES_ACTION
+        and guard is not None
+        and guard.kind is GuardKind.INTENT
+        and guard.after_success is RepeatPaymentRule.BLOCK
+        and payment_holds.get(holder.id, IntentHold.FREE) is not IntentHold.FREE
+    )
+
+
 def _standing(holder: Operation, payment_holds: Mapping[str, IntentHold]) -> IntentHold:
     """What the payment of a holder that paid says of its intent. A payment that knows of no success lags behind an
     operation that has succeeded: then the operation counts."""
+    if _paid_by_other_step(holder, payment_holds):
+        return payment_holds[holder.id]
     if holder.state is not State.SUCCEEDED and not holder.paid_elsewhere:
         return IntentHold.PAID
-    standing = payment_holds.get(holder.id, IntentHold.PAID)
+    if holder.kind in FOLLOW_UPS and holder.result_class in GIVEN_BACK:
+        return IntentHold.FREE  # a refund that came back pays nothing: the balance says what may be refunded again
+    by_operation = IntentHold.REFUNDED if holder.result_class in GIVEN_BACK else IntentHold.PAID
+    standing = payment_holds.get(holder.id, by_operation)
     is_behind = standing is IntentHold.FREE and not holder.paid_elsewhere
-    return IntentHold.PAID if is_behind else standing
+    return by_operation if is_behind else standing
 
 
 def _alias_to(
@@ -212,10 +256,11 @@ def _alias_to(
     equal = _same_call(holder, fresh)
     if standing in {IntentHold.FREE, IntentHold.REFUNDED}:
         return AliasKind.REFUSED if equal and standing is IntentHold.REFUNDED else None
-    if standing is IntentHold.GIVING_BACK:
+    if standing is IntentHold.GIVING_BACK or hold is GuardHold.GIVEN_BACK:
         return AliasKind.REFUSED  # its reply may not be true any more, and may be again
     if hold is GuardHold.UNDELIVERED:
-        return AliasKind.TAKEN if equal else None
+        taken = AliasKind.TAKEN if may_be_taken(holder) else AliasKind.REFUSED
+        return taken if equal else None
     is_intent = holder.guard is not None and holder.guard.kind is GuardKind.INTENT
     if equal and (is_intent or _is_settled_transfer(holder)):
         return AliasKind.JOINED
@@ -258,24 +303,20 @@ def lookup_verdict(operation: Operation) -> ClaimVerdict:
 
 
 def judge(existing: Operation | None, request: ClaimRequest, now: float) -> ClaimJudgement:
-    """What becomes of a claim, given the newest operation under its key."""
+    """What becomes of a claim, given the newest operation under its key. If the key may start something, the guard is
+    asked next, whether or not the claimer was permitted to start: "nothing was sent" must be true of the purchase."""
+    start = ClaimVerdict.OWNED if request.permitted else ClaimVerdict.ABSENT
     if existing is None:
-        if not request.permitted:
-            return ClaimJudgement(ClaimVerdict.ABSENT)
-        return ClaimJudgement(ClaimVerdict.OWNED, None, 1, request.fresh.provider_key, request.fresh.stamp)
+        return ClaimJudgement(start, None, 1, request.fresh.provider_key, request.fresh.stamp)
     if existing.version == 1 and existing.lease is not None and existing.lease.token == request.token:
         return ClaimJudgement(ClaimVerdict.OWNED, existing)  # the same claim, asked again: its reply was lost
-    existing = after_expired_lease(existing, now)
+    existing = after_expired_lease(existing, now, request.leases_over_at)
     equal = (request.compare_fingerprint or request.fresh.fingerprint) == existing.fingerprint
     if may_start_again(existing, now, equal=equal):
-        if not request.permitted:
-            return ClaimJudgement(ClaimVerdict.ABSENT, existing)
         generation = existing.generation + 1
         # Under a kept key an equal payload must also be equal in bytes, or the provider takes it for another one.
         stamp = existing.stamp if equal and existing.key_released else request.fresh.stamp
-        return ClaimJudgement(
-            ClaimVerdict.OWNED, existing, generation, _provider_key(existing, request, generation), stamp
-        )
+        return ClaimJudgement(start, existing, generation, _provider_key(existing, request, generation), stamp)
     if not equal:
         return ClaimJudgement(ClaimVerdict.MISMATCH, existing)
     return ClaimJudgement(lookup_verdict(existing), existing)

@@ -3,8 +3,10 @@
 Order: what the wire says (not sent, lost), then the policy's `classify` rows, then the `answers` rows of the
 operation's object, then the built-in rules for HTTP status codes. Rows that test the body come first in their table
 because the policy's author put them there: a 200 may be a decline, a 409 a success. An expression that raises does not
-match. A success that does not fit what was asked for is doubt. A row marked `observe` is asked like the others, and
-passed over: the classification tells that it would have matched, and is the one it would be without that row.
+match. A page that is not written in the API's language (HTML in front of a JSON API) is a gateway's: doubt with any
+status, unless a row recognises this very page by status and header. A success that does not fit what was asked for is
+doubt. A row marked `observe` is asked like the others, and passed over: the classification tells that it would have
+matched, and is the one it would be without that row.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import replace
 
 from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Encoding, Tree, decode_response
-from paywitness.core.errors import BodyError, MoneyError
+from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
 from paywitness.core.evidence import Evidence, Response, WireFault
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.record import record
@@ -29,6 +31,7 @@ from paywitness.core.result import (
 )
 
 _REFERENCE_LENGTH_MAX = 255
+FOREIGN_PAGE = "foreign_page"  # the rule's name of a page that is not written in the API's language
 Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
 
 
@@ -53,6 +56,11 @@ class ResponseRule:
         """Everything that it can say."""
         result_classes = {self.result_class, self.otherwise, *(self.table or {}).values()}
         return frozenset(result_class for result_class in result_classes if result_class is not None)
+
+    @property
+    def recognises_page(self) -> bool:
+        """Whether it can recognise a page that somebody in front of the provider wrote."""
+        return self.status_codes is not None and bool(self.headers)
 
     def read(self, response: Response, tree: Tree) -> ResultClass | None:
         """What the row says of this response, or None where it does not match."""
@@ -100,7 +108,16 @@ def read_response(
         return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent"), None
     if evidence.response is None:
         return _lost(evidence), None
-    tree, readable = tree_of(evidence.response, rules.encoding)
+    try:
+        tree, readable = _decoded(evidence.response, rules.encoding), True
+    except BodyOverBound:
+        # As with an answer that is larger than its bound: what it says is not known, whatever the status code is.
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_over_bound", lost=True), None
+    except BodyError:
+        tree, readable = None, False
+    if evidence.repeats_previous and reference_in(rules, tree) is not None:
+        # Two calls do not get one reference: a stray copy, and the call's own answer is still to come.
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_of_another_call", lost=True), None
     return _by_response(evidence.response, tree, rules, expected, readable=readable), tree
 
 
@@ -110,8 +127,9 @@ def _by_response(
     if response.close_delimited and not readable:
         # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
-    by_row, observed = _by_rules(rules, response, tree)
-    found = by_row or _by_status(response.status_code, readable=readable, kind_moves_money=rules.moves_money)
+    foreign = is_foreign_page(response, tree, readable=readable)
+    by_row, observed = _by_rules(rules, response, tree, foreign=foreign)
+    found = by_row or _by_page_or_status(response.status_code, rules, readable=readable, foreign=foreign)
     if observed is not None:
         found = replace(found, shadow_match=observed)
     # Also a result without effect can show a payment, and that must be the one that was asked for.
@@ -158,18 +176,35 @@ def _lost(evidence: Evidence) -> Classification:
 def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
     """The response's tree, and whether it could be read."""
     try:
-        return decode_response(response.body, response.header("Content-Encoding"), encoding), True
+        return _decoded(response, encoding), True
     except BodyError:
         return None, False
 
 
-def _by_rules(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Classification | None, ShadowMatch | None]:
-    """What the first row that matches says, and the first of those only watched that would have come before it."""
+def _decoded(response: Response, encoding: Encoding) -> Tree:
+    return decode_response(response.body, response.header("Content-Encoding"), encoding)
+
+
+def is_foreign_page(response: Response, tree: Tree, *, readable: bool) -> bool:
+    """Whether the body is not written in the API's language: somebody in front of the provider wrote it, before or
+    after the provider did its work. An empty body is nobody's page."""
+    if not response.body.strip():
+        return False
+    return not readable or (isinstance(tree, dict) and list(tree) == ["html"])
+
+
+def _by_rules(
+    rules: ClassifyRules, response: Response, tree: Tree, *, foreign: bool
+) -> tuple[Classification | None, ShadowMatch | None]:
+    """What the first row that matches says, and the first of those only watched that would have come before it. A
+    foreign page is read only by rows that name its status and a header: what it shows is no object of the provider."""
     observed: ShadowMatch | None = None
     status_code = response.status_code
     for row in (*rules.rows, *rules.answers):
         if row.status_codes is not None and status_code not in row.status_codes:
             continue  # most rows, for most answers: they need not be asked
+        if foreign and not row.recognises_page:
+            continue
         result_class = row.read(response, tree)
         if result_class is None:
             continue
@@ -183,6 +218,13 @@ def _by_rules(rules: ClassifyRules, response: Response, tree: Tree) -> tuple[Cla
 # Not 406: frameworks find out that they cannot write the answer after they have done the work.
 _VALIDATION_CODES = frozenset({400, 404, 405, 410, 411, 413, 414, 415, 417, 422, 431})
 _AUTHENTICATION_CODES = frozenset({401, 403, 407})
+
+
+def _by_page_or_status(status_code: int, rules: ClassifyRules, *, readable: bool, foreign: bool) -> Classification:
+    """What no row reads. A 2xx or 5xx that cannot be read is doubt already, under its own name."""
+    if foreign and not 200 <= status_code < 300 and status_code < 500:
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, FOREIGN_PAGE, lost=True)
+    return _by_status(status_code, readable=readable and not foreign, kind_moves_money=rules.moves_money)
 
 
 def _by_status(status_code: int, *, readable: bool, kind_moves_money: bool) -> Classification:

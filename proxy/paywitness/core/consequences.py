@@ -14,6 +14,8 @@
 | key reusable           | Decided once, by the first end: FAILED without effect, not a decision of the provider, and |
 |                        | no fallback stands for it.                                                                 |
 | undelivered            | It was paid or accepted, and nobody gets the reply: see `guard.is_undelivered`.            |
+| delivery unknown       | Set when the lease of an attempt under way runs out. Over once somebody was told, or the   |
+|                        | only attempt has been reported: see `guard`.                                               |
 | no bytes after         | While something is in doubt: the latest time at which a byte of an ended attempt can leave |
 | checks, misses         | Counted anew in a new state that is checked by schedule. A new attempt voids the misses.   |
 | stored request         | Erased at the end.                                                                         |
@@ -49,6 +51,7 @@ class WriteContext:
     last_check: bool = False  # this was the last check that is made without an operator
     no_bytes_after_at: float | None = None  # from then on no byte of the attempt that has ended can leave
     reached: bool | None = None  # whether somebody gets the reply; None: this change says nothing about that
+    reports_attempt: bool = False  # the writer made the attempt, and knows what its own caller was told
 
 
 @record
@@ -85,6 +88,8 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
         operation = operation if undelivered is operation.undelivered else operation.changed(undelivered=undelivered)
+    if operation.delivery_unknown and _is_delivery_known(operation, context):
+        operation = operation.changed(delivery_unknown=False)
     fell_back = after.fallback_to is not None and before.fallback_to is None
     return Consequences(
         operation,
@@ -92,6 +97,12 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         erase_request=operation.state.ended,
         announcement=None if fell_back else announcement_of(before, operation),
     )
+
+
+def _is_delivery_known(after: Operation, context: WriteContext) -> bool:
+    """Whether the change settles what became of the reply of an attempt whose holder was lost. Of several attempts more
+    than one holder may have been lost, and each may have told its caller."""
+    return bool(context.reached) or (context.reports_attempt and after.attempts == 1)
 
 
 # What the provider keeps under the key, or says of an object that somebody else has acted upon.

@@ -21,8 +21,17 @@ class JournalUnavailable(PaywitnessError):
     """The journal did not confirm a call. Whether it took the write is not known."""
 
 
+class JournalNotAsked(JournalUnavailable):
+    """The journal was not asked about a call, or has forgotten what it would have to say. The message is the caller's
+    text."""
+
+
 class StoreUnavailable(PaywitnessError):
     """The limits' Redis did not answer in time, or is not asked at the moment. What it was asked may have been done."""
+
+
+class JournalLevelError(JournalUnavailable):
+    """The journal was raised to a level that this release does not keep. Nothing was written, and nothing is sent."""
 
 
 class JournalUnusable(PaywitnessError):
@@ -43,6 +52,10 @@ class UnreadableSecret(PaywitnessError):
 
 class BodyError(PaywitnessError):
     """A request body that cannot be read or written as the policy says it is encoded."""
+
+
+class BodyOverBound(BodyError):
+    """A body that is larger, deeper or richer than what is parsed here. What it says is not known."""
 
 
 class MoneyError(PaywitnessError):

@@ -89,6 +89,7 @@ class Evidence:
     late_response_window_s: float = (
         0.0  # at most so long after this the connection stays open, for a late answer; 0: it is over
     )
+    repeats_previous: bool = False  # the response is byte for byte that to the request before, on the same connection
 
     @classmethod
     def refused_by_limits(cls, fault: WireFault, detail: str) -> Evidence:

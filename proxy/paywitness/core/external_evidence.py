@@ -78,6 +78,17 @@ def as_taken_back(operation: Operation, classification: Classification, *, faile
     return replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
 
 
+def precedes_end(operation: Operation, classification: Classification, *, failed_is_return: bool) -> bool:
+    """Whether evidence is of the time before its object failed, and only comes after that: it was accepted first. Or it
+    succeeded first, if the policy says that a failure after success takes the movement back."""
+    is_earlier = classification.result_class is ResultClass.PENDING or (
+        failed_is_return and classification.result_class is ResultClass.SUCCEEDED
+    )
+    is_denied = operation.state is State.FAILED and operation.result_class in DENIALS
+    same_object = operation.reference is not None and classification.reference == operation.reference
+    return is_earlier and is_denied and same_object
+
+
 def changes_nothing(before: Operation, after: Operation) -> bool:
     """Whether evidence leaves an operation as it was known."""
     return (
@@ -96,9 +107,10 @@ def conclude_external(
     contract: ProviderContract,
     *,
     settled: bool,
+    may_be_stale: bool = False,
 ) -> tuple[Operation, Event | None]:
     """The operation after this evidence, and the event that it was; None: it changes nothing now. `settled`: nothing
-    of the operation can still arrive."""
+    of the operation can still arrive. `may_be_stale`: what it denies may be an attempt before ours, of another call."""
     paid = operation.state in {State.SUCCEEDED, State.PENDING}
     if classification.rule == DOES_NOT_FIT:
         incident = contradiction(operation, classification) if paid else None
@@ -109,7 +121,7 @@ def conclude_external(
         # What was paid and then voided was given back: it is not that it never was.
         classification = replace(classification, result_class=ResultClass.REVERSED, effect=Effect.DONE)
     event = event_of(source, classification.result_class)
-    if event is None or _must_wait(operation, event, contract, settled=settled):
+    if event is None or _must_wait(operation, event, contract, settled=settled, may_be_stale=may_be_stale):
         return operation, None
     if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.result_class in DENIALS:
         return operation, None  # events out of order: it was accepted before it was declined, and that says less
@@ -135,7 +147,9 @@ def conclude_external(
     )
 
 
-def _must_wait(operation: Operation, event: Event, contract: ProviderContract, *, settled: bool) -> bool:
+def _must_wait(
+    operation: Operation, event: Event, contract: ProviderContract, *, settled: bool, may_be_stale: bool
+) -> bool:
     """Whether the event must wait: for the attempt that is under way, or for those that may still arrive."""
     if event not in TABLE[operation.state]:
         return True
@@ -154,10 +168,12 @@ def _must_wait(operation: Operation, event: Event, contract: ProviderContract, *
         bool(operation.doubt) and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO
     )
     several = (was_denied or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
+    # An object that several calls share shows the denial of the last of them that ended, which may be an earlier one.
+    of_earlier_call = may_be_stale and (bool(operation.doubt) or operation.state is State.BACKOFF)
     denies = event in {*EXTERNAL_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
     # An event tells of one execution, and not of which. That nothing can still arrive does not say that nothing did.
     covers_all = settled and event not in _SPEAKS_OF_ONE_EXECUTION
-    return denies and several and not covers_all and not operation.state.ended
+    return denies and (several or of_earlier_call) and not covers_all and not operation.state.ended
 
 
 _SPEAKS_OF_ONE_EXECUTION = frozenset({Event.WEBHOOK_TOLD_DENIAL, Event.WEBHOOK_TOLD_ACTION})
@@ -187,8 +203,13 @@ def _may_be_absent(operation: Operation) -> bool:
 
 
 def is_postponed(
-    operation: Operation, source: EvidenceSource, result_class: ResultClass, contract: ProviderContract
+    operation: Operation,
+    source: EvidenceSource,
+    result_class: ResultClass,
+    contract: ProviderContract,
+    *,
+    may_be_stale: bool = False,
 ) -> bool:
     """Whether this evidence should be kept and applied again later, as opposed to saying nothing at all."""
     event = event_of(source, result_class)
-    return event is not None and _must_wait(operation, event, contract, settled=False)
+    return event is not None and _must_wait(operation, event, contract, settled=False, may_be_stale=may_be_stale)

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
+from paywitness.core.bodies.ambiguity import lost_in_tree
 from paywitness.core.bodies.tree import Tree, value_at, without_paths
-from paywitness.core.call import Call
+from paywitness.core.call import Call, Headers
 from paywitness.core.claim import generation_key
 from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
+from paywitness.core.credential_owners import AccountSource, CredentialClaim
 from paywitness.core.operation import Guard, GuardKind, RepeatPaymentRule
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
@@ -40,6 +42,7 @@ class Identity:
     ignore: tuple[str, ...]
     credential: str
     guard: Guard | None
+    account_source: AccountSource = AccountSource.CONSTANT
 
 
 def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
@@ -86,7 +89,7 @@ def identify(
     fingerprint = fingerprint_of(call, tree, ignore, secret)
     stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
     names_purchase = field_ref is not None and field_ref.kind is FieldKind.BODY and field_ref != policy.contract.send_as
-    provider_key = _provider_key(client_key, field_ref, policy.contract, stem)
+    provider_key = _provider_key(client_key, field_ref, policy.contract, stem, only_we_know=bool(call.options.account))
     credential = credential_of(call, secret)
     guard = _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret)
     return Identity(
@@ -101,6 +104,7 @@ def identify(
         ignore,
         credential,
         guard,
+        account_source_of(call, policy, tree, parameters),
     )
 
 
@@ -136,6 +140,14 @@ def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str
     return _cached_hash(secret, "account", call.options.account or "", *selected)
 
 
+def account_source_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]) -> AccountSource:
+    """What names the account of a call. A selector of the policy counts before our own header."""
+    for field_ref in policy.account:
+        if field_ref.kind is not FieldKind.CONST and value_in(field_ref, call, tree, parameters):
+            return AccountSource.SELECTOR
+    return AccountSource.HEADER if call.options.account else AccountSource.CONSTANT
+
+
 def account_hashes_named(field_refs: tuple[FieldRef, ...], name: str, secret: bytes) -> frozenset[str]:
     """Every account hash that this name can stand for: the caller named it to us alone, or in all of the policy's
     places, or in one of them. "" is the account of calls that name none."""
@@ -166,12 +178,13 @@ def client_key_of(
 
 
 def _provider_key(
-    client_key: str, field_ref: FieldRef | None, contract: ProviderContract, stem: str | None
+    client_key: str, field_ref: FieldRef | None, contract: ProviderContract, stem: str | None, *, only_we_know: bool
 ) -> str | None:
-    """The client's own key where it came in the provider's own place and fits; else one derived from ours."""
+    """The client's own key where it came in the provider's own place and fits; else one derived from ours. Also if only
+    we know the account (`Paywitness-Account`): at the provider the equal keys of two accounts would meet."""
     if contract.send_as is None or stem is None:
         return None
-    own_place = field_ref == contract.send_as and contract.key_space_is_account
+    own_place = field_ref == contract.send_as and contract.key_space_is_account and not only_we_know
     if own_place and contract.accepts_key(client_key):
         return client_key
     return generation_key(stem, 1)
@@ -180,7 +193,10 @@ def _provider_key(
 def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
     """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
     query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
-    return keyed_hash(secret, "fingerprint", call.method, call.path, query, canonical(without_paths(tree, ignore)))
+    parts: list[str | bytes] = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
+    if lost := lost_in_tree(call.body, ignore):
+        parts.append(lost)
+    return keyed_hash(secret, "fingerprint", *parts)
 
 
 def canonical(tree: Tree) -> bytes:
@@ -199,6 +215,22 @@ def credential_of(call: Call, secret: bytes) -> str:
 @lru_cache(maxsize=1024)
 def _credential_hash(secret: bytes, *found: bytes | None) -> str:
     return keyed_hash(secret, "credential", *((value or b"").decode("latin-1") for value in found))[:32]
+
+
+def credential_in(headers: Headers, secret: bytes) -> str:
+    """As `credential_of`, of the headers of a request."""
+    by_name = {name.lower(): value for name, value in reversed(headers)}
+    return _credential_hash(secret, *map(by_name.get, CREDENTIAL_HEADERS))
+
+
+def owner_hash(scope: str, owner: str, secret: bytes) -> str:
+    """Keyed hash of the owner that a provider names. `scope` is the provider, as keys know it."""
+    return keyed_hash(secret, "owner", scope, owner)[:32]
+
+
+def credential_claim(policy: Policy, identity: Identity) -> CredentialClaim:
+    """What a claim must know of its call's credential."""
+    return CredentialClaim(policy.key_provider, policy.accounts.who_am_i is not None, identity.account_source)
 
 
 def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:
@@ -228,14 +260,19 @@ def _guard_of(
         intent = call.options.intent or _intent_in(policy, tree)
         if intent:
             return intent_guard_of(policy, scope[1], intent, secret)
-    target = value_in(policy.target, call, tree, parameters) if policy.target is not None else None
+    places = () if policy.target is None else (policy.target, *policy.target_also)
+    found = [value_in(place, call, tree, parameters) for place in places]
+    target = [text for text in found if text]
+    if len(target) < len(places):
+        target = []  # a part of a reference names several transfers
     is_payout = policy.kind is OperationKind.PAYOUT
-    if is_payout:
-        target = call.options.intent or target or _intent_in(policy, tree)  # a payout's reference
+    named = (call.options.intent or (None if target else _intent_in(policy, tree))) if is_payout else None
+    if named:
+        target = [named]  # a payout's reference
     if target:
-        value = keyed_hash(secret, "target", *scope, target)[:32]
+        value = keyed_hash(secret, "target", *scope, *target)[:32]
         after_success = policy.after_success if is_payout else RepeatPaymentRule.FLAG
-        return Guard(GuardKind.TARGET, value, _label_of(target), after_success)
+        return Guard(GuardKind.TARGET, value, _label_of(" ".join(target)), after_success)
     if call.options.key is not None:
         return None  # whoever names each payment for us tells by it which of them are the same
     return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])

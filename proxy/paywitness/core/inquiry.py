@@ -1,9 +1,13 @@
 """Inquiries: asking the provider what became of an operation, and what its answer is worth. Pure.
 
 - A hit counts only if it fits: the amount, the currency and the stamp that were asked for.
-- An object that shows another reference or key than was asked for is another's: such an inquiry failed.
+- An object that shows another reference, key or stamp than ours is another's: such an inquiry failed.
+- An object that several attempts share (the order's, the payment's that is acted on) shows what became of the last of
+  them. A denial there may be that of an earlier attempt: it is marked `may_be_stale`.
 - "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
-  and nothing on page one of many is not absent.
+  and nothing on page one of many is not absent. A 404 is a miss only of a page that names the operation: a search that
+  is not there missed nothing. A 404 of a reference that the provider gave us is no miss either.
+- A list that is bounded by a time missed only what it reaches back to, by the provider's own clock.
 - **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
   last byte could have left. Elapsed time alone proves nothing.
 """
@@ -30,6 +34,7 @@ from paywitness.core.classify import (
 )
 from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Finding, FindingKind, Operation
+from paywitness.core.provider_time import UNKNOWN_CLOCK_S, ProviderTime, time_in
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.core.template import Template, TemplateValues, in_path, in_query
 
@@ -56,7 +61,9 @@ class BelongsFields:
 
     reference: Expression | None = None
     key: Expression | None = None  # the provider key
+    stamp: Expression | None = None
     asked: Template | None = None  # what the inquiry names: `{reference}`, or what the operation acts on
+    denied_at: Expression | None = None  # when the denial that the object shows was made, by the provider's clock
 
     def hold(self, provider_object: Tree, values: TemplateValues) -> bool:
         """Whether the object may be ours. What is not known on both sides cannot contradict."""
@@ -64,8 +71,17 @@ class BelongsFields:
         pairs = (
             (name_at(self.reference, provider_object), asked),
             (name_at(self.key, provider_object), values.operation.provider_key),
+            (name_at(self.stamp, provider_object), values.operation.sent_stamp or None),
         )
         return all(shown is None or wanted is None or shown == wanted for shown, wanted in pairs)
+
+    def prove_ours(self, provider_object: Tree, operation: Operation) -> bool:
+        """Whether the object shows what no other operation's object can: our stamp, or our provider key."""
+        pairs = (
+            (name_at(self.key, provider_object), operation.provider_key),
+            (name_at(self.stamp, provider_object), operation.sent_stamp or None),
+        )
+        return any(shown is not None and shown == ours for shown, ours in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,17 @@ class Inquiry:
     lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
     misses: int = policy_defaults.ASK_MISSES
     belongs: BelongsFields = BelongsFields()
+    shared: bool = False  # other operations may find the same object by it
+
+    def names_in_path(self, *heads: str) -> bool:
+        """Whether its path, the page that is asked for, is named by one of these."""
+        return any(blank.head in heads for blank in self.path.placeholders)
+
+    @property
+    def bounded_by_time(self) -> bool:
+        """Whether it asks for what was made after a time."""
+        values = (self.path, *(value for _, value in self.query), *(value for _, value in self.body))
+        return any(blank.head == "since" for value in values for blank in value.placeholders)
 
     def target(self, values: TemplateValues) -> str | None:
         """The request's path and query, or None where this operation cannot be asked about in this way."""
@@ -127,12 +154,55 @@ class FoundObject:
 
     finding: Finding
     provider_object: Tree = None
+    may_be_stale: bool = False  # what it denies may be an attempt before ours
+    gone: bool = False  # a page that the provider has named to us is not there
 
 
 def read_inquiry(
+    inquiry: Inquiry,
+    evidence: Evidence,
+    rules: ClassifyRules,
+    expected: ExpectedPayment,
+    values: TemplateValues,
+    provider_time: ProviderTime | None = None,
+) -> FoundObject:
+    """What this answer to an inquiry says of the operation. `provider_time` is what the response shows of the
+    provider's clock."""
+    seen = _read_inquiry(inquiry, evidence, rules, expected, values)
+    kind, status = seen.finding.kind, seen.finding.status_code
+    if kind is FindingKind.MISSED and inquiry.bounded_by_time and not _covers_attempt(values, provider_time):
+        return _without_object(inquiry, FindingKind.FAILED, status, "the list may begin after it was sent")
+    if kind is FindingKind.HIT and inquiry.shared and _result_class_of(seen) in PROVIDER_SAID_NO:
+        return replace(seen, may_be_stale=not _is_of_attempt(inquiry.belongs, seen, values.operation, provider_time))
+    return seen
+
+
+def _covers_attempt(values: TemplateValues, provider_time: ProviderTime | None) -> bool:
+    """Whether a list that begins at `{since}` holds what we sent."""
+    first_sent_at, since_at = values.operation.first_sent_at, values.since_at
+    if first_sent_at is None or since_at is None:
+        return False
+    if provider_time is None:
+        return since_at <= first_sent_at - UNKNOWN_CLOCK_S
+    return since_at <= provider_time.earliest(first_sent_at)
+
+
+def _is_of_attempt(
+    belongs: BelongsFields, seen: FoundObject, operation: Operation, provider_time: ProviderTime | None
+) -> bool:
+    """Whether what a shared object denies is provably our attempt: it shows our stamp or key, or a time after the only
+    attempt was sent."""
+    if belongs.prove_ours(seen.provider_object, operation):
+        return True
+    if belongs.denied_at is None or provider_time is None or operation.first_sent_at is None or operation.attempts > 1:
+        return False
+    denied_at = time_in(evaluate(belongs.denied_at, seen.provider_object))
+    return denied_at is not None and denied_at >= provider_time.latest(operation.first_sent_at)
+
+
+def _read_inquiry(
     inquiry: Inquiry, evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment, values: TemplateValues
 ) -> FoundObject:
-    """What this answer to an inquiry says of the operation."""
     response = evidence.response
     if response is None:
         fault = str(evidence.fault) if evidence.fault is not None else "no answer"
@@ -140,7 +210,7 @@ def read_inquiry(
     tree, readable = tree_of(response, rules.encoding)
     status = response.status_code
     if status == 404 and (readable or not response.body):
-        return _without_object(inquiry, FindingKind.MISSED, status, "not found")
+        return _not_found(inquiry)
     if not 200 <= status < 300 or not readable:
         return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
     more = inquiry.more is not None and truthy(inquiry.more, tree)
@@ -161,6 +231,19 @@ def read_inquiry(
         return _nothing_found(inquiry, rules, response, tree, more=more)
     found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, ours[0])
     return _on_page(inquiry, status, found_object, more=more)
+
+
+def _not_found(inquiry: Inquiry) -> FoundObject:
+    """What a 404 says. A search that finds nothing answers 200."""
+    if inquiry.names_in_path("reference"):
+        detail = "not found, although the provider gave us this reference"
+        return replace(_without_object(inquiry, FindingKind.FAILED, 404, detail), gone=True)
+    if not inquiry.names_in_path(*_NAME_ONE):
+        return _without_object(inquiry, FindingKind.FAILED, 404, "there is no such search")
+    return _without_object(inquiry, FindingKind.MISSED, 404, "not found")
+
+
+_NAME_ONE = ("reference", "provider_key", "client_key", "operation_id", "path", "body")
 
 
 def _nothing_found(
@@ -275,10 +358,15 @@ class AbsenceProof:
         return cls(max(one.misses for one in expected), max(one.lag_s for one in expected), settle_s)
 
 
+def quiet_since(operation: Operation) -> float:
+    """From then on no byte of the operation can leave. What follows is counted from here by the smallest age (`ages`):
+    every `now` below is this moment and what has certainly passed since, and so is the time of a first miss."""
+    return operation.no_bytes_after_at if operation.no_bytes_after_at is not None else operation.updated_at
+
+
 def settled_at(operation: Operation, settle_s: float) -> float:
     """From when on nothing of the operation can still arrive."""
-    quiet_at = operation.no_bytes_after_at if operation.no_bytes_after_at is not None else operation.updated_at
-    return quiet_at + settle_s
+    return quiet_since(operation) + settle_s
 
 
 def is_settled(operation: Operation, settle_s: float, now: float) -> bool:

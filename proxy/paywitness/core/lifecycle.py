@@ -8,7 +8,8 @@ Rules that the table and `advance` keep together:
   "connection refused" on the re-send never looks like "safe to try again". The re-send is in doubt from the moment
   it is recorded: a late response to an earlier attempt never ends the operation under it.
 - An attempt's evidence can always be recorded, also twice: `conclude` never raises once something was sent.
-- SUCCEEDED and FAILED are final. Evidence that contradicts them opens an incident; it never overwrites.
+- SUCCEEDED and FAILED are final. Evidence that contradicts them opens an incident; it never overwrites. Only the person
+  who closes that incident says how it ended: as paid, which FAILED then becomes, or as taken back.
 - Elapsed time is no event. A lease that expired while sending is doubt, never a failure.
 """
 
@@ -76,6 +77,8 @@ class Event(StrEnum):
     OPERATOR_PARKED = "operator_parked"
     OPERATOR_RESUMED = "operator_resumed"
     OPERATOR_RESUMED_WAITING = "operator_resumed_waiting"  # what was parked as pending, with nothing in doubt
+    INCIDENT_CLOSED_AS_PAID = "incident_closed_as_paid"
+    INCIDENT_CLOSED_AS_UNPAID = "incident_closed_as_unpaid"
     # another operation of ours
     VOID_SUCCEEDED = "void_succeeded"  # what this one paid was voided by it
 
@@ -91,6 +94,7 @@ class IncidentKind(StrEnum):
     BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
     REFERENCE_TAKEN = "reference_taken"  # two operations that are not steps of one payment show one reference
     UNVERIFIED_PAYMENT = "unverified_payment"  # the provider says that it was paid, not by us; no inquiry shows it
+    REFERENCE_NOT_FOUND = "reference_not_found"  # the provider does not show what it has named to us
     NEGATIVE_REMAINDER = "negative_remainder"  # more was captured or refunded than the payment had
 
 
@@ -118,6 +122,7 @@ EXTERNAL_DENIALS = (
     Event.OPERATOR_FOUND_FAILURE,
 )
 REVERSALS = (Event.INQUIRY_FOUND_REVERSAL, Event.WEBHOOK_TOLD_REVERSAL, Event.VOID_SUCCEEDED)
+INCIDENT_ENDS = frozenset({Event.INCIDENT_CLOSED_AS_PAID, Event.INCIDENT_CLOSED_AS_UNPAID})
 ATTEMPT_EVENTS = frozenset(
     {
         Event.NO_EFFECT_SEEN,
@@ -232,6 +237,8 @@ TABLE: dict[State, dict[Event, Transition]] = {
         Event.ANSWER_LOST: Transition(State.SUCCEEDED),
         Event.LEASE_EXPIRED: Transition(State.SUCCEEDED),
         Event.INQUIRY_MISSED: Transition(State.SUCCEEDED),
+        Event.INCIDENT_CLOSED_AS_PAID: Transition(State.SUCCEEDED),
+        Event.INCIDENT_CLOSED_AS_UNPAID: Transition(State.SUCCEEDED),  # read as `returned`: never "it never happened"
     },
     State.FAILED: {
         **_transitions(SUCCESSES, State.FAILED, IncidentKind.SUCCESS_AFTER_FAILURE),
@@ -244,6 +251,8 @@ TABLE: dict[State, dict[Event, Transition]] = {
         Event.ANSWER_LOST: Transition(State.FAILED, IncidentKind.DOUBT_AFTER_FAILURE),
         Event.LEASE_EXPIRED: Transition(State.FAILED),
         Event.INQUIRY_MISSED: Transition(State.FAILED),
+        Event.INCIDENT_CLOSED_AS_PAID: Transition(State.SUCCEEDED),
+        Event.INCIDENT_CLOSED_AS_UNPAID: Transition(State.FAILED),
     },
     State.REQUIRES_REVIEW: {
         **_ENDINGS,
@@ -285,6 +294,9 @@ def _transition_changes(operation: Operation, event: Event, attempt: int | None)
     move = TABLE[operation.state].get(event)
     if move is None:
         raise IllegalTransition(f"{event} cannot happen in {operation.state}")
+    closes_incident = event in INCIDENT_ENDS
+    if closes_incident and operation.incident is None:
+        raise IllegalTransition(f"{event} cannot happen without an open incident")
     of_an_attempt = event in ATTEMPT_EVENTS
     if of_an_attempt:
         _check_attempt(operation, event, attempt)
@@ -310,7 +322,7 @@ def _transition_changes(operation: Operation, event: Event, attempt: int | None)
         "answered_attempts": operation.answered_attempts & doubt,
         "attempts": operation.attempts + (1 if starts else 0),
         "attempt_under_way": starts or (operation.attempt_under_way and not ends),
-        "incident": incident,
+        "incident": None if closes_incident else incident,
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from paywitness.core.call import Priority
 from paywitness.core.classify import ExpectedPayment
+from paywitness.core.credential_owners import AccountSource
 from paywitness.core.money import Money
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
@@ -46,6 +47,7 @@ class Outcome(StrEnum):
     PENDING = "pending"
     REQUIRES_ACTION = "requires_action"
     NOT_SENT = "not_sent"
+    ABSENT = "absent"  # sent, and confirmed not executed: no effect, and none will follow
     IN_FLIGHT = "in_flight"
     UNKNOWN = "unknown"
     NONE = "none"  # no operation
@@ -134,15 +136,22 @@ class Operation:
     misses: int = 0  # inquiries that found nothing and count: see `inquiry`
     first_miss_at: float | None = None
     undelivered: bool = False  # it was paid or accepted, and its answer reached nobody
+    delivery_unknown: bool = False  # the holder of an attempt was lost: it may have answered its caller all the same
     takeover: str = ""  # another key took its answer: taken, first_returned, taker_returned
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
     fallback_to: str | None = None
     takes_remainder: bool = False  # the request names no amount: `money` is what was left of its payment
     paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
+    acts_on: str = ""  # the name of the payment that the call names; empty: it makes one
+    object_intent: Guard | None = None  # of the object that it creates, and that a later step pays
     payment: str = ""  # the id of the payment that it makes, continues or acts on; empty: none
     priority: Priority = Priority.HIGH  # of the call that made it
     caps: tuple[str, ...] = ()  # of a payout: the ledger rows that count it
+    in_parts: bool = False  # its intent is paid in several payments, up to a total that the call names
+    beside_unknown: bool = False  # when it started, an earlier step of its payment was unknown, and may have paid
+    keyed_as: str = ""  # the provider's name in keys, if it was renamed since (`formerly:`)
+    account_source: AccountSource = AccountSource.CONSTANT  # what named its account
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
@@ -155,6 +164,15 @@ class Operation:
         if len(fields) != len(self.__dict__):
             raise TypeError(f"an operation has no {', '.join(values.keys() - self.__dict__.keys())}")
         return after
+
+    @property
+    def provider_in_keys(self) -> str:
+        return self.keyed_as or self.provider
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody looks at it any more: the customer did not act in time, and an inquiry found no result."""
+        return self.state is State.REQUIRES_ACTION and self.due_at is None
 
     @property
     def sent_stamp(self) -> str | None:
@@ -176,7 +194,9 @@ class Operation:
         if self.result_class is None:
             # Nobody read an answer. That something was sent is known all the same.
             return Outcome.NOT_SENT if self.attempts == 0 else Outcome.FAILED
-        if self.result_class in {ResultClass.NETWORK_CONNECT_FAILURE, ResultClass.ABSENT}:
+        if self.result_class is ResultClass.ABSENT:
+            return Outcome.ABSENT
+        if self.result_class is ResultClass.NETWORK_CONNECT_FAILURE:
             return Outcome.NOT_SENT
         return Outcome.FAILED
 

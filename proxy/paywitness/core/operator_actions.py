@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
-from paywitness.core.lifecycle import TABLE, Event, IncidentKind
+from paywitness.core.lifecycle import TABLE, Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
+from paywitness.core.result import Effect, ResultClass
 
 
 class OperatorAction(StrEnum):
@@ -96,6 +98,39 @@ def _cancel_unavailable(operation: Operation, policy: Policy | None) -> str | No
 
 def _close_unavailable(operation: Operation, policy: Policy | None) -> str | None:
     return None if operation.incident is not None else "it has no open incident"
+
+
+def end_missing_reason(operation: Operation) -> str | None:
+    """Why closing the incident needs to say how it ended: the operation as it stands may not be how it ended. None if
+    it says so itself: what contradicts a payment that was made does not say that it was not made."""
+    if operation.incident is None or not operation.state.ended:
+        return None
+    if operation.state is not State.FAILED and operation.incident not in _DENIES_SUCCESS:
+        return None
+    return (
+        f"it stands as {operation.state}, and {operation.incident} says otherwise: say how it ended, as succeeded (it "
+        "was paid, and stays so) or as failed (nothing was paid, or all was given back)"
+    )
+
+
+_DENIES_SUCCESS = frozenset({IncidentKind.FAILURE_AFTER_SUCCESS, IncidentKind.REFERENCE_TAKEN})
+
+
+def close_incident(operation: Operation, *, paid: bool | None) -> tuple[Operation, tuple[Event, ...]]:
+    """The operation after a person has closed its incident, and the events that it was. `paid`: how it ended; None: as
+    it stands. Once it is paid its key starts nothing more; a payment that was made and is not there was taken back."""
+    if paid is None or not operation.state.ended:
+        return operation.changed(incident=None), ()
+    event = Event.INCIDENT_CLOSED_AS_PAID if paid else Event.INCIDENT_CLOSED_AS_UNPAID
+    # What was paid, but not by an operation of ours, stays that: it holds its intent, and no reply of ours is its own.
+    after = operation if paid and operation.paid_elsewhere else advance(operation, event)
+    changed: dict[str, Any] = {"incident": None}
+    if paid:
+        changed["key_released"] = False
+    if after.state is State.SUCCEEDED and (not paid or operation.state is State.FAILED):
+        reading = ResultClass.SUCCEEDED if paid else ResultClass.RETURNED
+        changed |= {"result_class": reading, "effect": Effect.DONE, "because": event.value}
+    return after.changed(**changed), (event,)
 
 
 _UNAVAILABLE_REASONS: dict[OperatorAction, Callable[[Operation, Policy | None], str | None]] = {
@@ -191,6 +226,11 @@ def _duplicate_success(operation: Operation, twin: Operation | None) -> str:
         guard.label if guard is not None and guard.kind is GuardKind.INTENT and guard.label else "the same purchase"
     )
     first = f" by {_payment_text(twin)}" if twin is not None else ""
+    if operation.kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
+        return (
+            f"The {operation.kind} {_payment_text(operation)} came back after its purchase was paid again{first}, so "
+            "the customer has paid twice: give one of the two payments back."
+        )
     return f"Payment of {intent} was made twice, already{first}: {_undo(operation)}."
 
 
@@ -216,6 +256,14 @@ def _reference_taken(operation: Operation, twin: Operation | None) -> str:
     )
 
 
+def _reference_not_found(operation: Operation, twin: Operation | None) -> str:
+    return (
+        f"{operation.provider} gave us {_payment_text(operation)} and does not find it any more: look for it in its "
+        "dashboard, ask its support what became of it, and resolve the operation with what was found: it may have been "
+        "paid."
+    )
+
+
 def _negative_remainder(operation: Operation, twin: Operation | None) -> str:
     return (
         f"More was captured or refunded than the payment had: compare all captures and refunds around "
@@ -226,8 +274,8 @@ def _negative_remainder(operation: Operation, twin: Operation | None) -> str:
 def _unverified_payment(operation: Operation, twin: Operation | None) -> str:
     return (
         f"{operation.provider} says that it was paid before, not by us, and no inquiry could read it: look for "
-        f"{_payment_text(operation)}, and if it was not paid, close the incident and pay anew under "
-        "Paywitness-Distinct."
+        f"{_payment_text(operation)}, and if it was not paid, say so with `ops not-paid {operation.payment}` and let "
+        "the customer pay; if it was, close the incident as succeeded."
     )
 
 
@@ -245,6 +293,7 @@ _PROPOSALS: dict[str, Callable[[Operation, Operation | None], str]] = {
     IncidentKind.BOTH_KEYS_RETURNED: _both_keys_returned,
     IncidentKind.JOURNAL_ROLLBACK: _journal_rollback,
     IncidentKind.REFERENCE_TAKEN: _reference_taken,
+    IncidentKind.REFERENCE_NOT_FOUND: _reference_not_found,
     IncidentKind.NEGATIVE_REMAINDER: _negative_remainder,
     IncidentKind.UNVERIFIED_PAYMENT: _unverified_payment,
 }

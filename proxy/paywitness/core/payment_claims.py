@@ -62,6 +62,8 @@ def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> L
     remaining, released = _remaining(payment, kind)
     if remaining is None or released is None:
         return LimitCheck(LimitVerdict.UNKNOWN, remaining)
+    if kind is OperationKind.CAPTURE and money is not None and not payment.final:
+        remaining, released = remaining + payment.capturable_above, released + payment.capturable_above
     wanted = max(remaining, 1) if money is None else money.minor_units
     if wanted <= remaining:
         return LimitCheck(LimitVerdict.FITS, remaining)
@@ -75,8 +77,9 @@ def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int |
     competing = total_of(payment.reserved(kind))
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
-        released = None if payment.authorised is None or increments is None else payment.authorised + increments
-        released = 0 if payment.final else difference(released, payment.captured)
+        capturable = payment.capturable
+        released = None if capturable is None or increments is None else capturable + increments
+        released = 0 if payment.final else released
     else:
         captures = total_of(payment.reserved(OperationKind.CAPTURE))
         base = None if payment.captured is None or captures is None else payment.captured + captures
@@ -241,6 +244,13 @@ def _may_be_given_back(payment: Payment) -> bool:
     undone = payment.reserved(OperationKind.VOID, OperationKind.REVERSAL)
     gives_back = payment.reserved(OperationKind.REFUND, OperationKind.VOID, OperationKind.REVERSAL)
     return bool(undone) or (bool(gives_back) and (left is None or left <= 0))
+
+
+def may_still_expire(payment: Payment, now: float) -> bool:
+    """Whether the authorization should be over by now, and the provider has not said so: as far as we know, more can be
+    captured of it."""
+    is_over = payment.expires_at is not None and payment.expires_at <= now
+    return is_over and (payment.capturable is None or payment.capturable > 0)
 
 
 class IntentHold(StrEnum):

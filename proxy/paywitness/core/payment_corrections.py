@@ -1,8 +1,8 @@
-"""What a person may make a payment say: that it exists although it did not come through us, and what a number of its
-balance is. Pure.
+"""What a person may make a payment say: that it exists although it did not come through us, that nobody has paid it,
+and what a number of its balance is. Pure.
 
-Neither moves money, and neither is done while a movement of the payment is open: what that one posts at its end would
-be counted twice.
+None of these moves money, and none is done while a movement of the payment is open: what that one posts at its end
+would be counted twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paywitness.core.errors import PaywitnessError
-from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment_changes import adopted
 from paywitness.core.payment_words import major_text
 from paywitness.core.record import record
 from paywitness.core.result import ResultClass
@@ -49,6 +50,26 @@ def after_adoption(payment: Payment, shown: ShownBalance, result_class: ResultCl
     if payment.capturable is not None and payment.capturable <= 0:
         return replace(payment, expires_at=None)
     return payment
+
+
+# --- Declaring that nobody has paid
+
+
+def declared_unpaid(payment: Payment) -> Payment:
+    """The payment after a person has seen that nobody has paid it, although the provider said "already done". Raises
+    CorrectionRefused if that is not what stands in question."""
+    if payment.paid:
+        raise CorrectionRefused(f"It was paid through here, by {payment.paid_by or payment.id}: refund or void it")
+    if payment.elsewhere is PaidElsewhere.NO:
+        raise CorrectionRefused("Nothing says that it was paid: it keeps nothing from being paid")
+    if payment.elsewhere is PaidElsewhere.VERIFIED:
+        raise CorrectionRefused("The provider has shown it as paid: state its numbers with `ops balance`")
+    if payment.verify_at is not None and not payment.verifications:
+        raise CorrectionRefused("The provider is about to be asked for it: declare it if that does not show it")
+    refusal = open_movement_refusal(payment)
+    if refusal is not None:
+        raise CorrectionRefused(refusal)
+    return replace(payment, elsewhere=PaidElsewhere.NO, verify_at=None, verifications=0)
 
 
 # --- Stating numbers

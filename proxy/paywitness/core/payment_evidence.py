@@ -7,22 +7,23 @@ is unknown: it never counts as zero.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import Expression, evaluate, reference_text, truthy
 from paywitness.core.errors import MoneyError
-from paywitness.core.inquiry import FoundObject
+from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
-from paywitness.core.operation import Finding, FindingKind, Guard, Operation, State
+from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, total_of
 from paywitness.core.payment_names import PaymentName, payment_names
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
+from paywitness.core.provider_time import time_in
 from paywitness.core.result import DOES_NOT_FIT, Classification, Effect, ResultClass
 
 _NAMES_SHOWN_MAX = 10
+_MOVEMENTS_SUMMED_MAX = 10  # open ones beside another: their sums are a thousand
 
 
 def shown_balance(
@@ -33,10 +34,9 @@ def shown_balance(
     *,
     now: float,
     request_tree: Tree = None,
-    intent: Guard | None = None,
 ) -> ShownBalance | None:
     """What this evidence shows of the operation's payment; None if it shows none, or not ours. `now` is the journal's
-    time. `request_tree` is the body of the call, if it is at hand; `intent` that of a call that creates an object."""
+    time. `request_tree` is the body of the call, if it is at hand."""
     if not operation.payment or classification.lost or classification.rule == DOES_NOT_FIT:
         return None
     rules = policy.payment
@@ -54,15 +54,17 @@ def shown_balance(
         currency=currency,
         authorised=total(balance.authorised),
         captured=total(balance.captured),
-        capturable=total(balance.capturable),
+        # An object that nobody has paid yet shows that nothing can be captured, which says nothing of this payment.
+        capturable=total(balance.capturable) if classification.result_class is ResultClass.SUCCEEDED else None,
         refunded=total(balance.refunded),
         disputed=total(balance.disputed),
         moved=_amount(fit.amount, provider_object, fit.unit, currency),
         captures=_captures(rules, provider_object) if policy.kind.pays else None,
         final=_is_final(rules, request_tree) if policy.kind is OperationKind.CAPTURE else None,
         increment_means=rules.increment_means or IncrementMeaning.TOTAL,
+        overcapture=rules.overcapture if policy.kind.pays else None,
         expires_at=_expires_at(rules, provider_object, now) if policy.kind.pays else None,
-        intent=intent,
+        intent=operation.object_intent,
         dispute=_DISPUTES.get(classification.result_class, ""),
     )
 
@@ -84,6 +86,10 @@ def shows_totals(operation: Operation, policy: Policy, provider_object: Tree) ->
     return is_paying_step and provider_object is not None and policy.payment.balance != BalanceFields()
 
 
+def shows_dispute(classification: Classification) -> bool:
+    return classification.result_class in _DISPUTES
+
+
 _DISPUTES = {ResultClass.DISPUTED: "opened", ResultClass.DISPUTE_WON: "won"}
 
 
@@ -100,7 +106,9 @@ def _names(
             text = reference_text(value)
             if text is not None:
                 names.append(text)
-    return payment_names(policy.names[0] or policy.provider, operation.account, names[:_NAMES_SHOWN_MAX])
+    provider, names = policy.names[0] or policy.provider, names[:_NAMES_SHOWN_MAX]
+    found = payment_names(provider, operation.account, names)
+    return (*found, *payment_names(provider, "", names)) if policy.payment.continued_without_account else found
 
 
 def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) -> str | None:
@@ -144,25 +152,10 @@ def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
 def _expires_at(rules: PaymentRules, provider_object: Tree, now: float) -> float | None:
     """When the authorization expires: by the object's own date, else by the policy."""
     if rules.capture_before is not None:
-        shown = _time(evaluate(rules.capture_before, provider_object))
+        shown = time_in(evaluate(rules.capture_before, provider_object))
         if shown is not None:
             return shown
     return None if rules.authorization_expires_s is None else now + rules.authorization_expires_s
-
-
-def _time(value: Tree) -> float | None:
-    """Unix seconds or RFC 3339."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if 0 < value < 1e11 else None
-    if not isinstance(value, str):
-        return None
-    if value.isdigit():
-        return float(value) if len(value) < 12 else None
-    try:
-        read = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return read.timestamp() if read.tzinfo is not None else None
 
 
 # --- What a shared object proves
@@ -184,11 +177,27 @@ def proves_movement(operation: Operation, payment: Payment | None, shown: ShownB
     reserved = total_of(payment.reserved(operation.kind))
     if total is None or reserved is None or amount is None:
         return True
-    if total < (known or 0) + amount:
+    before = max(known or 0, payment.posted_total(operation.kind))
+    if total < before + amount:
         return False
     if known is None:
-        return True if total == amount == reserved else None  # what moved before is unknown
-    return True if total >= known + reserved else None
+        return True if total - before == amount == reserved else None  # somebody else may have moved some of it
+    if total >= before + reserved:
+        return True
+    others = [other.minor_units or 0 for other in payment.reserved(operation.kind) if other is not movement]
+    return _is_part_of_sum(amount, others, total - before)
+
+
+def _is_part_of_sum(amount: int, others: list[int], moved: int) -> bool | None:
+    """Whether what moved is a sum that needs this movement, of all that are open. None: with it and without it, or
+    neither."""
+    if len(others) > _MOVEMENTS_SUMMED_MAX:
+        return None
+    sums = {0}
+    for other in others:
+        sums |= {known + other for known in sums}
+    needs_it, goes_without = moved - amount in sums, moved in sums
+    return None if needs_it is goes_without else needs_it
 
 
 def needs_proof(operation: Operation, seen: FoundObject) -> bool:
@@ -200,19 +209,57 @@ def needs_proof(operation: Operation, seen: FoundObject) -> bool:
 
 
 def held_against_payment(
-    operation: Operation, policy: Policy, seen: FoundObject, payment: Payment | None, *, now: float
+    operation: Operation,
+    policy: Policy,
+    seen: FoundObject,
+    payment: Payment | None,
+    *,
+    now: float,
+    rolled_back: bool = False,
 ) -> FoundObject:
-    """What was found, if it proves the movement that was asked about."""
+    """What was found, if it proves the movement that was asked about. `rolled_back`: the journal may have forgotten
+    other movements of the payment, and whoever knows them may not have put them back yet."""
     read = seen.finding.classification
     if read is None or not needs_proof(operation, seen):
         return seen
     shown = shown_balance(operation, policy, read, seen.provider_object, now=now)
     proof = proves_movement(operation, payment, shown)
-    if proof:
+    if proof and not rolled_back:
         return seen
     kind = FindingKind.MISSED if proof is False else FindingKind.FAILED
-    detail = "its total has not grown by it" if proof is False else "another open movement may have done it"
+    detail = "its total has not grown by it" if proof is False else "another movement may have done it"
     return FoundObject(Finding(seen.finding.source, kind, seen.finding.status_code, None, detail))
+
+
+def shows_another_payment(
+    operation: Operation, policy: Policy, inquiry: Inquiry, seen: FoundObject, owner: Payment | None
+) -> bool:
+    """Whether an inquiry that other operations share found the object of another payment: `owner` has its reference."""
+    makes_payment = not policy.payment.acts_on and not policy.payment.continues
+    is_taken = owner is not None and owner.created and owner.id != operation.payment
+    return seen.finding.kind is FindingKind.HIT and inquiry.shared and makes_payment and is_taken
+
+
+def held_against_names(
+    operation: Operation,
+    policy: Policy,
+    inquiry: Inquiry,
+    seen: FoundObject,
+    payment: Payment | None,
+    owner: Payment | None,
+) -> FoundObject:
+    """What was found, or not found, as far as the names that we know do not speak against it. `payment` is the
+    operation's own, `owner` that which has the reference that was found."""
+    finding = seen.finding
+    if shows_another_payment(operation, policy, inquiry, seen, owner):
+        detail = "its reference belongs to another payment"
+        return FoundObject(Finding(finding.source, FindingKind.FAILED, finding.status_code, None, detail))
+    names_target = bool(policy.payment.acts_on) and inquiry.names_in_path("path", "body")
+    was_shown = payment is not None and (payment.created or payment.paid)
+    if finding.kind is FindingKind.MISSED and finding.status_code == 404 and names_target and was_shown:
+        detail = "not found, although the provider has shown it"
+        return FoundObject(Finding(finding.source, FindingKind.FAILED, 404, None, detail), gone=True)
+    return seen
 
 
 # --- "Already done"
@@ -226,10 +273,10 @@ def without_doubt_of_others(
     *,
     rolled_back: bool,
 ) -> Classification:
-    """What "already done" means as the answer to the only attempt of an operation that names what it acts on. If
-    nothing of ours on that payment was left unanswered, and the journal has forgotten nothing, it was not done by us: a
-    refusal without effect. `payment` is as it stood before the operation was claimed."""
-    is_first = operation.attempts == 1 and not operation.doubt and operation.state is State.SENDING
+    """What "already done" means as the answer to the first attempt that may have had an effect. The operation names
+    what it acts on. If nothing of ours on that payment was left unanswered, and the journal has forgotten nothing, it
+    was not done by us: a refusal without effect. `payment` is as it stood before the operation was claimed."""
+    is_first = not operation.doubt and operation.state is State.SENDING  # what was tried before had no effect
     if classification.result_class is not ResultClass.ALREADY_DONE or not is_first or not policy.payment.acts_on:
         return classification
     if payment is None or payment.unanswered or payment.reserved() or rolled_back:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paywitness.core.classify import Expression
-from paywitness.core.money import Unit
+from paywitness.core.money import Money, Unit
 from paywitness.core.provider_contract import FieldRef
 
 
@@ -34,6 +34,24 @@ class IncrementMeaning(StrEnum):
 
     TOTAL = "total"
     DIFFERENCE = "difference"
+
+
+@dataclass(frozen=True, slots=True)
+class Overcapture:
+    """How much a provider lets us capture above what was authorised. The smaller of both counts; a currency that
+    `at_most` does not name has only the share."""
+
+    share_bp: int  # of what was authorised, in hundredths of a percent
+    at_most: tuple[Money, ...] = ()  # one for each currency
+
+    def above(self, authorised: int, currency: str | None) -> int:
+        above = authorised * self.share_bp // 10_000
+        bounds = [bound.minor_units for bound in self.at_most if bound.currency == currency]
+        return min([above, *bounds])
+
+    def __str__(self) -> str:
+        bounds = "".join(f", at most {bound.major} {bound.currency}" for bound in self.at_most)
+        return f"{self.share_bp / 100:g}%{bounds}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +80,12 @@ class PaymentRules:
     final: bool | Expression | None = None  # whether a capture releases the rest; an expression is over the request
     partial: PartialCaptures | None = None
     continues: bool = False  # it completes a payment that an earlier call began and that its request does not name
+    # A call of this provider that continues a payment may name no account: names are kept without one too.
+    continued_without_account: bool = False
     once_per_target: bool = False  # the object that it acts on pays at most once
     failed_is_return: bool = False  # a failed reading after success takes the movement back, and is no incident
     intent_total: Expression | None = None  # over the request: several payments of an intent, up to this sum
     intent_at: Expression | None = None  # over the provider's object: the intent of a payment that we did not create
+    overcapture: Overcapture | None = None
     authorization_expires_s: float | None = None
     capture_before: Expression | None = None  # over the provider's object: its own date, Unix seconds or RFC 3339

@@ -12,16 +12,8 @@ from typing import Any
 
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation
-from paywitness.core.payment import (
-    Movement,
-    MovementStatus,
-    PaidElsewhere,
-    Payment,
-    difference,
-    payment_posting_key,
-    returned_posting_key,
-    total_of,
-)
+from paywitness.core.payment import Movement, MovementStatus, PaidElsewhere, Payment, difference, total_of
+from paywitness.core.payment_changes import payment_posting_key, returned_posting_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.provider_contract import OperationKind
 
@@ -112,10 +104,12 @@ _UNDONE = {OperationKind.VOID: "Voided in full", OperationKind.REVERSAL: "Revers
 
 def _given_back(payment: Payment) -> str:
     if payment.returned:
-        return f"Taken back by the provider: {_EQUAL_CALL}"
+        return "Taken back by the provider: it may be paid again."
     ended = [movement.kind for movement in payment.movements if movement.status is MovementStatus.POSTED]
     refunded = bool(payment.captured) and payment.refunded == payment.captured
     how = "Refunded in full" if refunded else next((_UNDONE[kind] for kind in ended if kind in _UNDONE), "Given back")
+    if how == "Given back" and payment.voided and payment.voided == payment.authorised:
+        how = "Released by the provider without being captured"
     return f"{how}: {_EQUAL_CALL}"
 
 

@@ -6,7 +6,8 @@ Rules that hold together:
 - A cap counts in fixed windows of the journal's time. They begin on a Monday at midnight UTC, so that a window of one
   day is a calendar day and one of seven days a calendar week. A payout counts in the window of its claim.
 - What cannot be held against the rules is refused: an amount that cannot be read, a currency that no cap names.
-- An approval is for one payout to the letter. One claim uses it up, and it lapses.
+- An approval is for one payout to the letter. One claim uses it up, and it lapses: after its time, and when the journal
+  has gone back, because the claim that used it may be forgotten.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from paywitness.core.payout_rules import PayoutCap
 from paywitness.core.record import record
 
 _FIRST_MONDAY_AT = 4 * 86_400.0  # 1970-01-05T00:00:00Z
+_ROLLBACK_MARGIN_S = 5.0  # by which the clock of whoever approved may have been ahead of the journal's
 APPROVALS_WAITING_KEY = "a:waiting"  # the row that lists the requests that wait for an operator
 
 
@@ -124,6 +126,7 @@ class PayoutClaim:
     approval: ApprovalTerms | None = None  # what has to be approved first
     approval_valid_s: float = 0.0
     check_first: bool = False  # whoever is to be asked before it is sent has not been asked yet
+    rolled_back_s: float | None = None  # how long ago the journal went back to an earlier state; None: it did not
 
     @property
     def row_keys(self) -> tuple[str, ...]:
@@ -164,7 +167,7 @@ def over_cap(claim: PayoutClaim, money: Money | None, counts: Mapping[str, CapCo
 class ApprovalStatus(StrEnum):
     WAITING = "waiting"
     APPROVED = "approved"
-    LAPSED = "lapsed"  # it was approved, and nobody used it in time
+    LAPSED = "lapsed"  # it was approved, and nobody used it in time; or the journal may have forgotten that it was used
     USED = "used"
 
 
@@ -180,11 +183,15 @@ class Approval:
     reason: str = ""
     used_by: str = ""  # the operation
 
-    def status(self, now: float) -> ApprovalStatus:
+    def status(self, now: float, rolled_back_s: float | None = None) -> ApprovalStatus:
+        """`rolled_back_s`: how long ago the journal went back to an earlier state. What was approved before that may
+        have been used, and the use forgotten: it lapses."""
         if self.used_by:
             return ApprovalStatus.USED
         if self.approved_at is None:
             return ApprovalStatus.WAITING
+        if rolled_back_s is not None and self.approved_at <= now - rolled_back_s + _ROLLBACK_MARGIN_S:
+            return ApprovalStatus.LAPSED
         return ApprovalStatus.APPROVED if now - self.approved_at < self.valid_s else ApprovalStatus.LAPSED
 
 

@@ -9,11 +9,12 @@ output.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from paywitness.core import policy_defaults
+from paywitness.core.account_rules import AccountRules
 from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
@@ -24,7 +25,7 @@ from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.payment_rules import PaymentRules
 from paywitness.core.payout_rules import PayoutRules
-from paywitness.core.provider_contract import FieldRef, OperationKind, ProviderContract
+from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import RetryRule
 from paywitness.core.template import Template
@@ -205,6 +206,14 @@ class UpstreamTrust:
     private: bool = False  # its name may lead to a private address
 
 
+class ConnectionUse(StrEnum):
+    """Which connections attempts go out on."""
+
+    AUTO = "auto"  # a kept one, if the contract permits a re-send; else a fresh one for each attempt
+    REUSE = "reuse"
+    FRESH = "fresh"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Our choices for one operation of one provider, within what its contract allows."""
@@ -218,6 +227,7 @@ class Policy:
     revision: str  # content hash of the provider's policy; the journal keeps the content under it
     upstream: str
     trust: UpstreamTrust = UpstreamTrust()
+    connections: ConnectionUse = ConnectionUse(policy_defaults.CONNECTIONS)
     encoding: Encoding = Encoding(policy_defaults.BODY)
     where: Expression | None = None
     account: tuple[FieldRef, ...] = ()
@@ -225,12 +235,15 @@ class Policy:
     key_required: bool = False
     names: tuple[str, str] = ("", "")  # provider and operation as keys know them (`formerly:`), else their own names
     stamp: FieldRef | None = None
+    stamp_reserved: FieldRef | None = None  # where the provider's level writes it: no caller may write there
+    stamp_keys_max: int | None = None  # so many keys the object that holds the stamp may have, with the stamp
     ignore: tuple[str, ...] = ()
     never_store: tuple[str, ...] = ()
     amount: AmountField | None = None
     currency: Expression | None = None
     intent: Expression | None = None
     target: FieldRef | None = None
+    target_also: tuple[FieldRef, ...] = ()  # of a payout: the further places that make its reference, all together
     payment: PaymentRules = PaymentRules()
     payout: PayoutRules | None = None
     merchant: str = ""
@@ -249,9 +262,36 @@ class Policy:
     dashboard: Template | None = None  # a link to the provider's own page about it
     fallbacks: tuple[Fallback, ...] = ()
     credentials: BackgroundCredentials | None = None
+    accounts: AccountRules = AccountRules()
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
+
+    @property
+    def key_provider(self) -> str:
+        """The provider's name as keys know it."""
+        return self.names[0] or self.provider
+
+    def of_owner(self, owner: str) -> Policy:
+        """The policy for one of several owners: each is an account of its own."""
+        return replace(self, account=(*self.account, FieldRef(FieldKind.CONST, owner)))
+
+    def under_every_rule(self) -> tuple[Policy, ...]:
+        """The policy, and what it would be under each earlier rule for accounts."""
+        earlier = [
+            replace(self, account=rule.account, merchant=rule.merchant)
+            for rule in self.accounts.earlier
+            if not rule.many  # then the owner was part of it, and each owner finds its own
+        ]
+        return (self, *earlier)
+
+    @property
+    def reuses_connections(self) -> bool:
+        """Whether an attempt may go out on a connection that was used before. The provider's close of an idle one can
+        cross the request: a doubt about something that never arrived, which only a re-send ends at once."""
+        if self.connections is not ConnectionUse.AUTO:
+            return self.connections is ConnectionUse.REUSE
+        return self.contract.permits_resend if self.kind.moves_money else self.contract.dedupes
 
     @property
     def makes_payment(self) -> bool:
@@ -297,6 +337,7 @@ class Provider:
     circuit: CircuitRules = CircuitRules()
     trust: UpstreamTrust = UpstreamTrust()
     observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
+    same_credentials_as: str = ""  # the provider of which it is a mirror: it may be sent the credentials of that one
 
     @property
     def falls_back(self) -> bool:

@@ -95,6 +95,10 @@ WEBHOOK_REFUSE_WITH = 401  # refuse_with: the status for a delivery that is not 
 WEBHOOK_SIGNATURE_HEADER = "Webhook-Signature"
 WEBHOOK_TIMESTAMP_HEADER = "Webhook-Timestamp"
 
+# --- connections
+
+CONNECTIONS = "auto"  # kept ones only if the contract permits a re-send
+
 # --- payout
 
 PAYOUT_APPROVAL_VALID_S = 86_400.0  # approval_valid: how long an approval may be used

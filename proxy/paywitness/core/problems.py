@@ -54,6 +54,7 @@ class Problem(StrEnum):
 
     UNKNOWN = "unknown"
     NOT_SENT = "not-sent"
+    ABSENT = "absent"
     JOURNAL_UNAVAILABLE = "journal-unavailable"
     IN_FLIGHT = "in-flight"
     GUARDED = "guarded"
@@ -68,6 +69,7 @@ class Problem(StrEnum):
     KEY_REQUIRED = "key-required"
     KEY_INVALID = "key-invalid"
     CREDENTIAL_NOT_RECOGNISED = "credential-not-recognised"
+    ACCOUNT_UNKNOWN = "account-unknown"
     BODY_UNREADABLE = "body-unreadable"
     TOO_LARGE = "too-large"
     TOO_SLOW = "too-slow"
@@ -75,6 +77,8 @@ class Problem(StrEnum):
     PROVIDER_NOT_ALLOWED = "provider-not-allowed"
     PATH_NOT_ALLOWED = "path-not-allowed"
     OPERATION_NOT_ALLOWED = "operation-not-allowed"
+    HOST_NOT_ALLOWED = "host-not-allowed"
+    CROSS_SITE = "cross-site"
     NOT_FOUND = "not-found"
     FORWARD_FAILED = "forward-failed"
 
@@ -89,6 +93,7 @@ class ProblemDefinition:
 PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.UNKNOWN: ProblemDefinition(504, "The outcome of this payment is unknown", True),
     Problem.NOT_SENT: ProblemDefinition(503, "Nothing was sent, and nothing will be", True),
+    Problem.ABSENT: ProblemDefinition(503, "It was sent and not executed, and will not be", True),
     Problem.JOURNAL_UNAVAILABLE: ProblemDefinition(504, "The journal did not answer", True),
     Problem.IN_FLIGHT: ProblemDefinition(409, "The same call is still under way", True),
     Problem.GUARDED: ProblemDefinition(409, "Another operation on the same money is open", True),
@@ -102,7 +107,8 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.KEY_REUSED: ProblemDefinition(422, "The key was used with another payload", False),
     Problem.KEY_REQUIRED: ProblemDefinition(400, "A key is required", False),
     Problem.KEY_INVALID: ProblemDefinition(400, "The key cannot be used", False),
-    Problem.CREDENTIAL_NOT_RECOGNISED: ProblemDefinition(403, "This credential may not see the answer", False),
+    Problem.CREDENTIAL_NOT_RECOGNISED: ProblemDefinition(403, "This credential is not of this account", False),
+    Problem.ACCOUNT_UNKNOWN: ProblemDefinition(504, "It is not known whose this credential is", True),
     Problem.BODY_UNREADABLE: ProblemDefinition(400, "The body cannot be read", False),
     Problem.TOO_LARGE: ProblemDefinition(413, "The request is too large", False),
     Problem.TOO_SLOW: ProblemDefinition(408, "The request did not arrive in time", True),
@@ -110,6 +116,8 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.PROVIDER_NOT_ALLOWED: ProblemDefinition(403, "No policy names this provider", False),
     Problem.PATH_NOT_ALLOWED: ProblemDefinition(403, "This path is not allowed", False),
     Problem.OPERATION_NOT_ALLOWED: ProblemDefinition(403, "No operation of the policy matches this call", False),
+    Problem.HOST_NOT_ALLOWED: ProblemDefinition(403, "This sidecar is not asked under this name", False),
+    Problem.CROSS_SITE: ProblemDefinition(403, "A web page of another origin may not ask", False),
     Problem.NOT_FOUND: ProblemDefinition(404, "There is no such thing here", False),
     Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
 }
@@ -137,8 +145,26 @@ JOURNAL_DID_NOT_ANSWER = (
     "The journal did not answer, so nothing was sent by this call; an earlier one under the same key may have been. "
     "Repeat with the same key."
 )
+TOO_MANY_LOOKUPS = (
+    "This call was refused by our limits, and so many are refused at once that the journal was not asked about it. "
+    "Nothing was sent by this call; an earlier one may have been. Repeat with the same key."
+)
+JOURNAL_FORGOT = (
+    "The journal may have forgotten its last moments, or all it knew. Nothing was sent by this call; an earlier one "
+    "may have been. Repeat with the same key in a minute."
+)
 NEEDS_A_PERSON = (
     "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+)
+
+WHOSE_IS_UNKNOWN = (
+    "A payment under this key, order or content may have been made already, under another credential. It is not known "
+    "whether both are of one account, so nothing is told of it, and nothing was sent by this call. Repeat with the "
+    "same key, or ask an operator to map the credential. Do not make another payment."
+)
+ANOTHER_OWNER = (
+    "The provider says that this credential belongs to another account than the one that this policy acts for. Nothing "
+    "was sent. `merchants: many` in the policy lets one sidecar act for several."
 )
 
 # --- Texts of the 409s

@@ -84,6 +84,11 @@ class ProviderContract:
         """Whether the same key twice is one effect, at least for a while."""
         return self.send_as is not None and bool(self.window_s)
 
+    @property
+    def permits_resend(self) -> bool:
+        """Whether a request whose answer was lost may be sent again under its key."""
+        return self.dedupes and self.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
+
     def accepts_key(self, key: str) -> bool:
         """Whether the provider would take this text as a key."""
         fits = self.min_length <= len(key) <= self.max_length and key.isascii()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed
+from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed, value_at
 from paywitness.core.call import Call, Priority
 from paywitness.core.classify import evaluate
-from paywitness.core.errors import BodyError, MoneyError
+from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
+from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
 from paywitness.core.identity import Identity, created_intent, identify, is_usable_key, request_hash_of, value_in
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import Operation
@@ -73,6 +74,7 @@ class RecognisedCall:
             ignore=identity.ignore,
             request_hash=self.request_hash,
             credential=identity.credential,
+            account_source=identity.account_source,
             revision=policy.revision,
             upstream=policy.upstream,
             created_at=now,
@@ -82,6 +84,8 @@ class RecognisedCall:
             distinct=self.call.options.distinct or "",
             priority=self.priority,
             payment=operation_id if self.payment.acts_on is None and policy.makes_payment else "",
+            in_parts=self.payment.intent_total is not None and policy.kind.pays,
+            keyed_as=policy.names[0] if policy.names[0] != policy.provider else "",
         )
 
 
@@ -110,6 +114,8 @@ def recognise(
             return None
         policy, parameters = matched
         recognised = recognise_under(policy, call, body_tree(), parameters, secret, generate_key)
+    except BodyOverBound as error:
+        return RecognitionRefusal(Problem.TOO_LARGE, f"{error}. Nothing was sent. Send a smaller body.", policy)
     except BodyError as error:
         return RecognitionRefusal(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", policy)
     return _refusal_of(recognised) or recognised
@@ -137,7 +143,7 @@ def recognise_under(
         parameters,
         identity,
         money,
-        unstamped=not _can_insert(call, policy, tree, policy.stamp),
+        unstamped=not _can_insert(call, policy, tree, policy.stamp) or _is_full(policy, tree),
         holds_unstorable_data=unstorable,
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
@@ -196,7 +202,10 @@ def _intent_total(policy: Policy, tree: Tree, money: Money | None) -> Money | No
 
 def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
     policy, identity, send_as = recognised.policy, recognised.identity, recognised.policy.contract.send_as
-    if send_as is not None and not _can_insert(recognised.call, policy, recognised.tree, send_as):
+    if (twice := _ambiguous_header(recognised.call, policy)) is not None:
+        problem = Problem.MALFORMED
+        detail = f"The header {twice} says whose call it is, and stands there twice. Nothing was sent."
+    elif send_as is not None and not _can_insert(recognised.call, policy, recognised.tree, send_as):
         problem, detail = Problem.BODY_UNREADABLE, f"the body has no room for {send_as.name}. Nothing was sent."
     elif policy.key_required and identity.key_source == "generated":
         problem = Problem.KEY_REQUIRED
@@ -208,12 +217,33 @@ def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
     return RecognitionRefusal(problem, detail, policy, recognised)
 
 
+def _ambiguous_header(call: Call, policy: Policy) -> str | None:
+    """A header that tells whose call it is and that stands there more than once: the provider may read another one of
+    them than we do."""
+    if len(call.headers_by_name) == len(call.headers):
+        return None
+    telling = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is FieldKind.HEADER}
+    names = [name.lower() for name, _ in call.headers]
+    twice = [name for name in (*sorted(telling), *CREDENTIAL_HEADERS) if names.count(name) > 1]
+    return twice[0].decode("latin-1") if twice else None
+
+
 def _can_insert(call: Call, policy: Policy, tree: Tree, place: FieldRef | None) -> bool:
     """Whether a value of ours fits there: into a header always, into a body if it is plain and has room for it."""
     if place is None or place.kind is not FieldKind.BODY:
         return True
     is_plain = call.headers_by_name.get(b"content-encoding", b"identity").lower() in _UNCOMPRESSED
     return is_plain and can_splice(call.body, policy.encoding, tree, place.name)
+
+
+def _is_full(policy: Policy, tree: Tree) -> bool:
+    """Whether the object that would hold the stamp has as many keys as the provider takes."""
+    place, limit = policy.stamp, policy.stamp_keys_max
+    if place is None or limit is None or place.kind is not FieldKind.BODY:
+        return False
+    parent, _, name = place.name.rpartition(".")
+    holder = value_at(tree, parent) if parent else tree
+    return isinstance(holder, dict) and name not in holder and len(holder) >= limit
 
 
 class _LazyTree:

@@ -21,7 +21,7 @@ from paywitness.core.classify import Expression, evaluate
 from paywitness.core.credential_and_hop_headers import end_to_end_pairs
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
-from paywitness.core.guard import GIVEN_BACK
+from paywitness.core.guard import GIVEN_BACK, keeps_equal_calls_off
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, Outcome, State
@@ -85,6 +85,8 @@ def reply_for(
     if response is not None and _may_pass_on(operation, response, classification):
         return pass_through(operation, response)
     if operation.state is State.FAILED:
+        if operation.outcome is Outcome.ABSENT:
+            return absent_reply(operation, shape)
         if operation.outcome is Outcome.NOT_SENT or operation.key_released:
             return problem_reply(
                 Problem.NOT_SENT, _not_sent_detail(operation), operation=operation, shape=shape, sent=False
@@ -155,10 +157,10 @@ def _may_pass_on(operation: Operation, response: Response, classification: Class
         return response_matches_state(operation, classification)
     if operation.attempts > 1:
         return False  # a later attempt's answer does not speak for the first
-    if 200 <= response.status_code < 300:
-        # A success nobody recognised may be passed on if it could be read and fits what was asked for.
-        return not classification.lost and classification.rule != DOES_NOT_FIT
-    return response.status_code not in {502, 503, 504}
+    # A success nobody recognised may be passed on if it could be read and fits what was asked for. Whatever else came
+    # back, its client would take for a failure, and pay again.
+    is_success = 200 <= response.status_code < 300
+    return is_success and not classification.lost and classification.rule != DOES_NOT_FIT
 
 
 def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
@@ -169,6 +171,15 @@ def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: b
         detail = NEEDS_A_PERSON
     detail = detail or RESPONSE_LOST
     return problem_reply(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent)
+
+
+def absent_reply(operation: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
+    """503: it was sent, and the provider is known not to have executed it."""
+    detail = (
+        "The payment was sent, and the provider is known not to have executed it: it was looked for when nothing could "
+        "arrive any more. No money moved, and none will. It is safe to try again, best under the same key."
+    )
+    return problem_reply(Problem.ABSENT, detail, operation=operation, shape=shape, sent=True)
 
 
 def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = False) -> Reply:
@@ -185,7 +196,13 @@ def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bo
 def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
     """409: another operation holds the same money. It is named, so that the caller can ask about that one."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
-    if holder.state is State.SUCCEEDED:
+    if keeps_equal_calls_off(holder):
+        detail = (
+            f"An equal call on the same {what} succeeded as operation {holder.id} at {holder.provider}, and it is not "
+            "known whether its caller was told. Nothing was sent by this call. If this is its retry, it is done. "
+            "If another one is meant, say why in Paywitness-Distinct."
+        )
+    elif holder.state is State.SUCCEEDED:
         detail = (
             f"The {what} was paid by operation {holder.id} at {holder.provider}. Nothing was sent by this call. If "
             "another payment of it is meant, say why in Paywitness-Distinct."
@@ -201,8 +218,8 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
 def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
     """409: the intent or payout reference was paid by an operation that is no longer kept."""
     detail = (
-        f"This was paid before by operation {paid_by}, whose record is no longer kept. Nothing was sent by this call. "
-        "If another payment of it is meant, say why in Paywitness-Distinct."
+        f"This was paid before, as {paid_by}: its operation is no longer kept, or it did not come through here. "
+        "Nothing was sent by this call. If another payment of it is meant, say why in Paywitness-Distinct."
     )
     return problem_reply(Problem.GUARDED, detail, shape=shape, sent=False, provider=provider)
 
@@ -276,10 +293,12 @@ _APPROVAL_RETRY_S = 60  # a person has to look
 
 def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
     """410: the key was used long ago; what is left of it says how that ended."""
-    detail = "This key belongs to an operation that ended long ago. It will not be executed again."
+    detail = "This key belongs to an operation of long ago. It will not be executed again."
     if tombstone is not None:
         known = f", known to the provider as {tombstone.reference}" if tombstone.reference else ""
         detail = f"{detail} It was {tombstone.operation_id}, which is {tombstone.outcome}{known}."
+        if tombstone.outcome is Outcome.REQUIRES_ACTION:
+            detail = f"{detail} The customer had not acted, and may still: ask the provider before you pay elsewhere."
     return problem_reply(Problem.KEY_EXPIRED, detail, shape=shape, provider=provider)
 
 
@@ -336,17 +355,24 @@ def problem_reply(
     return Reply(facts.status_code, tuple(headers), body, outcome, kind, named)
 
 
+_NOTHING_KNOWN = frozenset({Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.ACCOUNT_UNKNOWN})
+
+
 def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
-    if kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE}:
+    if kind in _NOTHING_KNOWN:
         return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
     if operation is not None:
         return operation.outcome
     return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
 
 
+# What may be true of an earlier call, whether or not its operation can be named here.
+_MAY_BE_PAID = _NOTHING_KNOWN | {Problem.KEY_EXPIRED}
+
+
 def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
     if operation is None:
-        return kind in {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED}
+        return kind in _MAY_BE_PAID
     return operation.state not in {State.PREPARED, State.BACKOFF, State.FAILED} or operation.incident is not None
 
 
@@ -355,7 +381,7 @@ def _advice(kind: Problem, operation: Operation | None) -> Advice:
         return Advice.CONTACT_SUPPORT
     if operation is None:
         waits = {Problem.NOT_SENT, Problem.TOO_SLOW, Problem.CAP_EXCEEDED, Problem.APPROVAL_NEEDED}
-        doubts = {Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.KEY_EXPIRED, Problem.FORWARD_FAILED}
+        doubts = {*_MAY_BE_PAID, Problem.FORWARD_FAILED}
         if kind in waits:
             return Advice.TRY_AGAIN_LATER
         return Advice.DO_NOT_PAY_AGAIN if kind in doubts else Advice.CONTACT_SUPPORT
@@ -366,6 +392,8 @@ def advice_for(operation: Operation) -> Advice:
     """What the end customer may be told about the operation as it stands."""
     if operation.incident is not None:
         return Advice.DO_NOT_PAY_AGAIN
+    if operation.state is State.FAILED and operation.beside_unknown:
+        return Advice.DO_NOT_PAY_AGAIN  # an earlier step of the same payment may have paid
     if operation.state is State.FAILED:
         return ADVICE[operation.result_class] if operation.result_class is not None else Advice.TRY_AGAIN_LATER
     if operation.state is State.REQUIRES_ACTION:
@@ -422,6 +450,8 @@ def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool
     key = operation.client_key
     if key and key.isascii() and key.isprintable():
         pairs.append((b"Paywitness-Key", key.encode("ascii")))
+    if operation.provider_key is not None and operation.provider_key != key:
+        pairs.append((b"Paywitness-Provider-Key", operation.provider_key.encode("latin-1")))
     if replayed:
         pairs.append((b"Paywitness-Replayed", b"true"))
     return tuple(pairs)

@@ -9,12 +9,11 @@ may make is `budget`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 from paywitness.core import policy_defaults
 from paywitness.core.evidence import Response
+from paywitness.core.provider_time import http_date
 
 _DOUBLINGS_MAX = 30  # 2**30 times any base is beyond every cap; more would only overflow
 _RETRY_AFTER_SPREAD = 0.2  # a provider's Retry-After is stretched by up to a fifth, never shortened
@@ -74,11 +73,11 @@ def retry_after_of(response: Response | None, now: float) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text)  # however many digits: too long to wait for is not the same as nothing said
-    until = _http_date(text)
+    until = http_date(text)
     if until is None:
         return None
     # Measured from the provider's own clock where it shows one: ours may be off.
-    since = _http_date(response.header("Date") or "") or now
+    since = http_date(response.header("Date") or "") or now
     return until - since if until > since else None
 
 
@@ -86,13 +85,5 @@ def _until_reset_s(response: Response, now: float) -> float | None:
     text = (response.header("X-RateLimit-Reset") or "").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 11):
         return None
-    left_s = float(text) - (_http_date(response.header("Date") or "") or now)
+    left_s = float(text) - (http_date(response.header("Date") or "") or now)
     return left_s if 0.0 < left_s <= _A_DAY_S else None
-
-
-def _http_date(text: str) -> float | None:
-    try:
-        parsed: datetime = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # the last: a time zone of twenty digits
-        return None
-    return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()

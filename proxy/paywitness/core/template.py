@@ -13,8 +13,9 @@ from urllib.parse import quote
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import Expression, evaluate
 from paywitness.core.operation import Operation
+from paywitness.core.provider_time import UNKNOWN_CLOCK_S
 
-_CLOCK_SKEW_MAX_S = 300.0  # a list that begins when we sent it must not miss what a slower clock dated earlier
+CLOCK_DRIFT_MAX_S = 300.0  # a list that begins when we sent it must not miss what a slower clock dated earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,24 @@ class TemplateValues:
     parameters: Mapping[str, str]
     tree: Tree = None
     headers: Mapping[str, str] | None = None  # lower-case names
+    provider_ahead_s: float | None = None  # how far the provider's clock is ahead of the journal's; None: not known
+
+    @property
+    def since_at(self) -> float | None:
+        """From when on a list is asked for, by the provider's clock: shortly before the first byte left."""
+        if self.operation.first_sent_at is None:
+            return None
+        if self.provider_ahead_s is None:
+            return self.operation.first_sent_at - UNKNOWN_CLOCK_S
+        return self.operation.first_sent_at + self.provider_ahead_s - CLOCK_DRIFT_MAX_S
 
     def of(self, placeholder: Placeholder) -> str | None:
         value_of = _OPERATION_VALUES.get(placeholder.head)
         if value_of is not None:
             return value_of(self.operation)
         match placeholder.head:
+            case "since":
+                return _date_text(self.since_at)
             case "path":
                 return self.parameters.get(placeholder.name)
             case "header":
@@ -72,11 +85,9 @@ class TemplateValues:
         return None
 
 
-def _since(first_sent_at: float | None) -> str | None:
-    """RFC 3339: shortly before the first byte left."""
-    if first_sent_at is None:
-        return None
-    return datetime.fromtimestamp(first_sent_at - _CLOCK_SKEW_MAX_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _date_text(at: float | None) -> str | None:
+    """RFC 3339."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _OPERATION_VALUES: Mapping[str, Callable[[Operation], str | None]] = {
@@ -86,7 +97,6 @@ _OPERATION_VALUES: Mapping[str, Callable[[Operation], str | None]] = {
     "reference": lambda operation: operation.reference,
     "amount": lambda operation: str(operation.money.minor_units) if operation.money is not None else None,
     "currency": lambda operation: operation.money.currency if operation.money is not None else None,
-    "since": lambda operation: _since(operation.first_sent_at),
 }
 
 

@@ -89,6 +89,9 @@ def _sentence(operation: Operation, phrases: _Phrases) -> str:
 
 
 def _contradicted(operation: Operation, incident: str, phrases: _Phrases) -> str:
+    if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.RETURNED:
+        what = f"{phrases.done}, and the provider took it back later"
+        return f"INCIDENT, {incident.replace('_', ' ')}: {what}; a person must look"
     what = f"{phrases.may_be_done}, though it stands as {operation.state.replace('_', ' ')}"
     return f"INCIDENT, {incident.replace('_', ' ')}: {what}; {phrases.do_not_repeat}; a person must look"
 
@@ -109,6 +112,8 @@ def _failed(operation: Operation, phrases: _Phrases) -> str:
     match operation.outcome:
         case Outcome.DECLINED:
             return f"DECLINED: {phrases.not_done}; the provider said no ({reading})"
+        case Outcome.ABSENT:
+            return f"ABSENT: it was sent; {phrases.not_done}, and nothing will be; it is safe to try again"
         case Outcome.NOT_SENT:
             return f"NOT SENT: {phrases.not_done}, and nothing will be; it is safe to try again"
         case _:

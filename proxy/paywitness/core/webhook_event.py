@@ -49,6 +49,15 @@ class EventIdHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class EventBelongsFields:
+    """Where an event shows names of the operation that it is about. By default where `find` looks for them."""
+
+    reference: Expression | None = None
+    key: Expression | None = None  # the provider key
+    stamp: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WebhookRules:
     """One provider's `webhook` block."""
 
@@ -57,6 +66,7 @@ class WebhookRules:
     secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
     event_id: tuple[Expression | EventIdHeader, ...]  # joined where there are several
     find: tuple[tuple[MatchKey, Expression], ...]  # over the event, in the order to try them
+    belongs: EventBelongsFields = EventBelongsFields()
     tolerance_s: float = policy_defaults.WEBHOOK_TOLERANCE_S
     events: Expression | None = None  # the events of a delivery; None: it is one
     at: Expression | None = None  # the object in the event; None: the event itself
@@ -79,6 +89,16 @@ class WebhookEvent:
     payload: Tree
     match_values: tuple[tuple[MatchKey, str], ...]
     account: str | None  # what the event itself says
+    references: tuple[str, ...] = ()  # all by which the provider may know the operation
+    key: str | None = None
+    stamp: str | None = None
+
+    def shows_another(self, operation: Operation, *, stamped: bool) -> bool:
+        """Whether the event shows another key or stamp than this operation's, as far as both are known. `stamped`: the
+        operation's own policy puts a stamp into its requests; else the stamp that an object shows is another's."""
+        sent_stamp = operation.sent_stamp if stamped else None
+        other_key = self.key is not None and operation.provider_key is not None and self.key != operation.provider_key
+        return other_key or (self.stamp is not None and bool(sent_stamp) and self.stamp != sent_stamp)
 
 
 def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) -> tuple[WebhookEvent, ...]:
@@ -99,8 +119,26 @@ def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) ->
         named = ((match_key, text_of(evaluate(expression, event))) for match_key, expression in rules.find)
         names = tuple((match_key, value) for match_key, value in named if value is not None)
         account = text_of(evaluate(rules.account, event)) if rules.account is not None else None
-        webhook_events.append(WebhookEvent(event_id, event, names, account))
+        webhook_events.append(WebhookEvent(event_id, event, names, account, *_shown_names(rules.belongs, event, names)))
     return tuple(webhook_events)
+
+
+def _shown_names(
+    belongs: EventBelongsFields, event: Tree, match_values: tuple[tuple[MatchKey, str], ...]
+) -> tuple[tuple[str, ...], str | None, str | None]:
+    """The references, the key and the stamp that an event shows. What `find` names beside the key is compared by
+    default: the key may be that of another call, which changed the object."""
+
+    def found(match_key: MatchKey) -> tuple[str, ...]:
+        return tuple(value for found_by, value in match_values if found_by is match_key)
+
+    def shown(expression: Expression | None) -> str | None:
+        return text_of(evaluate(expression, event)) if expression is not None else None
+
+    reference, stamps = shown(belongs.reference), found(MatchKey.OPERATION_ID)
+    references = found(MatchKey.REFERENCE) if belongs.reference is None else (reference,) if reference else ()
+    stamp = (stamps[0] if stamps else None) if belongs.stamp is None else shown(belongs.stamp)
+    return references, shown(belongs.key), stamp
 
 
 def object_and_rules(rules: WebhookRules, event: Tree) -> tuple[Tree, tuple[ResponseRule, ...]]:

@@ -9,28 +9,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Encoding, encoding_of
 from paywitness.core.call import Call
 from paywitness.core.credential_and_hop_headers import trace_id_of
-from paywitness.core.errors import JournalUnavailable
+from paywitness.core.errors import JournalNotAsked, JournalUnavailable
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Policy, UnmatchedCalls
 from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Problem
-from paywitness.core.recognise import RecognitionRefusal, recognise
+from paywitness.core.recognise import RecognisedCall, RecognitionRefusal, recognise
 from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply, with_limit_info
+from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.context import CallContext, caller_context
-from paywitness.engine.calls.duplicates import SingleFlight
+from paywitness.engine.calls.duplicates import SingleFlight, account_unknown
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough, StreamedReply
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.shadow import ShadowMode
 from paywitness.engine.calls.waiters import Deadlines
+from paywitness.engine.credential_owners import CredentialOwners
+from paywitness.engine.earlier_rules import EarlierIdentities
 from paywitness.engine.intents import Intents
 from paywitness.engine.resolution.payments import IntentReader
+from paywitness.engine.visibility import Visibility
 from paywitness.journal.base import Journal
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
@@ -48,6 +52,9 @@ class Engine:
     shadow: ShadowMode
     intents: Intents
     intent_reader: IntentReader
+    credential_owners: CredentialOwners
+    account_access: AccountAccess
+    earlier_identities: EarlierIdentities
     journal: Journal
     vault: Vault
     gate: Gate
@@ -102,9 +109,7 @@ class Engine:
             return await self.shadow.forward_whole(call, book, still_there)
         if call.provider in book.providers_with_fallback:
             call = await self._route_follow_up(call)
-        recognised = recognise(
-            call, book.providers[call.provider], book.match, self.vault.identity_secret, self.randomness.token
-        )
+        recognised = await self.pipeline.long_work.run(call.body, lambda: self._recognise(call, book))
         if recognised is None:
             return await self._forward_unmatched(call), None
         if isinstance(recognised, RecognitionRefusal):
@@ -117,13 +122,15 @@ class Engine:
             await self.intent_reader.complete(context)
         return await self._start_and_wait(context), policy.operation
 
+    def _recognise(self, call: Call, book: PolicyBook) -> RecognisedCall | RecognitionRefusal | None:
+        secret = self.vault.identity_secret
+        return recognise(call, book.providers[call.provider], book.match, secret, self.randomness.token)
+
     async def _route_follow_up(self, call: Call) -> Call:
         """A follow-up on what a fallback made goes to the route that made it. The journal not answering, it goes where
         it was sent: there nobody knows the reference."""
         with suppress(JournalUnavailable):
-            follow_up_provider = await self.fallbacks.provider_of_reference(call.provider, call.segments)
-            if follow_up_provider is not None:
-                return replace(call, provider=follow_up_provider)
+            return await self.fallbacks.route_follow_up(call)
         return call
 
     async def _start_and_wait(self, context: CallContext) -> Reply:
@@ -137,10 +144,15 @@ class Engine:
     async def _run(self, context: CallContext) -> None:
         """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
         try:
+            if (refused := await self._refused_for_account(context)) is not None:
+                reply = refused
+                return
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             reply = joined or await self._admit_and_run(context)
             if context.limit_info is not None and reply.outcome is not Outcome.SUCCEEDED:
                 reply = with_limit_info(reply, context.limit_info)
+        except JournalNotAsked as not_asked:
+            reply = self._reply_without_journal(context, str(not_asked))
         except JournalUnavailable:
             reply = self._reply_without_journal(context)
         except BaseException:  # cancelled, or a fault of ours: whoever waits must hear the careful answer
@@ -153,11 +165,17 @@ class Engine:
             if context.permit is not None:
                 await self.gate.release(context)
 
+    async def _refused_for_account(self, context: CallContext) -> Reply | None:
+        """What a call is told that must not be claimed: its credential is of another owner, or it may be."""
+        if (refused := await self.account_access.enter(context)) is not None:
+            return refused
+        return None if await self.earlier_identities.adopt(context) else account_unknown(context)
+
     async def _admit_and_run(self, context: CallContext) -> Reply:
         """Through the gate. Where it would have to wait there, it looks first: what is known needs no place."""
         decision = await self.gate.admit(context, len(self.in_flight), waits=False)
         if decision.queue_full:
-            if (reply := await self.pipeline.reply_from_journal(context)) is not None:
+            if (reply := await self.pipeline.reply_to_refused(context)) is not None:
                 return reply
             decision = await self.gate.admit(context, len(self.in_flight))
         context.permit, context.refusal = decision.attempt_permit, decision.detail
@@ -173,11 +191,11 @@ class Engine:
             self.telemetry.emit(CallRefused(context.policy.provider, decision.refusal))
         return reply
 
-    def _reply_without_journal(self, context: CallContext) -> Reply:
+    def _reply_without_journal(self, context: CallContext, detail: str = JOURNAL_DID_NOT_ANSWER) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
         if (context.may_have_sent or context.has_sent) and context.operation is not None:
             return unknown_reply(context.operation, context.shape, sent=context.has_sent)
-        return self._refuse(Problem.JOURNAL_UNAVAILABLE, JOURNAL_DID_NOT_ANSWER, context.call, context.policy)
+        return self._refuse(Problem.JOURNAL_UNAVAILABLE, detail, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
         """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
@@ -215,19 +233,29 @@ class Engine:
         shape = ErrorShape(members, policy.give_up_headers if policy is not None else (), xml=reads_xml)
         return problem_reply(kind, detail, shape=shape, provider=call.provider)
 
-    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
-        """Whether a purchase may be paid."""
-        return await self.intents.describe(intent, merchant, provider)
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
+        """Whether a purchase may be paid, told to the credential that asks."""
+        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
+        return await self.intents.describe(intent, merchant, provider, visibility.guards_of)
 
-    async def describe(self, operation_id: str) -> Reply:
-        """What a caller may know of an operation."""
+    async def describe(self, operation_id: str, call: Call) -> Reply:
+        """What a caller may know of an operation, told to the credential that asks."""
+        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
         try:
             operation = await self.journal.read(operation_id)
+            if operation is not None and not await visibility.sees(operation):
+                operation = None
         except JournalUnavailable:
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "The journal did not answer. Ask again.")
         if operation is None:
-            return problem_reply(Problem.NOT_FOUND, "The journal knows no operation of this id.")
+            return problem_reply(Problem.NOT_FOUND, _NO_SUCH_OPERATION)
         return operation_reply(operation)
+
+
+_NO_SUCH_OPERATION = (
+    "The journal knows no operation of this id that this credential may see. Send the credential headers of the call "
+    "that made it."
+)
 
 
 def _reads_xml(call: Call, policies: tuple[Policy, ...]) -> bool:

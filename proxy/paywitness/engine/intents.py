@@ -8,7 +8,7 @@ spoken for, and the answer says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,14 @@ _TOO_MANY_OPERATIONS = (
     f"More than {_OPERATIONS_MAX} operations bear this intent; not all were looked at. Narrow it by provider."
 )
 _PAID_BEFORE = "It was paid by an operation whose record is no longer kept, and nothing shows that it was given back."
+_NOT_TOLD = (
+    "Of this intent nothing can be told to this credential, and not that it may be paid. Send the credential headers "
+    "that its payments carry; a credential is known once its provider has executed a call of it."
+)
 _NOTHING_IN_THE_WAY = "Nothing of it is paid, open or in doubt."
+
+
+VisibleGuards = Callable[[str, Iterable[Operation]], Awaitable[frozenset[str] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +66,54 @@ class Intents:
     book: Callable[[], PolicyBook | None]  # the one in force: which providers a merchant has
     payments: PaymentLookup
 
-    async def describe(self, intent: str, merchant: str | None = None, provider: str | None = None) -> Reply:
+    async def describe(
+        self,
+        intent: str,
+        merchant: str | None = None,
+        provider: str | None = None,
+        guards_of: VisibleGuards | None = None,
+    ) -> Reply:
         """What a caller may know of a purchase. `merchant` and `provider` narrow it: order numbers of two shops may be
-        alike."""
-        view = await self.read(intent, merchant, provider)
+        alike. `guards_of` says what of it whoever asks may be told."""
+        view = await self.read(intent, merchant, provider, guards_of)
         if isinstance(view, Reply):
             return view
         headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode()))
         return Reply(200, headers, json.dumps(intent_status(view)).encode(), Outcome.NONE)
 
-    async def read(self, intent: str, merchant: str | None = None, provider: str | None = None) -> IntentView | Reply:
+    async def read(
+        self,
+        intent: str,
+        merchant: str | None = None,
+        provider: str | None = None,
+        guards_of: VisibleGuards | None = None,
+    ) -> IntentView | Reply:
         """What is known of a purchase, or why that cannot be said."""
         providers = self._providers(merchant, provider)
         if not providers and (merchant is not None or provider is not None):
             return problem_reply(Problem.NOT_FOUND, "No policy in force names this merchant or provider.")
         try:
-            return await self._read(intent, providers)
+            view = await self._read(intent, providers, guards_of)
+            return problem_reply(Problem.NOT_FOUND, _NOT_TOLD) if view is None else view
         except JournalUnavailable:
             detail = "The journal did not answer. Ask again, and do not pay elsewhere before it says that this is safe."
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, detail)
 
-    async def _read(self, intent: str, providers: frozenset[str] | None) -> IntentView:
+    async def _read(
+        self, intent: str, providers: frozenset[str] | None, guards_of: VisibleGuards | None
+    ) -> IntentView | None:
+        """None: whoever asks may not be told of it."""
         label = intent_label(intent)
         scopes = [None] if providers is None else sorted(providers)
         found = [await self._operations_of(label, scope) for scope in scopes]
         operations = tuple(each for part in found for each in part if _belongs_to(label, each))
+        visible = None if guards_of is None else await guards_of(intent, operations)
+        if guards_of is not None:
+            if visible is None:
+                return None
+            operations = tuple(each for each in operations if each.guard is not None and each.guard.value in visible)
         guards = (operation.guard.value for operation in operations if operation.guard is not None)
-        remembered = await self.payments.remembered(intent, guards, providers)
+        remembered = await self.payments.remembered(intent, guards, providers, visible)
         ids = dict.fromkeys(
             each for each in (*(one.payment for one in operations), *(one.payment_id for one in remembered)) if each
         )
@@ -237,7 +265,8 @@ def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str |
         case State.PENDING:
             return "The provider accepted it and has not finished: it may still be paid."
         case State.REQUIRES_ACTION:
-            return "The customer was asked to confirm it and may still do so. Cancel it at the provider first."
+            # If another step has paid it, its payment says what stands: there is nothing left to confirm.
+            return _MAY_STILL_CONFIRM if hold in {None, IntentHold.FREE} else None
         case State.SUCCEEDED:
             # A payment that knows nothing of the success lags behind it: the success counts.
             return "It is paid." if is_paid(operation) and hold in {None, IntentHold.FREE} else None
@@ -245,4 +274,5 @@ def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str |
             return _PAID_ELSEWHERE if operation.paid_elsewhere and hold is None else None
 
 
+_MAY_STILL_CONFIRM = "The customer was asked to confirm it and may still do so. Cancel it at the provider first."
 _PAID_ELSEWHERE = "The provider says that it was paid already, but not by a call of ours."

@@ -15,12 +15,20 @@ from paywitness.clock import Clock
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
-from paywitness.core.lifecycle import Event, advance
+from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation
-from paywitness.core.operator_actions import OperatorAction, actions_for, resume_event, unavailable_reason
+from paywitness.core.operator_actions import (
+    OperatorAction,
+    actions_for,
+    close_incident,
+    end_missing_reason,
+    resume_event,
+    unavailable_reason,
+)
 from paywitness.core.policy import Policy
 from paywitness.core.redact import redact
+from paywitness.core.reply import changes_replay
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -91,7 +99,7 @@ class OperatorCommand:
     action: OperatorAction
     actor: str
     reason: str
-    succeeded: bool | None = None  # of `resolve`: how it ended
+    succeeded: bool | None = None  # of `resolve`: how it ended. Of `close-incident` too, if that is in question
     evidence: str = ""  # of `resolve`: what was seen, and where
     reference: str | None = None  # of `resolve`: the provider's name for it
 
@@ -103,8 +111,12 @@ class OperatorCommand:
 
     def _check_resolution(self) -> None:
         if self.action is not OperatorAction.RESOLVE:
-            if self.succeeded is not None or self.evidence or self.reference is not None:
-                raise InvalidCommand(f"as, evidence and reference belong to resolve; {self.action} takes none of them.")
+            says_end = self.succeeded is not None and self.action is not OperatorAction.CLOSE_INCIDENT
+            if says_end or self.evidence or self.reference is not None:
+                raise InvalidCommand(
+                    f"as, evidence and reference belong to resolve, as to close-incident too; {self.action} takes none "
+                    "of the others."
+                )
             return
         if self.succeeded is None:
             raise InvalidCommand("Say how it ended: as is succeeded or failed.")
@@ -228,7 +240,7 @@ class CommandExecutor:
                     result.has_more = True
                     break
                 seen.add(operation.id)
-                why = unavailable_reason(command.action, operation, await self.policy_of(operation))
+                why = _refusal_of(command, operation, await self.policy_of(operation))
                 if why is None:
                     result.operations.append(operation)
                 else:
@@ -242,12 +254,12 @@ class CommandExecutor:
 
     async def _execute(self, operation: Operation, command: OperatorCommand) -> Operation:
         policy = await self.policy_of(operation)
-        why = unavailable_reason(command.action, operation, policy)
+        why = _refusal_of(command, operation, policy)
         if why is not None:
             raise ActionNotAllowed(operation, why, actions_for(operation, policy))
         if command.action is OperatorAction.RESOLVE and policy is not None:
             return await self._resolve(operation, policy, command)
-        after, events = _changed_by(operation, command.action)
+        after, events = _changed_by(operation, command)
         now = self.journal_writer.journal_clock.now()
         change = change_of(
             operation,
@@ -259,6 +271,8 @@ class CommandExecutor:
             because=f"operator_{command.action.replace('-', '_')}",
             note=command.reason,
             actor=command.actor,
+            # A reply that was kept for another end than this one is not true any more.
+            sealed_response=b"" if changes_replay(operation, after) and operation.state.ended else None,
         )
         recorded = await self.journal_writer.try_write(change)
         if recorded is None:
@@ -299,9 +313,22 @@ class CommandExecutor:
 _CHECKING_ACTIONS = frozenset({OperatorAction.INQUIRE, OperatorAction.CANCEL})
 
 
-def _changed_by(operation: Operation, action: OperatorAction) -> tuple[Operation, tuple[Event, ...]]:
-    """The operation as the action leaves it, and the events that the action is."""
-    match action:
+def _refusal_of(command: OperatorCommand, operation: Operation, policy: Policy | None) -> str | None:
+    """Why the command cannot be run for the operation as it stands; None if it can."""
+    why = unavailable_reason(command.action, operation, policy)
+    if why is None and command.action is OperatorAction.CLOSE_INCIDENT:
+        if command.succeeded is None:
+            return end_missing_reason(operation)
+        if not operation.state.ended:
+            return "it has not ended: close the incident without saying how, and resolve it"
+        if operation.incident == IncidentKind.UNVERIFIED_PAYMENT and not command.succeeded:
+            return f"that nobody has paid is said of the payment, with evidence: `ops not-paid {operation.payment}`"
+    return why
+
+
+def _changed_by(operation: Operation, command: OperatorCommand) -> tuple[Operation, tuple[Event, ...]]:
+    """The operation as the command leaves it, and the events that the command is."""
+    match command.action:
         case OperatorAction.PARK:
             event = Event.OPERATOR_PARKED
         case OperatorAction.RESUME:
@@ -309,7 +336,7 @@ def _changed_by(operation: Operation, action: OperatorAction) -> tuple[Operation
         case OperatorAction.CANCEL:
             return operation.changed(cancel_wanted=True), ()
         case OperatorAction.CLOSE_INCIDENT:
-            return operation.changed(incident=None), ()
+            return close_incident(operation, paid=command.succeeded)
         case _:
             return operation, ()
     return advance(operation, event, because=event), (event,)

@@ -1,4 +1,5 @@
-"""What an operator does with a payment: adopt one that did not come through us, and state a number of a balance.
+"""What an operator does with a payment: adopt one that did not come through us, declare that nobody has paid it, and
+state a number of a balance.
 
 A payment may have no operation of ours, so that the journal keeps who did it and why in a row of its own, beside the
 payment and in the same step. Nothing here moves money. To adopt sends one inquiry, which is safe to repeat.
@@ -8,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from paywitness.clock import JournalClock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, CallerOptions, Headers
 from paywitness.core.classify import evaluate, reference_text
-from paywitness.core.errors import MoneyError, PaywitnessError
+from paywitness.core.consequences import WriteContext
+from paywitness.core.errors import MoneyError, PaywitnessError, StaleWrite
+from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import account_of, intent_guard_of
 from paywitness.core.inquiry import FoundObject, Inquiry
+from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import FindingKind, Guard, Operation, RepeatPaymentRule
 from paywitness.core.payment import Payment, ShownBalance
@@ -25,6 +30,7 @@ from paywitness.core.payment_corrections import (
     adoption_refusal,
     after_adoption,
     after_statement,
+    declared_unpaid,
     stated_words,
 )
 from paywitness.core.payment_evidence import shown_balance
@@ -35,6 +41,7 @@ from paywitness.core.provider_contract import FieldKind
 from paywitness.core.recognise import empty_operation
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.operator_commands import InvalidCommand, check_evidence, check_reference, validated_texts
 from paywitness.engine.payment_lookup import PaymentLookup, PaymentView
 from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
@@ -57,7 +64,8 @@ from paywitness.telemetry.events import PaymentCommandRun
 _WRITE_TRIES = 5
 _ACCOUNT_ID = re.compile(r"[0-9a-f]{32}\Z")
 _ADOPTABLE = frozenset({ResultClass.SUCCEEDED, ResultClass.REVERSED})
-ADOPT, BALANCE = "adopt", "balance"
+ADOPT, BALANCE, NOT_PAID = "adopt", "balance", "not-paid"
+_DECLARED_UNPAID = "nobody has paid it"
 
 
 class NotAdopted(PaywitnessError):
@@ -98,6 +106,13 @@ class BalanceCommand:
     reason: str
     evidence: str
     currency: str | None = None  # needed only if the payment's is not known
+
+
+@dataclass(frozen=True, slots=True)
+class NotPaidCommand:
+    actor: str
+    reason: str
+    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +212,7 @@ class PaymentCommands:
         operation_id = self.randomness.operation_id(now)
         return empty_operation(operation_id, now).changed(
             provider=policy.provider,
+            keyed_as=policy.names[0] if policy.names[0] != policy.provider else "",
             operation=policy.operation,
             kind=policy.kind,
             account=account.id,
@@ -235,10 +251,10 @@ class PaymentCommands:
                 money = read_money(evaluate(fit.amount, found), evaluate(fit.currency, found), fit.unit)
             except MoneyError:
                 money = None
-        operation = asked.changed(operation=policy.operation, kind=policy.kind, money=money)
         intent = self._intent(policy, asked.account, found)
+        operation = asked.changed(operation=policy.operation, kind=policy.kind, money=money, object_intent=intent)
         shown = shown_balance(
-            operation, replace(policy, payment=rules), classification, found, now=now, intent=intent
+            operation, replace(policy, payment=rules), classification, found, now=now
         ) or ShownBalance(intent=intent)
         if shown.names and all(name.name != reference for name in shown.names):
             raise NotAdopted(
@@ -284,6 +300,43 @@ class PaymentCommands:
         [before] = await self.journal.ledger_rows((intent_key(intent.value),))
         return [remembered_row(asked.changed(guard=intent, payment=payment.id), before)]
 
+    # --- not paid
+
+    async def declare_unpaid(self, payment_id: str, command: NotPaidCommand, version: int | None = None) -> PaymentView:
+        """Say that nobody has paid what the provider called "already done": it holds its intent no longer, and its
+        incident is closed. Raises InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged,
+        JournalUnavailable."""
+        actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
+        check_evidence(command.evidence, "That nobody has paid is said by evidence alone")
+        row, before = await self._read(payment_id, version)
+        payment = declared_unpaid(before)
+        entry = PaymentCommandEntry(self.journal_clock.now(), actor, NOT_PAID, reason, evidence, _DECLARED_UNPAID)
+        if not await self._write(payment, entry, [payment_row(payment, row)]):
+            raise PaymentChanged(await self._view(payment_id))
+        for step in payment.steps:
+            await self._close_unverified(step, actor, reason)
+        return await self._view(payment_id)
+
+    async def _close_unverified(self, operation_id: str, actor: str, reason: str) -> None:
+        """Close the incident that asked for a person. It frees nothing by itself, so that one which somebody changes at
+        the same time may stay open."""
+        operation = await self.journal.read(operation_id)
+        if operation is None or operation.incident != IncidentKind.UNVERIFIED_PAYMENT:
+            return
+        change = change_of(
+            operation,
+            operation.changed(incident=None),
+            (),
+            WriteContext(self.journal_clock.now()),
+            source=EvidenceSource.OPERATOR,
+            action=NOT_PAID,
+            because="operator_not_paid",
+            note=reason,
+            actor=actor,
+        )
+        with suppress(StaleWrite):
+            await self.journal.record(change)
+
     # --- balance
 
     async def state_balance(self, payment_id: str, command: BalanceCommand, version: int | None = None) -> PaymentView:
@@ -291,12 +344,7 @@ class PaymentCommands:
         PaymentChanged, JournalUnavailable."""
         actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
         check_evidence(command.evidence, "A number is stated by evidence alone")
-        [row] = await self.journal.ledger_rows((payment_key(payment_id),))
-        if row is None:
-            raise NoSuchPayment(payment_id)
-        if version is not None and version != row.version:
-            raise PaymentChanged(await self._view(payment_id))
-        before = payment_from_row(row)
+        row, before = await self._read(payment_id, version)
         currency = command.currency or before.currency
         if currency is None:
             raise InvalidCommand("The currency of the payment is not known: state it too.")
@@ -307,6 +355,15 @@ class PaymentCommands:
         if not await self._write(payment, entry, [payment_row(payment, row)]):
             raise PaymentChanged(await self._view(payment_id))
         return await self._view(payment_id)
+
+    async def _read(self, payment_id: str, version: int | None) -> tuple[LedgerRow, Payment]:
+        """The payment as it stands, at the version that the operator has seen."""
+        [row] = await self.journal.ledger_rows((payment_key(payment_id),))
+        if row is None:
+            raise NoSuchPayment(payment_id)
+        if version is not None and version != row.version:
+            raise PaymentChanged(await self._view(payment_id))
+        return row, await self.lookup.current(payment_from_row(row))
 
     async def _write(self, payment: Payment, entry: PaymentCommandEntry, rows: list[LedgerRow]) -> bool:
         """Write the rows, and with them who did it and why; False: somebody was faster."""
@@ -367,7 +424,7 @@ def _is_by_reference(inquiry: Inquiry) -> bool:
 
 def _not_found_words(command: AdoptCommand, found: FoundObject) -> str:
     finding, where = found.finding, f"{command.reference} at {command.provider}"
-    if finding.kind is FindingKind.MISSED:
+    if finding.kind is FindingKind.MISSED or found.gone:  # the operator named the reference, not the provider
         return (
             f"{command.provider} knows no {command.reference}. Check the reference and the account (--account), and "
             "that it names the payment, not a refund or a capture of it. Nothing was changed."

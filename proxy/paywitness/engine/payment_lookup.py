@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.core.payment import Payment
+from paywitness.core.payment_changes import reconciled
 from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Provider
 from paywitness.journal.base import Journal, OperationQuery
@@ -70,8 +71,13 @@ class PaymentLookup:
         [row] = await self.journal.ledger_rows((payment_key(payment_id),))
         if row is None:
             return None
-        payment = payment_from_row(row)
+        payment = await self.current(payment_from_row(row))
         return PaymentView(payment, row.version, await self._operations_of(payment))
+
+    async def current(self, payment: Payment) -> Payment:
+        """The payment without movements that an expired lease has ended since it was written."""
+        found = [await self.journal.read(movement.operation_id) for movement in payment.reserved()]
+        return reconciled(payment, {operation.id: operation for operation in found if operation is not None})
 
     async def _operations_of(self, payment: Payment) -> tuple[Operation, ...]:
         listed = await self.journal.find_operations(OperationQuery(payment=payment.id, limit=_OPERATIONS_MAX))
@@ -131,11 +137,12 @@ class PaymentLookup:
     # --- intents
 
     async def remembered(
-        self, intent: str, guards: Iterable[str], providers: frozenset[str] | None
+        self, intent: str, guards: Iterable[str], providers: frozenset[str] | None, only: frozenset[str] | None = None
     ) -> tuple[RememberedPayment, ...]:
         """What is known of payments of the intent whose operations were retired, or that were adopted. `guards`: under
-        which its kept operations stand; `providers` None: all of them."""
-        keys = [intent_key(guard) for guard in dict.fromkeys((*guards, *self._guards_of(intent, providers)))]
+        which its kept operations stand; `providers` None: all of them; `only`: under these guards and no others."""
+        found = dict.fromkeys((*guards, *self._guards_of(intent, providers)) if only is None else sorted(only))
+        keys = [intent_key(guard) for guard in found]
         rows = await self.journal.ledger_rows(tuple(keys[:_GUARDS_MAX])) if keys else ()
         return tuple(each for row in rows if row is not None for each in remembered_payments(row))
 
@@ -144,8 +151,9 @@ class PaymentLookup:
         guards: dict[str, None] = {}
         for provider in self._providers(None):
             for policy in provider.policies if providers is None or provider.name in providers else ():
-                for account in account_hashes_named(policy.account, "", self.identity_secret):
-                    guards[intent_guard(policy, account, intent, self.identity_secret)] = None
+                for rule in policy.under_every_rule():
+                    for account in account_hashes_named(rule.account, "", self.identity_secret):
+                        guards[intent_guard(rule, account, intent, self.identity_secret)] = None
         return list(guards)
 
     # --- accounts
@@ -159,7 +167,8 @@ class PaymentLookup:
         """`account` is its id, its name, or empty: that of calls that name none."""
         if _ACCOUNT_ID.match(account):
             return frozenset({account})
-        places = {policy.account for policy in provider.policies} | {provider.account}
+        rules = (rule for policy in provider.policies for rule in policy.under_every_rule())
+        places = {rule.account for rule in rules} | {provider.account}
         return frozenset().union(*(account_hashes_named(each, account, self.identity_secret) for each in places))
 
     def _providers(self, name: str | None) -> tuple[Provider, ...]:

@@ -31,6 +31,10 @@ class PayoutApprovals:
     journal: Journal
     journal_clock: JournalClock
 
+    def status(self, approval: Approval) -> ApprovalStatus:
+        """How it now stands."""
+        return approval.status(self.now(), self.journal.rolled_back_s())
+
     def now(self) -> float:
         """The journal's time, by which approvals lapse."""
         return self.journal_clock.now()
@@ -51,7 +55,7 @@ class PayoutApprovals:
             if row is None:
                 raise NoSuchApproval(approval_id)
             known, now = approval_from_row(row), self.now()
-            match known.status(now):
+            match known.status(now, self.journal.rolled_back_s()):
                 case ApprovalStatus.APPROVED:
                     return known
                 case ApprovalStatus.USED:

@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
-from paywitness.core.errors import JournalUnavailable, PolicyError
+from paywitness.core.errors import JournalUnavailable
+from paywitness.engine.earlier_rules import with_earlier_rules
 from paywitness.engine.engine import Engine
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal
-from paywitness.policy.book import PolicyBook, load_content
-from paywitness.policy.identity_rules import identity_changes
+from paywitness.policy.book import PolicyBook
 from paywitness.policy.watch import BookRejected, BookReloaded, PolicyWatch
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import PolicyReloaded
@@ -56,17 +57,23 @@ class PolicyReload:
 
     async def _apply(self, found: BookReloaded) -> None:
         try:
-            await store_revisions(self.journal, found.book)
+            book = await with_earlier_rules(self.journal, found.book)
+            await store_revisions(self.journal, book)
         except JournalUnavailable:
             if not self.problems:
                 self._report_rejected(("the journal does not keep the new revision yet; the edit waits for it",))
             return
         self._pending = None
-        self.engine.book = found.book
+        self.engine.book = book
         self.problems = ()
         for line in found.changes:
             _log.info("policy change: %s", line)
         self.telemetry.emit(reload_event(found.book))
+
+    def report_refused_at_start(self, problems: tuple[str, ...]) -> None:
+        """Say that the files were not put in force at start, and that the book that was in force last is."""
+        if problems:
+            self._report_rejected(problems)
 
     def _report_rejected(self, problems: tuple[str, ...]) -> None:
         self.problems = problems
@@ -78,25 +85,3 @@ def reload_event(book: PolicyBook) -> PolicyReloaded:
         name: {policy.operation: policy.kind for policy in entry.policies} for name, entry in book.providers.items()
     }
     return PolicyReloaded(book.revision, ok=True, operations=names)
-
-
-async def store_revisions(journal: Journal, book: PolicyBook) -> None:
-    """What operations will be pinned to must outlive the file."""
-    for provider in book.providers.values():
-        await journal.keep_revision(provider.name, provider.revision, provider.content)
-
-
-async def refuse_changed_identity(journal: Journal, book: PolicyBook) -> None:
-    """At start: an edit made while we were down must not give known calls a new identity. Raises PolicyError."""
-    problems: list[str] = []
-    for provider in book.providers.values():
-        stored = await journal.latest_revision(provider.name)
-        if stored is None or stored.revision == provider.revision or provider.identity_change_accepted:
-            continue
-        try:
-            before = load_content(stored.content.encode(), f"revision {stored.revision}")
-        except PolicyError:
-            continue  # written by a version that read other files; it cannot be compared
-        problems += [f"{provider.source}: {line}" for line in identity_changes(before, provider)]
-    if problems:
-        raise PolicyError(tuple(problems))

@@ -35,6 +35,7 @@ class PinnedPolicies:
                     upstream=current.upstream,
                     timeouts=current.timeouts,
                     credentials=current.credentials,
+                    accounts=current.accounts,
                     dashboard=current.dashboard,
                     budget=current.budget,
                 )

@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
 from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.levels import JournalLevel
 from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
 from paywitness.core.payment import ShownBalance
@@ -21,6 +23,9 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.option_defaults import DEFAULTS
 
+AGES_KEY = "c:ages"  # the ledger row that keeps `core.ages.AgeTable`
+FLEET_KEY = "c:fleet"  # the ledger row that keeps `core.levels.Fleet`
+OWN_ROWS = frozenset({AGES_KEY, FLEET_KEY})  # of the journal itself, and never forgotten
 PAYMENTS_KEPT_S = DEFAULTS.payments_kept_s  # of a caller that says nothing else
 
 DUE_ROWS_COUNTED_MAX = 10_000  # rows that a count looks at: some milliseconds of a Redis
@@ -52,6 +57,7 @@ class OperationChange:
     announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
     actor: str = ""
     shown: ShownBalance | None = None  # set: the change also changes the operation's payment, by what it shows
+    numbers_forgotten: bool = False  # the journal may have forgotten movements of the payment a moment ago
     spent_change: int = 0  # of a payout: by so many minor units the change moves what its caps count
 
 
@@ -65,6 +71,15 @@ class LedgerRow:
     version: int
     text: str
     due_at: float | None = None  # when somebody should look at it
+
+
+@record
+class StoreClock:
+    """What the store's clocks say, and the row of ages as it stands in the same step."""
+
+    at: float  # the journal's time, which never goes back
+    raw_at: float  # the store's clock as it is
+    ages: LedgerRow | None
 
 
 @record
@@ -106,6 +121,7 @@ class WebhookEventResult(StrEnum):
     NOTHING_NEW = "nothing_new"  # it matched, and said nothing that was not known, or nothing at all
     DOES_NOT_FIT = "does_not_fit"
     AMBIGUOUS = "ambiguous"  # two operations could be meant, so neither is
+    RETIRED = "retired"  # it tells of money, and its operation was retired, because its customer had never acted
     UNMATCHED = "unmatched"  # nothing matched for as long as it is kept waiting
 
 
@@ -189,9 +205,12 @@ class Journal(Protocol):
         """Lengthen leases that are still held under their tokens and have not expired; the ids that were."""
         ...
 
-    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
         """Act upon expired leases (`core.claim.drop_lease`): doubt, or never sent. At start, a journal that only one
-        process can hold passes `all_of_earlier_holders`: whoever held them is gone. At most 1,000 a call."""
+        process can hold passes `all_of_earlier_holders`: whoever held them is gone. A lease that ends after `over_at`
+        is not over, whatever the journal's time says. At most 1,000 a call."""
         ...
 
     async def read(self, operation_id: str) -> Operation | None: ...
@@ -212,6 +231,10 @@ class Journal(Protocol):
 
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         """The credential that the provider accepted last for the account, as keyed hash and sealed."""
+        ...
+
+    async def accepts_credential(self, account: str, credential: str) -> bool:
+        """Whether the provider has executed a call of the credential for the account, as far as that is kept."""
         ...
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
@@ -258,13 +281,32 @@ class Journal(Protocol):
         """Move a cursor on, never back. With a token only while that one holds it: else False, and it is not moved."""
         ...
 
+    async def level(self) -> JournalLevel:
+        """Which rules every sidecar of the journal keeps. A new journal has the newest level from its start."""
+        ...
+
+    async def raise_level(self, level: int) -> JournalLevel:
+        """Raise it; never lower it. From then on claims and records of a lower level raise JournalLevelError."""
+        ...
+
+    async def read_clock(self) -> StoreClock:
+        """The clocks of the store, for `core.ages`. The row is written over its version by `write_ledger_rows`."""
+        ...
+
     async def retire(
-        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+        self,
+        *,
+        retention_s: float,
+        tombstone_s: float,
+        limit: int,
+        payments_s: float = PAYMENTS_KEPT_S,
+        now_max: float = math.inf,
     ) -> int:
         """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
         `tombstone_s`, and webhook events that are done and as old as the retention. Never of what is open, disputed, or
         has changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all.
-        Ledger rows go when nobody has written them for `payments_s`, unless they reserve something."""
+        Ledger rows go when nobody has written them for `payments_s`, unless they reserve something. All of it is
+        counted back from `now_max`, if the journal's time is later than that."""
         ...
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...
@@ -275,6 +317,11 @@ class Journal(Protocol):
 
     async def check_identity(self, check_value: str) -> None:
         """Keep the identity secret's check value, or raise JournalUnusable where another one is kept."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may hold it at a time."""
         ...
 
     @property

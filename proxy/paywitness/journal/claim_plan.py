@@ -15,7 +15,6 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import (
     Alias,
     AliasKind,
-    Claim,
     ClaimJudgement,
     ClaimRequest,
     ClaimVerdict,
@@ -31,27 +30,30 @@ from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.guard import is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, Payment, reconciled
+from paywitness.core.payment import FOLLOW_UPS, Payment
+from paywitness.core.payment_changes import reconciled
 from paywitness.core.payment_claims import (
     LimitCheck,
+    PaymentClaim,
     PaymentVerdict,
-    carried_guard,
     judge_movement,
-    with_money,
     with_reservation,
 )
+from paywitness.core.payment_rules import LimitMode
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import (
+    BehindPayment,
+    OperationLookups,
     link_row,
     payment_by_id,
-    payment_by_name,
     payment_holds,
     payment_row,
     remembered_payer,
 )
+from paywitness.journal.payment_target import PaymentTarget, target_of
 from paywitness.journal.payouts import plan_payout, rows_of_changes
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
@@ -59,14 +61,12 @@ _START_EVENTS = (Event.SEND_RECORDED.value,)
 FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
 
 
-class ClaimLookups(Protocol):
+class ClaimLookups(OperationLookups, Protocol):
     """What a claim may look up, all of it as it stands in the step that the claim is."""
 
     def newest(self, key: str) -> Operation | None:
         """The newest generation under the key."""
         ...
-
-    def by_id(self, operation_id: str) -> Operation | None: ...
 
     def disputed(self, key: str) -> Operation | None:
         """One under the key whose incident is open, of any generation."""
@@ -76,8 +76,8 @@ class ClaimLookups(Protocol):
 
     def tombstone(self, key: str) -> Tombstone | None: ...
 
-    def row(self, key: str) -> LedgerRow | None:
-        """A row of the ledger, a link as it is."""
+    def accepted(self, account: str, credential: str) -> bool:
+        """Whether the provider has executed a call of the credential for the account."""
         ...
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
@@ -105,6 +105,8 @@ class ClaimPlan:
     waits: bool = False  # GUARDED: only while the holder is in flight
     paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
     payout: PayoutRefusal | None = None
+    credential_accepted: bool = True  # the claimer may be shown the reply
+    credential_mapped: bool = True  # the claimer may send for the holder
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
@@ -144,7 +146,9 @@ def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Cla
     if existing is not None and (earlier := lookups.disputed(existing.key)) is not None:
         # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
         return ClaimPlan(ClaimVerdict.REPLAY, earlier, tuple(before), original=earlier)
-    return _plan_under_guard(request, judgement, before, now, lookups)
+    plan = _plan_under_guard(request, judgement, before, now, lookups)
+    # Not permitted, and neither key nor guard says anything against it: nothing is recorded of it.
+    return plan if plan.verdict is not ClaimVerdict.ABSENT else ClaimPlan(plan.verdict, holder, plan.updates)
 
 
 def _operation_of_key(
@@ -164,7 +168,7 @@ def _operation_of_key(
 
 
 def _releases_key(operation: Operation, request: ClaimRequest, now: float) -> bool:
-    current = after_expired_lease(operation, now)
+    current = after_expired_lease(operation, now, request.leases_over_at)
     return may_start_again(current, now, equal=fingerprint_of(request) == operation.fingerprint)
 
 
@@ -202,7 +206,7 @@ def _plan_for_fallback(
     if fingerprint_of(request) != first.fingerprint:
         return ClaimPlan(ClaimVerdict.MISMATCH, first, alias_kind=kind, original=first)
     before: tuple[OperationWrite, ...] = ()
-    current = after_expired_lease(fallback, now)
+    current = after_expired_lease(fallback, now, request.leases_over_at)
     if current is not fallback:
         before = (lease_end_write(fallback, current, now),)
         current = before[0].operation
@@ -239,28 +243,34 @@ def _plan_under_guard(
     request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
 ) -> ClaimPlan:
     """Something new would start: unless another operation holds its guard, or its payment does not allow it."""
-    target = _target_of(request, lookups)
+    target = target_of(request, lookups)
     request = replace(request, fresh=target.fresh)
     fresh = request.fresh
     guarded = lookups.guarded(fresh.guard.value) if fresh.guard is not None else ()
     holders = {
-        found.id: _after_lease(found, before, now)
+        found.id: _after_lease(found, before, now, request)
         for found in guarded
         if found.key != fresh.key  # its own earlier generation: the key was judged already
     }
     firsts = {holder.id: _original_of(holder, lookups) for holder in holders.values()}
+
+    def behind(payment: Payment) -> dict[str, Operation]:
+        return _open_movements(payment, before, now, lookups, request)
+
     guard = judge_guard(
         [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()],
         fresh,
         now,
-        payment_holds=payment_holds(lookups, holders.values()),
+        payment_holds=payment_holds(lookups, holders.values(), behind),
         once_per_target=request.payment.once_per_target,
     )
-    if guard.holder is None and (payer := _payer_before(fresh, lookups)) is not None:
+    if guard.holder is None and (payer := _payer_before(fresh, lookups, behind)) is not None:
         return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)
     if guard.holder is None or guard.alias is None or is_covered(request, holders.values(), guard):
         if request.payout is not None:
             return _plan_payout(request, judgement, before, now, lookups)
+        if _is_beside_unknown(target, holders.values(), lookups):
+            request = replace(request, fresh=fresh.changed(beside_unknown=True))
         return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
     holder, first = holders[guard.holder.id], firsts[guard.holder.id]
     alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
@@ -290,6 +300,18 @@ def _plan_under_guard(
     )
 
 
+def _is_beside_unknown(target: PaymentTarget, holders: Iterable[Operation], lookups: ClaimLookups) -> bool:
+    """Whether a step would start while an earlier one of its payment may still pay. The object pays at most once, but a
+    decline of this one does not say that nobody has paid. Steps are looked up only of a payment that was in doubt."""
+    payment = target.payment
+    if payment is None or not target.fresh.kind.pays:
+        return False
+    steps = [holder for holder in holders if holder.payment == payment.id]
+    if payment.unanswered:
+        steps += [step for step in map(lookups.by_id, payment.steps) if step is not None]
+    return any(step.kind.pays and not step.state.ended and step.state is not State.REQUIRES_ACTION for step in steps)
+
+
 def _ask_for_numbers(holder: Operation, lookups: ClaimLookups, now: float) -> tuple[LedgerRow, ...]:
     """The payment that keeps its intent because a number is unknown, to be asked about once."""
     found = payment_by_id(lookups, holder.payment) if holder.payment and holder.state is State.SUCCEEDED else None
@@ -300,9 +322,9 @@ def _ask_for_numbers(holder: Operation, lookups: ClaimLookups, now: float) -> tu
     return (payment_row(replace(found.payment, verify_at=now), found.row),)
 
 
-def _after_lease(found: Operation, before: list[OperationWrite], now: float) -> Operation:
+def _after_lease(found: Operation, before: list[OperationWrite], now: float, request: ClaimRequest) -> Operation:
     """The operation as it now stands. What an expired lease makes of it is written before the claim is answered."""
-    current = after_expired_lease(found, now)
+    current = after_expired_lease(found, now, request.leases_over_at)
     if current is found:
         return found
     write = lease_end_write(found, current, now)
@@ -311,42 +333,20 @@ def _after_lease(found: Operation, before: list[OperationWrite], now: float) -> 
     return write.operation
 
 
-def _payer_before(fresh: Operation, lookups: ClaimLookups) -> str | None:
+def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment) -> str | None:
     """The operation, retired since, that paid the intent or the payout reference of one that would start."""
     guard = fresh.guard
     if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:
         return None
-    return remembered_payer(lookups, guard.value)
+    return remembered_payer(lookups, guard.value, behind)
 
 
-@record
-class _PaymentTarget:
-    """The payment that a call acts on, and the operation that would start, as that payment makes it."""
-
-    fresh: Operation
-    payment: Payment | None = None
-    row: LedgerRow | None = None  # None: the payment is not known yet
-
-
-def _target_of(request: ClaimRequest, lookups: ClaimLookups) -> _PaymentTarget:
-    """The payment that the call acts on. One that nobody has seen is made under the name that the call gives it, with
-    unknown numbers. A step has the intent of its payment, if it names none itself."""
-    fresh, name = request.fresh, request.payment.acts_on
-    if name is None:
-        return _PaymentTarget(fresh)
-    found = payment_by_name(lookups, name)
-    if found is None:
-        payment = Payment(fresh.id, fresh.provider, fresh.account, (name.name,))
-    else:
-        payment = found.payment
-    fresh = with_money(payment, fresh.changed(payment=payment.id), request.payment)
-    if fresh.kind.pays:
-        names_intent = fresh.guard is not None and fresh.guard.kind is GuardKind.INTENT
-        if names_intent:
-            payment = replace(payment, intent=fresh.guard)
-        elif payment.intent is not None:
-            fresh = fresh.changed(guard=carried_guard(payment.intent, request.payment))
-    return _PaymentTarget(fresh, payment, None if found is None else found.row)
+def _limits_of(request: ClaimRequest, payment: Payment) -> PaymentClaim:
+    """What the call means for its payment. Limits only warn while an older sidecar may move it unseen, or may have."""
+    claim = request.payment
+    if claim.limits is not LimitMode.ENFORCE or payment.id >= request.limits_from:
+        return claim
+    return replace(claim, limits=LimitMode.WARN)
 
 
 def _plan_on_payment(
@@ -355,7 +355,7 @@ def _plan_on_payment(
     before: list[OperationWrite],
     now: float,
     lookups: ClaimLookups,
-    target: _PaymentTarget,
+    target: PaymentTarget,
     note: str,
 ) -> ClaimPlan:
     """Nothing guards against the start. A movement must also be allowed by its payment."""
@@ -363,11 +363,11 @@ def _plan_on_payment(
     if payment is None or request.payment.acts_on is None:
         started = start_write(request, judgement, now, note)
         return ClaimPlan(judgement.verdict, started.operation, tuple(before), started)
-    open_operations = _open_movements(payment, before, now, lookups)
+    open_operations = _open_movements(payment, before, now, lookups, request)
     current = reconciled(payment, open_operations)
     limit: LimitCheck | None = None
     if fresh.kind in FOLLOW_UPS:
-        judged = judge_movement(current, fresh, request.payment, open_operations)
+        judged = judge_movement(current, fresh, _limits_of(request, payment), open_operations)
         limit = judged.check
         if judged.verdict is not PaymentVerdict.PASS:
             return ClaimPlan(
@@ -397,6 +397,8 @@ def _plan_payout(
     request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
 ) -> ClaimPlan:
     """Nothing guards against the payout. Its caps must allow it, and a person above the policy's amount."""
+    if not request.permitted:
+        return ClaimPlan(ClaimVerdict.ABSENT, None, tuple(before))  # caps and approvals are for what may start
     planned = plan_payout(request, _counted_changes(before, lookups), now, lookups)
     if planned.verdict is not ClaimVerdict.OWNED:
         return ClaimPlan(planned.verdict, None, tuple(before), rows=planned.rows, payout=planned.refusal)
@@ -414,10 +416,10 @@ _PAYMENT_VERDICTS = {
 
 
 def _open_movements(
-    payment: Payment, before: list[OperationWrite], now: float, lookups: ClaimLookups
+    payment: Payment, before: list[OperationWrite], now: float, lookups: ClaimLookups, request: ClaimRequest
 ) -> dict[str, Operation]:
     found = (lookups.by_id(movement.operation_id) for movement in payment.reserved())
-    return {operation.id: _after_lease(operation, before, now) for operation in found if operation is not None}
+    return {operation.id: _after_lease(operation, before, now, request) for operation in found if operation is not None}
 
 
 def _with_identity_of_original(holder: Operation, first: Operation) -> Operation:
@@ -466,31 +468,3 @@ def start_write(request: ClaimRequest, judgement: ClaimJudgement, now: float, fl
     if operation.kind is OperationKind.PAYOUT:
         entry = replace(entry, announcement=announcement_of(None, operation))
     return OperationWrite(operation, entry)
-
-
-def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None], *, accepted: bool) -> Claim:
-    """The claim's answer. `sealed` is the holder's request and response; `accepted` counts where one is used."""
-    verdict = plan.verdict
-    sealed_request = sealed[0] if verdict is ClaimVerdict.IN_DOUBT else None
-    sealed_response = sealed[1] if verdict is ClaimVerdict.REPLAY else None
-    return Claim(
-        verdict,
-        plan.holder,
-        now,
-        sealed_request,
-        sealed_response,
-        accepted or not needs_sealed_messages(plan),
-        plan.alias_kind,
-        plan.first_delivery,
-        plan.tombstone,
-        plan.payment,
-        plan.limit,
-        plan.waits,
-        plan.paid_by,
-        plan.payout,
-    )
-
-
-def needs_sealed_messages(plan: ClaimPlan) -> bool:
-    """Whether the answer holds what is sealed, and so has to know whether the credential is accepted."""
-    return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from paywitness.core.call import Priority
+from paywitness.core.credential_owners import AccountSource
 from paywitness.core.guard import indexed_guard
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -130,6 +131,22 @@ def mutable_values(operation: Operation) -> RowValues:
     )
 
 
+# What of its identity is written only where it is not empty, and what is empty. Most calls have none of it.
+_RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
+    ("unstamped", False),
+    ("distinct", ""),
+    ("fallback_of", None),
+    ("takes_remainder", False),
+    ("priority", Priority.HIGH),
+    ("caps", ()),
+    ("in_parts", False),
+    ("beside_unknown", False),
+    ("keyed_as", ""),
+    ("acts_on", ""),
+    ("account_source", AccountSource.CONSTANT),
+)
+
+
 def _identity_document(operation: Operation) -> str:
     value: dict[str, Any] = {
         "kind": operation.kind,
@@ -144,18 +161,12 @@ def _identity_document(operation: Operation) -> str:
         "stamp": operation.stamp,
         "guard": _guard_to_value(operation.guard),
     }
-    if operation.unstamped:
-        value["unstamped"] = True
-    if operation.distinct:
-        value["distinct"] = operation.distinct
-    if operation.fallback_of is not None:
-        value["fallback_of"] = operation.fallback_of
-    if operation.takes_remainder:
-        value["takes_remainder"] = True
-    if operation.priority is not Priority.HIGH:  # most calls are
-        value["priority"] = operation.priority
-    if operation.caps:
-        value["caps"] = operation.caps
+    known = operation.__dict__
+    for key, empty in _RARE_IDENTITY_FIELDS:
+        if known[key] != empty:
+            value[key] = known[key]
+    if operation.object_intent is not None:
+        value["object_intent"] = _guard_to_value(operation.object_intent)
     return _encode(value)
 
 
@@ -187,6 +198,7 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("misses", "misses", 0),
     ("first_miss_at", "first_miss_at", None),
     ("unheard", "undelivered", False),
+    ("delivery_unknown", "delivery_unknown", False),
     ("taken", "takeover", ""),
     ("fallback_to", "fallback_to", None),
     ("paid_elsewhere", "paid_elsewhere", False),
@@ -249,6 +261,14 @@ def operation_from_row(row: RowValues) -> Operation:
         takes_remainder=identity.get("takes_remainder", False),
         priority=enum_or_safest(Priority, identity.get("priority", Priority.HIGH), Priority.HIGH),
         caps=tuple(identity.get("caps", ())),
+        in_parts=identity.get("in_parts", False),
+        beside_unknown=identity.get("beside_unknown", False),
+        keyed_as=identity.get("keyed_as", ""),
+        acts_on=identity.get("acts_on", ""),
+        object_intent=_guard_from_value(identity.get("object_intent")),
+        account_source=enum_or_safest(
+            AccountSource, identity.get("account_source", AccountSource.CONSTANT), AccountSource.HEADER
+        ),
         money=None if minor_units is None else Money(minor_units, currency),
         state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,

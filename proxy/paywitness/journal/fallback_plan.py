@@ -65,7 +65,7 @@ def _plan_if_key_known(request: ClaimRequest, now: float, lookups: ClaimLookups)
     if existing is None and (alias := lookups.alias(key)) is not None:
         existing, kind = lookups.by_id(alias.operation_id), alias.kind
     if existing is not None:
-        verdict = lookup_verdict(after_expired_lease(existing, now))
+        verdict = lookup_verdict(after_expired_lease(existing, now, request.leases_over_at))
         if kind is AliasKind.REFUSED:
             verdict = ClaimVerdict.GUARDED
         elif fingerprint_of(request) != existing.fingerprint:

@@ -7,31 +7,29 @@ as it does those of `claim_plan` and `transitions`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from paywitness.core.guard import is_remembered
 from paywitness.core.lifecycle import IncidentKind
+from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule, State
-from paywitness.core.payment import (
-    FOLLOW_UPS,
-    Movement,
-    MovementStatus,
-    PaidElsewhere,
-    Payment,
-    ShownBalance,
-    after_change,
-    merged_payment,
-)
+from paywitness.core.payment import FOLLOW_UPS, Movement, MovementStatus, PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_names import (
     PaymentName,
     name_key,
     payment_key,
+    payment_names,
 )
+from paywitness.core.payment_rollback import after_rollback, with_unknown_numbers
+from paywitness.core.payment_rules import Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.journal.base import LedgerRow
+from paywitness.core.webhook_event import MatchKey
+from paywitness.journal.base import OWN_ROWS, LedgerRow
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
@@ -45,6 +43,12 @@ class RowLookups(Protocol):
     def row(self, key: str) -> LedgerRow | None:
         """The row under exactly this key, a link as it is."""
         ...
+
+
+class OperationLookups(RowLookups, Protocol):
+    """What a plan may look up of the ledger, and of the operations behind it."""
+
+    def by_id(self, operation_id: str) -> Operation | None: ...
 
 
 # --- Text
@@ -69,6 +73,7 @@ _PLAIN_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("expiry_announced", "expiry_announced", ""),
     ("verify_at", "verify_at", None),
     ("verifications", "verifications", 0),
+    ("verify_misses", "verify_misses", 0),
 )
 
 
@@ -85,6 +90,9 @@ def payment_to_text(payment: Payment) -> str:
             value[key] = known
     if payment.elsewhere:
         value["elsewhere"] = payment.elsewhere
+    if payment.overcapture is not None:
+        above = payment.overcapture
+        value["overcapture"] = (above.share_bp, [(bound.minor_units, bound.currency) for bound in above.at_most])
     if payment.steps:
         value["steps"] = payment.steps
     if payment.movements:
@@ -107,6 +115,7 @@ def payment_from_row(row: LedgerRow) -> Payment:
         names=tuple(value.get("names", ())),
         intent=None if intent is None else _intent_from_value(intent),
         elsewhere=_word(PaidElsewhere, value.get("elsewhere", ""), PaidElsewhere.UNVERIFIED),
+        overcapture=_overcapture_from_value(value.get("overcapture")),
         steps=tuple(value.get("steps", ())),
         movements=tuple(_movement_from_value(*each[:5]) for each in value.get("movements", ())),
         **{field: value.get(key, empty) for field, key, empty in _PLAIN_FIELDS},
@@ -117,6 +126,10 @@ def _intent_from_value(value: list[str]) -> Guard:
     text, label, after_success, during_action = value[:4]
     rules = [_word(RepeatPaymentRule, word, RepeatPaymentRule.BLOCK) for word in (after_success, during_action)]
     return Guard(GuardKind.INTENT, text, label, *rules)
+
+
+def _overcapture_from_value(value: list[Any] | None) -> Overcapture | None:
+    return None if value is None else Overcapture(value[0], tuple(Money(*bound[:2]) for bound in value[1]))
 
 
 def _movement_from_value(
@@ -159,6 +172,37 @@ def intent_key(guard: str) -> str:
     return f"i:{guard}"
 
 
+def keys_kept_of(operation: Operation) -> tuple[str, ...]:
+    """The rows that are written when an operation is retired: for its intent or payout reference if that must not be
+    paid again, and for its names if its customer never acted, for it may still be paid."""
+    guard = operation.guard
+    if operation.abandoned:
+        named = [(MatchKey.CLIENT_KEY, operation.client_key), (MatchKey.PROVIDER_KEY, operation.provider_key)]
+        named += [(MatchKey.OPERATION_ID, operation.sent_stamp), (MatchKey.REFERENCE, operation.reference)]
+        keys = [abandoned_key(kind, operation.provider, operation.account, name) for kind, name in named if name]
+        if guard is not None and guard.kind is GuardKind.INTENT:
+            keys.append(abandoned_key(MatchKey.INTENT, operation.provider, "", guard.value))
+        return tuple(keys)
+    return (intent_key(guard.value),) if guard is not None and is_remembered(operation) else ()
+
+
+def row_kept_of(operation: Operation, key: str, before: LedgerRow | None) -> LedgerRow:
+    """The row under one of `keys_kept_of`, over the one that was there."""
+    if operation.abandoned:
+        return LedgerRow(key, 1 if before is None else before.version + 1, _encode([operation.id]))
+    return remembered_row(operation, before)
+
+
+def abandoned_key(kind: MatchKey, provider: str, account: str, name: str) -> str:
+    """Under which a name of a retired operation is kept whose customer never acted. Of an intent: its guard."""
+    return f"w:{kind}:{name_key(provider, account, name).removeprefix('n:')}"
+
+
+def abandoned_operation(row: LedgerRow) -> str:
+    """The id of the operation that a row under an `abandoned_key` is about."""
+    return str(_decode(row.text)[0])
+
+
 def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
     """What stays of an operation's intent or payout reference when the operation is retired."""
     entries = [] if before is None else _decode(before.text)
@@ -182,12 +226,15 @@ def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
     return tuple(RememberedPayment(*entry[:2]) for entry in _decode(row.text))
 
 
-def remembered_payer(lookups: RowLookups, guard: str) -> str | None:
+def remembered_payer(lookups: RowLookups, guard: str, behind: BehindPayment) -> str | None:
     """The id of a retired operation that paid the intent, or the payout reference, and was not given back."""
     row = lookups.row(intent_key(guard))
     for remembered in () if row is None else reversed(remembered_payments(row)):
         found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
-        if found is None or hold_of_payment(found.payment) not in {IntentHold.FREE, IntentHold.REFUNDED}:
+        if found is None:
+            return remembered.operation_id
+        current = reconciled(found.payment, behind(found.payment))
+        if hold_of_payment(current) not in {IntentHold.FREE, IntentHold.REFUNDED}:
             return remembered.operation_id
     return None
 
@@ -203,7 +250,7 @@ class PaymentCommandEntry:
 
     at: float
     actor: str
-    action: str  # adopt, balance
+    action: str  # adopt, balance, not-paid
     reason: str
     evidence: str = ""
     stated: str = ""  # what the payment was made to say, in words
@@ -229,26 +276,33 @@ def link_row(key: str, payment_id: str) -> LedgerRow:
     return LedgerRow(key, 1, f"@{payment_key(payment_id)}")
 
 
-def restored_rows(operation: Operation, lookups: RowLookups) -> tuple[LedgerRow, ...]:
-    """The payment of an operation that the journal had lost, if it has lost that too: known by its name, with unknown
-    numbers."""
-    if not operation.payment or operation.reference is None or payment_by_id(lookups, operation.payment) is not None:
+def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tuple[LedgerRow, ...]:
+    """What the journal has lost of a payment together with an operation that is put back. If another call has acted on
+    the payment's name meanwhile, it has made another row: then the two are one payment."""
+    if not operation.payment:
         return ()
-    name = PaymentName(operation.reference, name_key(operation.provider, operation.account, operation.reference))
-    if operation.kind in FOLLOW_UPS or lookups.row(name.key) is not None:
+    own = payment_by_id(lookups, operation.payment)
+    payment = Payment(operation.payment, operation.provider, operation.account) if own is None else own.payment
+    row, links = None if own is None else own.row, list[LedgerRow]()
+    text = operation.acts_on or ("" if operation.kind in FOLLOW_UPS else operation.reference or "")
+    [name] = payment_names(operation.provider_in_keys, operation.account, [text])
+    named = payment_by_name(lookups, name) if text else None
+    if text and named is None:
+        payment, links = with_names(payment, (text,)), [link_row(name.key, payment.id)]
+    elif named is not None and named.payment.id != payment.id:
+        is_seen = named.payment.created or named.payment.paid or named.payment.elsewhere
+        if is_seen and (own is not None or not operation.acts_on):
+            return ()  # it is another one's
+        if is_seen:
+            links = [link_row(payment_key(operation.payment), named.payment.id)]
+            payment, row = named.payment, named.row
+        else:
+            links = list(_rows_of_merged(named, payment.id, lookups, operation))
+            payment = merged_payment(payment, named.payment)
+    after = after_rollback(payment, operation, now)
+    if row is not None and not links and after == payment:
         return ()
-    guard = operation.guard
-    payment = Payment(
-        operation.payment,
-        operation.provider,
-        operation.account,
-        (name.name,),
-        intent=guard if guard is not None and guard.kind is GuardKind.INTENT else None,
-        paid=operation.kind.pays and operation.state is State.SUCCEEDED,
-        unanswered=True,
-        steps=(operation.id,),
-    )
-    return (payment_row(payment, None), link_row(name.key, payment.id))
+    return (payment_row(after, row), *links)
 
 
 def may_forget(row: LedgerRow, linked: LedgerRow | None) -> bool:
@@ -256,6 +310,8 @@ def may_forget(row: LedgerRow, linked: LedgerRow | None) -> bool:
     reserves something."""
     if row.text.startswith("@"):
         return linked is None
+    if row.key in OWN_ROWS:
+        return False
     return not row.key.startswith("p:") or not payment_from_row(row).reserved()
 
 
@@ -282,15 +338,29 @@ def payment_by_name(lookups: RowLookups, name: PaymentName) -> FoundPayment | No
     return payment_by_id(lookups, link.text[1:].removeprefix("p:"))
 
 
-def payment_holds(lookups: RowLookups, operations: Iterable[Operation]) -> dict[str, IntentHold]:
-    """What the payments of these operations say to another payment of their intent. One without a row says nothing."""
+BehindPayment = Callable[[Payment], Mapping[str, Operation]]  # the operations of its reserved movements, by their ids
+
+
+def operations_behind(lookups: OperationLookups) -> BehindPayment:
+    """The operations of a payment's reserved movements, as the journal holds them."""
+
+    def behind(payment: Payment) -> Mapping[str, Operation]:
+        found = (lookups.by_id(movement.operation_id) for movement in payment.reserved())
+        return {operation.id: operation for operation in found if operation is not None}
+
+    return behind
+
+
+def payment_holds(lookups: RowLookups, operations: Iterable[Operation], behind: BehindPayment) -> dict[str, IntentHold]:
+    """What the payments of these operations say to another payment of their intent. One without a row says nothing. A
+    movement that an expired lease ended says nothing either, although its payment was not written by that."""
     holds: dict[str, IntentHold] = {}
     for operation in operations:
         if not operation.payment or not operation.kind.pays:
             continue
         found = payment_by_id(lookups, operation.payment)
         if found is not None:
-            holds[operation.id] = hold_of_payment(found.payment)
+            holds[operation.id] = hold_of_payment(reconciled(found.payment, behind(found.payment)))
     return holds
 
 
@@ -308,17 +378,21 @@ class PaymentWrite:
     note: str = ""
 
 
-def plan_payment(operation: Operation, shown: ShownBalance, lookups: RowLookups) -> PaymentWrite:
+def plan_payment(
+    operation: Operation, shown: ShownBalance, lookups: RowLookups, forgotten_at: float | None = None
+) -> PaymentWrite:
     """The payment after a change of the operation, and the rows to be written. A name that belongs to another payment
-    never fails the record: the evidence is recorded without it."""
+    never fails the record: the evidence is recorded without it. `forgotten_at`: the time of the change, if the journal
+    may have forgotten movements of the payment."""
     own = payment_by_id(lookups, operation.payment)
-    free, taken = _split_names(operation, shown, lookups)
+    own_id = operation.payment if own is None else own.payment.id  # another one, if it turned out to be that
+    free, taken = _split_names(own_id, shown, lookups)
     merged: tuple[LedgerRow, ...] = ()
     note = ""
     if taken and _is_same_payment(own, taken[0][1], shown):
         other = taken[0][1]
         if own is not None:
-            merged = _rows_of_merged(own, other, lookups, operation)
+            merged = _rows_of_merged(own, other.payment.id, lookups, operation)
             other = FoundPayment(merged_payment(other.payment, own.payment), other.row)
         own, operation = other, operation.changed(payment=other.payment.id)
         free, taken = (*free, *(name for name, found in taken if found.payment.id == other.payment.id)), ()
@@ -328,6 +402,8 @@ def plan_payment(operation: Operation, shown: ShownBalance, lookups: RowLookups)
     payment = own.payment if own is not None else Payment(operation.payment, operation.provider, operation.account)
     if payment.intent is None and operation.guard is not None and operation.guard.kind is GuardKind.INTENT:
         payment = replace(payment, intent=operation.guard)
+    if forgotten_at is not None:
+        payment = with_unknown_numbers(payment, forgotten_at)
     change = after_change(payment, operation, replace(shown, names=free))
     if change.negative and operation.incident is None:
         operation = operation.changed(incident=IncidentKind.NEGATIVE_REMAINDER)
@@ -343,14 +419,14 @@ _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]
 
 
 def _split_names(
-    operation: Operation, shown: ShownBalance, lookups: RowLookups
+    payment_id: str, shown: ShownBalance, lookups: RowLookups
 ) -> tuple[tuple[PaymentName, ...], _TakenNames]:
     """The names that are the payment's, or free; and those that belong to another payment."""
     free: list[PaymentName] = []
     taken: list[tuple[PaymentName, FoundPayment]] = []
     for name in shown.names:
         other = payment_by_name(lookups, name)
-        if other is None or other.payment.id == operation.payment:
+        if other is None or other.payment.id == payment_id:
             free.append(name)
         else:
             taken.append((name, other))
@@ -368,11 +444,11 @@ def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: Shown
 
 
 def _rows_of_merged(
-    own: FoundPayment, other: FoundPayment, lookups: RowLookups, operation: Operation
+    own: FoundPayment, other_id: str, lookups: RowLookups, operation: Operation
 ) -> tuple[LedgerRow, ...]:
     """Links in the place of the payment that turned out to be the other one."""
-    target = f"@{payment_key(other.payment.id)}"
-    names = (name_key(operation.provider, operation.account, name) for name in own.payment.names)
+    target = f"@{payment_key(other_id)}"
+    names = (name_key(operation.provider_in_keys, operation.account, name) for name in own.payment.names)
     links = [own.row, *(row for key in names if (row := lookups.row(key)) is not None)]
     return tuple(LedgerRow(row.key, row.version + 1, target) for row in links)
 

@@ -21,6 +21,7 @@ from paywitness.core.payout import (
     ApprovalStatus,
     ApprovalTerms,
     CapCount,
+    PayoutClaim,
     PayoutRefusal,
     over_cap,
     spent_change,
@@ -208,7 +209,7 @@ def plan_payout(
         return PayoutPlan(ClaimVerdict.OVER_CAP, refusal=PayoutRefusal(cap=refused))
     plan = PayoutPlan(ClaimVerdict.OWNED)
     if claim.approval is not None:
-        plan = _plan_approval(claim.approval, claim.approval_valid_s, request, now, lookups)
+        plan = _plan_approval(claim.approval, claim, request, now, lookups)
     if plan.verdict is not ClaimVerdict.OWNED:
         return plan
     if claim.check_first:
@@ -217,12 +218,12 @@ def plan_payout(
 
 
 def _plan_approval(
-    terms: ApprovalTerms, valid_s: float, request: ClaimRequest, now: float, lookups: RowLookups
+    terms: ApprovalTerms, claim: PayoutClaim, request: ClaimRequest, now: float, lookups: RowLookups
 ) -> PayoutPlan:
     """An approval that stands is used up by this claim. Else it is asked for, once."""
     row, list_row = lookups.row(terms.key), lookups.row(APPROVALS_WAITING_KEY)
     known = None if row is None else approval_from_row(row)
-    status = None if known is None or known.terms != terms else known.status(now)
+    status = None if known is None or known.terms != terms else known.status(now, claim.rolled_back_s)
     if known is not None and status is ApprovalStatus.APPROVED:
         used = replace(known, used_by=request.fresh.id)
         off_list = _waiting_row(list_row, used, listed=False)
@@ -231,7 +232,7 @@ def _plan_approval(
     waits = known is not None and status is ApprovalStatus.WAITING and now - known.requested_at < REQUEST_KEPT_S
     if known is not None and waits:
         return PayoutPlan(ClaimVerdict.NEEDS_APPROVAL, refusal=PayoutRefusal(approval=known))
-    requested = Approval(terms, now, valid_s)
+    requested = Approval(terms, now, claim.approval_valid_s)
     on_list = _waiting_row(list_row, requested, listed=True)
     rows = (approval_row(requested, row), *([on_list] if on_list is not None else []))
     return PayoutPlan(ClaimVerdict.NEEDS_APPROVAL, rows, PayoutRefusal(approval=requested))

@@ -1,6 +1,9 @@
 """What becomes of operations that ended long ago, pure: tombstones, which answer 410, so that an old key never executes
 again silently.
 
+An operation whose customer never acted goes in the same way, as long after its last inquiry, unless it holds its
+intent. It may still be paid: the ledger keeps its names, so that a later webhook event of it is noticed.
+
 An operation that fell back goes together with its fallback, under that one's outcome: its key answers so for ever.
 """
 
@@ -10,19 +13,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.guard import is_abandoned_for_good
 from paywitness.core.operation import Operation
 from paywitness.journal.claim_plan import FALLBACKS_MAX
 
 
 def may_retire(operation: Operation, ended_before: float) -> bool:
-    """Whether it is over for good: never what is open, disputed or held."""
-    return (
-        operation.state.ended
-        and operation.incident is None
-        and operation.lease is None
-        and operation.ended_at is not None
-        and operation.ended_at <= ended_before
-    )
+    """Whether it is over for good, or abandoned by its customer: never what is open, disputed or held."""
+    if operation.incident is not None or operation.lease is not None:
+        return False
+    if operation.state.ended:
+        return operation.ended_at is not None and operation.ended_at <= ended_before
+    return operation.updated_at <= ended_before and is_abandoned_for_good(operation)
 
 
 def retired_together(

@@ -22,7 +22,7 @@ from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.record import record
 from paywitness.core.result import ResultClass
 from paywitness.journal.base import LedgerRow, OperationChange, OperationQuery
-from paywitness.journal.ledger import RowLookups, payment_holds, plan_payment
+from paywitness.journal.ledger import OperationLookups, operations_behind, payment_holds, plan_payment
 from paywitness.journal.payouts import rows_of_change
 
 _log = logging.getLogger("paywitness.journal")
@@ -46,16 +46,23 @@ class WallClock(Protocol):
 
 
 class JournalTime:
-    """The journal's own time: the clock's, except that it never goes back, not even across a restart."""
+    """The journal's own time: the clock's, except that it never goes back, not even across a restart. If the clock was
+    set back, the journal's time goes on at half its pace until the clock has caught up: nothing that is due waits for
+    days, and dates become right again."""
 
     def __init__(self, clock: WallClock, latest_at: float = 0.0) -> None:
         self._clock = clock
+        self._behind_at: float | None = None  # what the clock said last while it was behind
         self.latest_at = latest_at
 
     def now(self) -> float:
         now = self._clock.now()
-        if now > self.latest_at:
-            self.latest_at = now
+        if now >= self.latest_at:
+            self.latest_at, self._behind_at = now, None
+            return now
+        if self._behind_at is not None and now > self._behind_at:
+            self.latest_at = max(now, self.latest_at + (now - self._behind_at) / 2)
+        self._behind_at = now
         return self.latest_at
 
 
@@ -112,7 +119,7 @@ class RecordPlan:
     rows: tuple[LedgerRow, ...] = ()
 
 
-class RecordLookups(RowLookups, Protocol):
+class RecordLookups(OperationLookups, Protocol):
     """What a record may look up."""
 
     def guarded(self, guard: str) -> tuple[Operation, ...]: ...
@@ -131,7 +138,7 @@ def plan_record(
     if change.shown is None or not change.operation.payment:
         rows = rows_of_change(change.operation, change.spent_change, lookups) if change.spent_change else ()
         return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), rows)
-    planned = plan_payment(change.operation, change.shown, lookups)
+    planned = plan_payment(change.operation, change.shown, lookups, now if change.numbers_forgotten else None)
     before, after = change.operation, planned.operation
     if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
         after = _after_return(after, planned.payment, lookups)
@@ -165,11 +172,11 @@ def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups
     return operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS) if paid_again else operation
 
 
-def _not_given_back(paying: list[Operation], lookups: RowLookups) -> list[Operation]:
+def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[Operation]:
     """Those whose payments still stand: what was paid and given back is no second payment."""
     if not paying:
         return paying
-    holds = payment_holds(lookups, paying)
+    holds = payment_holds(lookups, paying, operations_behind(lookups))
     return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
 
@@ -227,7 +234,7 @@ IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
     *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder", "priority"),
-    "caps",
+    *("caps", "in_parts", "beside_unknown", "keyed_as", "acts_on", "object_intent", "account_source"),
 )
 
 

@@ -72,7 +72,9 @@ def _describe_webhook(rules: WebhookRules) -> str:
     relay = f", told again to {rules.relay}" if rules.relay is not None else ""
     hint = ", only a hint: the provider is asked then" if rules.hint else ""
     secrets = ", ".join(variables) or "no variable"
-    return f"webhook: {rules.scheme}, secrets in {secrets}, found by {found}{hint}{relay}"
+    fields = {"reference": rules.belongs.reference, "key": rules.belongs.key, "stamp": rules.belongs.stamp}
+    belongs = "".join(f", ours by the {name} at {place}" for name, place in fields.items() if place is not None)
+    return f"webhook: {rules.scheme}, secrets in {secrets}, found by {found}{belongs}{hint}{relay}"
 
 
 def describe_budget(rules: BudgetRules) -> str:
@@ -161,6 +163,7 @@ def describe_payment(rules: PaymentRules) -> str:
         "a failure after success is a return" if rules.failed_is_return else "",
         f"payments of its intent up to {rules.intent_total}" if rules.intent_total is not None else "",
         f"its object shows the intent at {rules.intent_at}" if rules.intent_at is not None else "",
+        f"captured up to {rules.overcapture} above what was authorised" if rules.overcapture is not None else "",
         f"expires after {duration_text(expires_s)}" if expires_s is not None else "",
         f"to be captured before {before}" if before is not None else "",
         _describe_balance(rules.balance),
@@ -226,8 +229,12 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
     query = "&".join(f"{name}={template_text(value)}" for name, value in inquiry.query)
     misses = "1 miss" if inquiry.misses == 1 else f"{inquiry.misses} misses"
     lag = f" over {duration_text(inquiry.lag_s)}" if inquiry.lag_s > 0 else ""
-    places = {"reference": inquiry.belongs.reference, "key": inquiry.belongs.key}
+    fields = inquiry.belongs
+    places = {"reference": fields.reference, "key": fields.key, "stamp": fields.stamp}
     belongs = "".join(f", ours by the {name} at {place}" for name, place in places.items() if place is not None)
+    if inquiry.shared:
+        since = f", unless it was made later by {fields.denied_at}" if fields.denied_at is not None else ""
+        belongs += f", shared with other operations: a denial counts only after all has settled{since}"
     return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag}{belongs})"
 
 

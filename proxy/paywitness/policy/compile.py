@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from paywitness.core import policy_defaults
+from paywitness.core.account_rules import AccountRules
 from paywitness.core.addresses import is_private
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import truthy
 from paywitness.core.inquiry import Inquiry
-from paywitness.core.policy import Policy, Provider, Route, Timeouts, UnmatchedCalls
+from paywitness.core.policy import ConnectionUse, Policy, Provider, Route, Timeouts, UnmatchedCalls
 from paywitness.core.provider_contract import FieldKind, FieldRef
-from paywitness.policy.block_parsers.access import read_credentials, read_trust
-from paywitness.policy.block_parsers.fallback import FallbackEntry, check_fallbacks, covers, read_fallbacks
+from paywitness.policy.block_parsers.access import read_credentials, read_trust, read_who_am_i
+from paywitness.policy.block_parsers.fallback import (
+    FallbackEntry,
+    check_fallbacks,
+    covers,
+    read_fallbacks,
+    read_mirrored,
+)
 from paywitness.policy.block_parsers.idempotency import key_field_or_none, read_key_rules
 from paywitness.policy.block_parsers.limits import read_budget, read_circuit, read_priorities
 from paywitness.policy.block_parsers.operations import SharedRules, read_operation
@@ -71,7 +78,7 @@ def compile_file(document: MapNode, source: str, problems: FileProblems) -> Comp
     shared = _read_shared(file, revision_of(content))
     _check_provider_level(file)
     read = [read_operation(entry, shared) for entry in file.entries("operations")]
-    policies = tuple(policy for policy in read if policy is not None)
+    policies = _continued(tuple(policy for policy in read if policy is not None), shared.account)
     if not file.entries("operations") and file.has("operations"):
         file.add_problem("operations", "found no operation, allowed: at least one")
     _check_names(file, policies)
@@ -82,6 +89,18 @@ def compile_file(document: MapNode, source: str, problems: FileProblems) -> Comp
     if problems.count:
         return None
     return CompiledFile(provider, problems.warnings, shared.fallbacks, document.location)
+
+
+def _continued(policies: tuple[Policy, ...], account: tuple[FieldRef, ...]) -> tuple[Policy, ...]:
+    """The policies as they are if one of them goes on with a payment that an earlier call began. Its body may not name
+    the account, and then it finds its payment by the name that the response shows, in whichever account."""
+    goes_on = any(each.payment.continues or (each.kind.pays and each.payment.acts_on) for each in policies)
+    if not goes_on or not any(selector.kind is FieldKind.BODY for selector in account):
+        return policies
+    return tuple(
+        replace(policy, payment=replace(policy.payment, continued_without_account=True)) if policy.kind.pays else policy
+        for policy in policies
+    )
 
 
 def _read_shared(file: Section, revision: str) -> SharedRules:
@@ -99,6 +118,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         revision=revision,
         upstream=_read_upstream(file),
         trust=read_trust(file),
+        connections=file.read_or("connections", one_of(ConnectionUse), ConnectionUse(policy_defaults.CONNECTIONS)),
         encoding=encoding,
         account=_read_account(file),
         merchant=file.read_or("merchant", name, ""),
@@ -107,6 +127,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         classify=classify,
         all_rows_valid=rows_are_whole,
         credentials=read_credentials(file),
+        accounts=_read_account_rules(file),
         fallbacks=read_fallbacks(file, own_name=own_name),
         has_evidence_webhook=evidence_scheme(file) is not None,
         has_hint_webhook=webhook_is_hint(file),
@@ -150,6 +171,7 @@ def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], 
         trust=shared.trust,
         circuit=read_circuit(file),
         observe=shared.observe,
+        same_credentials_as=read_mirrored(file, own_name=shared.name),
     )
 
 
@@ -187,6 +209,14 @@ def _read_account(file: Section) -> tuple[FieldRef, ...]:
                 "account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id"
             )
     return found or (FieldRef(FieldKind.CONST, policy_defaults.ACCOUNT),)
+
+
+def _read_account_rules(file: Section) -> AccountRules:
+    who_am_i = read_who_am_i(file)
+    many = file.read_or("merchants", choice_of("one", "many"), "one") == "many"
+    if many and not file.has("who_am_i"):
+        file.add_problem("merchants", "found 'many' without 'who_am_i', allowed: both, or 'one'")
+    return AccountRules(who_am_i, many)
 
 
 def _check_problem(file: Section) -> None:

@@ -2,7 +2,8 @@
 
 A changed rule here gives the same call another identity: a retry would look like a new payment. So such an edit is
 refused unless the file says `identity_change: accepted`. Operations are compared under the names that keys know them by
-(`formerly:`), so that a renamed one is still itself.
+(`formerly:`), so that a renamed one is still itself. How accounts and merchants are told may change: claims look under
+the earlier rules as well (`engine.earlier_rules`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def _operation_identity(policy: Policy) -> dict[str, Any]:
         "send_as": _text(policy.contract.send_as),
         "ignore": sorted(policy.ignore),
         "intent": _text(policy.intent) if policy.kind.moves_money else None,  # a create only carries it to later steps
-        "target": _text(policy.target),
+        "target": _text(policy.target)
+        if not policy.target_also
+        else [str(policy.target), *map(str, policy.target_also)],
     }
 
 
@@ -45,14 +48,16 @@ def identity_changes(old: Provider, new: Provider) -> list[str]:
     return identity_changes_between(old.identity, new.identity)
 
 
+# Calls are looked for under the earlier rules too, so a change of these is none of what a call is.
+_TOLD_BY_EARLIER_RULES = frozenset({"account"})
+
+
 def identity_changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """As `identity_changes`, over `Provider.identity` itself: what a journal can keep."""
     lines = []
     if old["provider"] != new["provider"]:
         was = old["provider"]
         lines.append(f"provider: was {was}, is {new['provider']}; 'formerly: {was}' keeps its keys")
-    if old["merchant"] != new["merchant"]:
-        lines.append(f"merchant: was {_value_text(old['merchant'])}, is {_value_text(new['merchant'])}")
     for name, before in old["operations"].items():
         after = new["operations"].get(name)
         if after is None:
@@ -61,7 +66,7 @@ def identity_changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> 
             lines += [
                 f"operations.{name}.{key}: was {_value_text(before[key])}, is {_value_text(after[key])}"
                 for key in before
-                if before[key] != after.get(key)
+                if key not in _TOLD_BY_EARLIER_RULES and before[key] != after.get(key)
             ]
     lines += _new_operation_overlaps(old["operations"], new["operations"])
     return lines

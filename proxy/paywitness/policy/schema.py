@@ -38,10 +38,12 @@ FILE = Block(
         "listen": "an address and a port such as 127.0.0.1:8711",
         "tls": "a mapping: roots, certificate, key",
         "private": "true or false",
+        "connections": "auto, reuse or fresh",
         "body": "json, form or xml",
         "account": "a list of const:TEXT, header:NAME, body:PATH, path:PARAMETER",
         "idempotency": "a mapping: how the provider dedupes",
         "stamp": "header:NAME, body:PATH or none",
+        "stamp_keys_max": "a whole number from 1 to 10000",
         "timeouts": "a mapping of durations",
         "headers": "a mapping of request headers to set",
         "never_store": "a list of dotted body paths",
@@ -53,6 +55,9 @@ FILE = Block(
         "problem": "the provider's error shape, with {detail} in its texts",
         "give_up_headers": "a mapping of headers for answers of our own that no repeat can better",
         "credentials": "a mapping: header or oauth2",
+        "same_credentials_as": "the name of the provider whose callers' credentials it takes",
+        "who_am_i": "a mapping: request, query, field",
+        "merchants": "one or many",
         "unmatched": "forward or refuse",
         "retry": "a mapping: default, and failure classes",
         "budget": "a mapping: the allowance for retries",
@@ -77,7 +82,7 @@ OPERATION = Block(
         "amount": "a mapping: at, unit, absent",
         "currency": f"{_EXPRESSION} over the request's body",
         "intent": f"{_EXPRESSION} over the request's body",
-        "target": "path:PARAMETER, body:PATH or header:NAME",
+        "target": "path:PARAMETER, body:PATH or header:NAME; of a payout also a list of them",
         "reference": f"{_EXPRESSION} over the answer",
         "fits": "a mapping: where the answer shows amount, currency and our stamp",
         "payment": "path:PARAMETER, body:PATH or header:NAME, or a list of them",
@@ -85,6 +90,7 @@ OPERATION = Block(
         "captures": f"automatic, manual or {_EXPRESSION} over the answer",
         "balance": "a mapping: authorised, captured, capturable, refunded, disputed, currency, unit",
         "limits": _LIMITS,
+        "overcapture": "a mapping: share, at_most",
         "means": "total or difference",
         "final": f"yes, no or {_EXPRESSION} over the request's body",
         "partial": "single or sequence",
@@ -102,9 +108,10 @@ OPERATION = Block(
         "as_response": f"{_EXPRESSION} over what an inquiry showed",
         "cancel": "a mapping: request, read",
         "ask": "a list of inquiries",
-        "belongs": "a mapping: reference, key",
+        "belongs": "a mapping: reference, key, stamp, denied_at",
         "idempotency": "a mapping: what differs from the provider's",
         "stamp": "header:NAME, body:PATH or none",
+        "stamp_keys_max": "a whole number from 1 to 10000",
         "timeouts": "a mapping of durations",
         "headers": "a mapping of request headers to set",
         "never_store": "a list of dotted body paths, added to the provider's",
@@ -150,6 +157,14 @@ BALANCE = Block(
         "currency": _EXPRESSION,
         "unit": "minor or major",
     },
+)
+OVERCAPTURE = Block(
+    "overcapture",
+    {
+        "share": "a percentage of what was authorised, such as 15%",
+        "at_most": "an amount such as 75.00 USD, or a list of them, one for each currency",
+    },
+    required=("share",),
 )
 PAYOUT = Block(
     "payout",
@@ -237,11 +252,14 @@ ASK = Block(
         "answer": "the name of an object under 'answers'",
         "lag": _DURATION,
         "misses": "a whole number from 1 to 10",
-        "belongs": "a mapping: reference, key",
+        "belongs": "a mapping: reference, key, stamp, denied_at",
     },
     required=("request", "answer"),
 )
-BELONGS = Block("belongs", dict.fromkeys(("reference", "key"), f"{_EXPRESSION} over the object that was found"))
+BELONGS = Block(
+    "belongs",
+    dict.fromkeys(("reference", "key", "stamp", "denied_at"), f"{_EXPRESSION} over the object that was found"),
+)
 CANCEL = Block(
     "cancel",
     {
@@ -263,6 +281,15 @@ OAUTH2 = Block(
         "scope": "text",
     },
     required=("token", "client_id", "client_secret"),
+)
+WHO_AM_I = Block(
+    "who_am_i",
+    {
+        "request": "GET and a path such as GET /v1/account",
+        "query": "a mapping from a parameter's name to its value",
+        "field": f"{_EXPRESSION} over the answer: the owner's id",
+    },
+    required=("request", "field"),
 )
 BUDGET = Block(
     "budget",
@@ -308,6 +335,7 @@ WEBHOOK = Block(
         "events": f"{_EXPRESSION} that gives the events of a delivery",
         "event_id": f"{_EXPRESSION} or header:NAME, or a list of them",
         "find": "a list of {what: a JMESPath expression}",
+        "belongs": "a mapping: reference, key, stamp",
         "at": f"{_EXPRESSION}: where the object stands in the event",
         "answer": "the name of an object under 'answers'",
         "answer_by": f"{_EXPRESSION} that gives the name of the object",
@@ -337,6 +365,7 @@ BLOCKS = (
     AMOUNT,
     FITS,
     BALANCE,
+    OVERCAPTURE,
     PAYOUT,
     CAPS,
     APPROVAL_ABOVE,
@@ -351,6 +380,7 @@ BLOCKS = (
     CANCEL,
     CREDENTIALS,
     OAUTH2,
+    WHO_AM_I,
     BUDGET,
     SCOPE,
     CIRCUIT,

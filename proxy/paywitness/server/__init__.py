@@ -17,6 +17,7 @@ means.
     connect              a connection until its protocol is known: CONNECT, TLS interception, tunnels
     listener             the main port: accepts sockets, direct and redirected; peeks at redirected ones
     webhooks             the listener for providers' webhooks
+    webhook_sources      where webhooks come from, and how many of one address may be false
     server               listeners, timeout checks, drain; the listeners of single providers
 
 Rules: ambiguous framing is rejected, never repaired. Every wait for a caller is bounded. Nothing of a request is

@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
 
+from paywitness.core.allowed_hosts import host_and_port
 from paywitness.core.problems import Problem
 from paywitness.option_defaults import Unlisted
 from paywitness.server.connection import ServerConnection
@@ -26,7 +27,7 @@ from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CON
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.request_boundary import has_plain_request_line
-from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress, host_and_port
+from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress
 from paywitness.tasks import TaskRefused, Tasks
 
 # --- Tunnels

@@ -211,6 +211,12 @@ class ServerConnection(TimedConnection):
             return False
         return True
 
+    @property
+    def peer(self) -> str:
+        """The caller's address; empty once it has gone."""
+        name = self._wire.get_extra_info("peername") if self._wire is not None else None
+        return str(name[0]) if name else ""
+
     def may_keep_alive(self, message: RawRequestMessage, body: StreamReader) -> bool:
         """Whether the connection can be trusted with a request after this one, and there is somebody to serve it."""
         if message.should_close or not body.is_eof():

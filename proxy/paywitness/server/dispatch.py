@@ -18,6 +18,7 @@ from typing import cast
 from aiohttp import StreamReader
 from aiohttp.http import HttpVersion11, RawRequestMessage
 
+from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
 from paywitness.server.body import RequestBody
@@ -27,7 +28,7 @@ from paywitness.server.errors import CallerDisconnected, RequestRejected
 from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CHUNKED, LAST_CHUNK, content_length, has_no_body, head_bytes, reply_bytes
-from paywitness.server.request import ROOT_REPLY, ParsedRequest, head_size, read_request
+from paywitness.server.request import ROOT_REPLY, ParsedRequest, check_asker, head_size, read_request
 from paywitness.telemetry.emitter import Tracing
 
 
@@ -108,6 +109,7 @@ class RequestDispatcher:
     call_handler: CallHandler
     registry: ConnectionRegistry
     tracing: Tracing | None = field(default=None, kw_only=True)  # a span around each call that may be an operation
+    allowed_hosts: AllowedHosts = field(default=AllowedHosts(), kw_only=True)
 
     async def serve(self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection) -> bool:
         """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
@@ -141,6 +143,7 @@ class RequestDispatcher:
                 limit = self.registry.limits.head_bytes_max
                 raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431)
             request = read_request(message, connection.ingress, self.call_handler.provider_at)
+            check_asker(request, message, self.allowed_hosts, self.call_handler.provider_at)
             if request.is_root:
                 return ROOT_REPLY, False
             if request.is_internal:

@@ -57,10 +57,10 @@ class CallHandler(Protocol):
         """
         ...
 
-    async def describe(self, operation_id: str) -> Reply:
-        """What a caller may know of an operation."""
+    async def describe(self, operation_id: str, call: Call) -> Reply:
+        """What a caller may know of an operation. `call` is the question, with the caller's credential."""
         ...
 
-    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None) -> Reply:
+    async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
         """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow it where given."""
         ...

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
 
+from paywitness.core.allowed_hosts import AllowedHosts, host_and_port
 from paywitness.core.call import Call
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
@@ -23,7 +24,6 @@ from paywitness.server.request_target import (
     INTERNAL_NAME,
     Ingress,
     RequestTarget,
-    host_and_port,
     is_absolute,
     read_absolute,
     read_target,
@@ -71,9 +71,10 @@ class ParsedRequest(NamedTuple):
         segments = self.target.segments
         if self.method in ("GET", "HEAD") and len(segments) > 1:
             if segments[0] == "operations" and len(segments) == 2:
-                return await call_handler.describe(segments[1])
+                return await call_handler.describe(segments[1], self.call(b""))
             if segments[0] == "intents":  # a shop's own order number: a slash in it comes as one more segment
-                return await call_handler.describe_intent("/".join(segments[1:]), *self._intent_filters())
+                merchant, provider = self._intent_filters()
+                return await call_handler.describe_intent("/".join(segments[1:]), merchant, provider, self.call(b""))
         detail = "Below /paywitness/ there are GET /paywitness/operations/{id} and GET /paywitness/intents/{id}."
         raise RequestRejected(Problem.NOT_FOUND, detail)
 
@@ -182,6 +183,30 @@ def _same_host(authority: str, host: bytes) -> bool:
         and requested[0] == host_header[0]
         and (requested[1] == host_header[1] or not host_header[1])
     )
+
+
+def check_asker(
+    request: ParsedRequest,
+    message: RawRequestMessage,
+    allowed_hosts: AllowedHosts,
+    provider_at: Callable[[str], str | None],
+) -> None:
+    """Raises RequestRejected for what a web page makes a browser ask (`core.allowed_hosts`). Callers that came by a
+    proxy setting, or redirected, asked for the provider's own host: that was looked at already."""
+    if request.via_proxy:
+        return
+    host = request.head.host.decode("latin-1")
+    if not allowed_hosts.allows_host(host) and provider_at(_host_of(host) or "") is None:
+        detail = (
+            f"Host names {host[:80]!r}, under which this sidecar is not asked. Use its address, or name the host in "
+            "--allowed-hosts."
+        )
+        raise RequestRejected(Problem.HOST_NOT_ALLOWED, detail)
+    headers = message.headers
+    if "Origin" in headers or "Sec-Fetch-Site" in headers:
+        origins, fetch_sites = headers.getall("Origin", ()), headers.getall("Sec-Fetch-Site", ())
+        if not allowed_hosts.allows_origin(host, origins, fetch_sites):
+            raise RequestRejected(Problem.CROSS_SITE, "A web page of another origin asks, and pages are not served.")
 
 
 def head_size(message: RawRequestMessage) -> int:

@@ -8,7 +8,6 @@ fragments.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -17,7 +16,6 @@ from paywitness.core.problems import Problem
 from paywitness.server.errors import RequestRejected
 
 HTTP_PORT, HTTPS_PORT = 80, 443
-_NAME_MAX, _LABEL_MAX = 253, 63  # RFC 1035
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +27,6 @@ class Ingress:
 
 
 REVERSE_PROXY = Ingress()
-
-
-def host_and_port(authority: str) -> tuple[str, int | None] | None:
-    """`api.example.com:443`, `[::1]:443`, `example.com`; None where it is none. Names in lower case, no last dot."""
-    host, colon, port = authority.rpartition(":")
-    if not colon or (port.endswith("]") and authority.startswith("[")):
-        host, port = authority, ""
-    elif not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535):
-        return None
-    host = host.lower().removesuffix(".")
-    if host.startswith("["):
-        if not (host.endswith("]") and _is_ipv6(host[1:-1])):
-            return None
-        host = host[1:-1]
-    elif not _is_name(host):
-        return None
-    return host, int(port) if port else None
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return "%" not in text
-
-
-def _is_name(host: str) -> bool:
-    """A name or an IPv4 address: labels of letters, digits, hyphens and underscores."""
-    if len(host) > _NAME_MAX or host.strip("abcdefghijklmnopqrstuvwxyz0123456789-._"):
-        return False
-    return all(0 < len(label) <= _LABEL_MAX for label in host.split("."))
-
 
 # --- Request target
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from paywitness.clock import Clock, SystemClock
+from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.option_defaults import Address, read_address
 from paywitness.policy.book import PolicyBook
 from paywitness.server.connect import InterceptConfig
@@ -46,9 +47,10 @@ class HttpServer:
         clock: Clock = SystemClock(),
         *,
         tracing: Tracing | None = None,
+        allowed_hosts: AllowedHosts = AllowedHosts(),
     ) -> None:
         self._registry = ConnectionRegistry(limits, DateLine(clock))
-        self._dispatcher = RequestDispatcher(call_handler, self._registry, tracing=tracing)
+        self._dispatcher = RequestDispatcher(call_handler, self._registry, tracing=tracing, allowed_hosts=allowed_hosts)
         self._listeners: list[asyncio.Server | Listener] = []
         self._server: web.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None

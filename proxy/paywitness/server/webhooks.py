@@ -20,22 +20,30 @@ from paywitness.core.call import Headers
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import PROBLEM_TYPE_PREFIX, Problem
 from paywitness.core.reply import Reply
-from paywitness.engine.webhooks.inbox import WebhookReply
+from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
+from paywitness.option_defaults import DEFAULTS, Network
 from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.request import head_size, read_request
+from paywitness.server.request import ParsedRequest, head_size, read_request
 from paywitness.server.request_target import INTERNAL_NAME, REVERSE_PROXY
 from paywitness.server.server import HttpServer
+from paywitness.server.webhook_sources import SourceLimiter, source_of
 from paywitness.telemetry.logs import raised_at
 
 _log = logging.getLogger("paywitness.edge")
 
 # Providers send a few kilobytes at once. Whoever needs longer, or more connections than these, is no provider.
-WEBHOOK_LIMITS = ServerLimits(head_s=10.0, body_s=10.0, body_start_s=10.0, connections_max=256)
+WEBHOOK_LIMITS = ServerLimits(
+    head_s=10.0,
+    body_s=10.0,
+    body_start_s=10.0,
+    connections_max=256,
+    body_bytes_max=DEFAULTS.webhook_body_bytes,
+)
 _RETRY_AFTER_S = 5
 
 _NOT_GENUINE = ("webhook-not-genuine", "The delivery is not genuine")
@@ -44,6 +52,7 @@ _PROBLEMS = {  # what is said beside a status that is no 2xx; the same for every
     **dict.fromkeys((401, 403, 498), _NOT_GENUINE),  # by the policy's `refuse_with`; HTTP itself knows no 498
     404: ("not-found", "There is no such thing here"),
     405: ("method-not-allowed", "Webhooks are POSTed here"),
+    429: ("too-many-webhooks", "Too many deliveries of this address were not genuine; send it again later"),
     422: ("webhook-without-id", "An event cannot be told from its own repetition: it has no id"),
     500: ("mistake", "The delivery was not kept, by a mistake of ours"),
     503: ("webhook-not-kept", "The delivery was not kept; send it again"),
@@ -59,15 +68,28 @@ class WebhookReceiver(Protocol):
 
     async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply: ...
 
+    def refuse(self, provider: str, result: InboxResult, status_code: int) -> WebhookReply:
+        """Count a delivery that was refused unread."""
+        ...
+
 
 class WebhookServer(HttpServer):
     """Serves providers from `start` to `close`, as the server serves callers. `drain` in between lets them finish."""
 
     def __init__(
-        self, receiver: WebhookReceiver, limits: ServerLimits = WEBHOOK_LIMITS, clock: Clock = SystemClock()
+        self,
+        receiver: WebhookReceiver,
+        limits: ServerLimits = WEBHOOK_LIMITS,
+        clock: Clock = SystemClock(),
+        *,
+        rate_per_s: float = DEFAULTS.webhook_rate,
+        trusted_proxies: tuple[Network, ...] = (),
     ) -> None:
         super().__init__(_NO_CALL_HANDLER, limits, clock)
-        self._dispatcher = _WebhookDispatcher(_NO_CALL_HANDLER, self._registry, receiver)
+        sources = SourceLimiter(clock, rate_per_s)
+        self._dispatcher = _WebhookDispatcher(
+            _NO_CALL_HANDLER, self._registry, receiver, sources, trusted_proxies=trusted_proxies
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +97,8 @@ class _WebhookDispatcher(RequestDispatcher):
     """One delivery from its head to its answer."""
 
     receiver: WebhookReceiver
+    sources: SourceLimiter
+    trusted_proxies: tuple[Network, ...] = ()
 
     async def _reply_to(
         self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection
@@ -89,18 +113,42 @@ class _WebhookDispatcher(RequestDispatcher):
                 return _reply(WebhookReply(404)), False
             if request.method != "POST":
                 return _reply(WebhookReply(405)), False
-            body = await RequestBody(connection, stream, request.head, limits).read_whole()
+            if _is_from_page(message):
+                raise RequestRejected(Problem.CROSS_SITE, "A web page asks, and providers have none.")
+            body = RequestBody(connection, stream, request.head, limits)
+            source = source_of(connection.peer, message.headers.getall("X-Forwarded-For", ()), self.trusted_proxies)
+            return _reply(await self._receive(request, body, source)), False
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
             if rejection.kind in (Problem.PATH_NOT_ALLOWED, Problem.PROVIDER_NOT_ALLOWED):
                 return _reply(WebhookReply(404)), False
             return rejection.reply, rejection.closes
-        account = segments[2] if len(segments) == 3 else ""
+
+    async def _receive(self, request: ParsedRequest, body: RequestBody, source: str) -> WebhookReply:
+        """Raises RequestRejected for a body that is not read."""
+        _, provider, *account = request.target.segments
+        if not self.sources.take(source):
+            return self.receiver.refuse(provider, InboxResult.TOO_MANY, 429)
         try:
-            return _reply(await self.receiver.receive(segments[1], account, request.head.headers, body)), False
+            whole = await body.read_whole()
+        except RequestRejected as rejection:
+            if rejection.kind is Problem.TOO_LARGE:
+                self.receiver.refuse(provider, InboxResult.TOO_LARGE, 413)
+            raise
+        try:
+            reply = await self.receiver.receive(provider, account[0] if account else "", request.head.headers, whole)
         except Exception as error:  # noqa: BLE001 - an answer all the same: not kept, so not 2xx
             _log.error("receiving a webhook failed by %s at %s", type(error).__name__, raised_at(error))
-            return _reply(WebhookReply(500)), False
+            return WebhookReply(500)
+        if reply.genuine:
+            self.sources.give_back(source)
+        return reply
+
+
+def _is_from_page(message: RawRequestMessage) -> bool:
+    """Whether a browser sends it: providers set neither header. Any Host will do: the address of this port is public,
+    and a delivery is believed by its signature."""
+    return "Origin" in message.headers or "Sec-Fetch-Site" in message.headers
 
 
 def _no_provider(host: str) -> None:
@@ -117,6 +165,6 @@ def _reply(webhook_reply: WebhookReply) -> Reply:
     headers = ((b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store"))
     if status == 405:
         headers += ((b"Allow", b"POST"),)
-    if status == 503:
+    if status in {429, 503}:
         headers += ((b"Retry-After", b"%d" % _RETRY_AFTER_S),)
     return Reply(status, headers, json.dumps(members).encode(), Outcome.NONE)

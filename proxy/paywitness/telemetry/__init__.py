@@ -2,7 +2,8 @@
 
     events      what happened, as values: one event feeds the log and the metrics, so they cannot disagree
     emitter     `Telemetry.emit(event)`, the only entry; whether spans are made, and for which collector
-    metrics     counters and histograms; shadow mode's counters; the event loop's lag
+    metrics     counters and histograms; the event loop's lag
+    observed    the counters of shadow mode
     gauges      unknown outcomes, retry queue, limits, the server's counters
     prometheus  our own histogram, and a scrape written in pieces
     logs        which event is a log line, at which level, with which fields; JSON or text; redacts last

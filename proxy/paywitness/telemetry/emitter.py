@@ -17,6 +17,7 @@ from paywitness.telemetry.events import (
     CallShadowed,
     CircuitChanged,
     CircuitForced,
+    ClockJumped,
     DoubtClosed,
     DoubtOpened,
     FellBack,
@@ -142,6 +143,7 @@ class Telemetry:
             CircuitForced: (_not_counted, logs.circuit_forced),
             PaymentCommandRun: (_not_counted, logs.payment_command_run),
             JournalRolledBack: (metrics.journal_rolled_back, logs.journal_rolled_back),
+            ClockJumped: (metrics.clock_jumped, logs.clock_jumped),
             JournalCalled: (metrics.journal_called, logs.journal_called),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }

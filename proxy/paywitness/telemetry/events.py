@@ -219,11 +219,11 @@ class CircuitForced:
 
 @record
 class PaymentCommandRun:
-    """An operator adopted a payment, or stated a number of its balance."""
+    """An operator adopted a payment, declared that nobody has paid it, or stated a number of its balance."""
 
     provider: str
     payment: str  # its id
-    action: str  # adopt, balance
+    action: str  # adopt, balance, not-paid
     actor: str
     reason: str
     stated: str  # what the payment was made to say; words of our code
@@ -234,6 +234,15 @@ class JournalRolledBack:
     """The journal's store went back to an earlier time: it may have forgotten what it had confirmed."""
 
     detail: str  # words of our code, or the store's own ids; no input
+
+
+@record
+class ClockJumped:
+    """The clocks did not agree, or nobody had looked at them for a while (`core.ages`)."""
+
+    gap: bool  # nobody lived, and no clock of ours covers it
+    left_out_s: float  # so much of the journal's time is not counted as passed
+    added_s: float  # so much more than the journal's time may have passed
 
 
 @record
@@ -278,6 +287,7 @@ TelemetryEvent = (
     | CircuitForced
     | PaymentCommandRun
     | JournalRolledBack
+    | ClockJumped
     | JournalCalled
     | PolicyReloaded
 )

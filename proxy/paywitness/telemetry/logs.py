@@ -29,6 +29,7 @@ from paywitness.telemetry.events import (
     CallShadowed,
     CircuitChanged,
     CircuitForced,
+    ClockJumped,
     DoubtClosed,
     DoubtOpened,
     EvidenceKind,
@@ -152,9 +153,12 @@ def install_logging(stream: TextIO, level: int, line_format: LogFormat = LogForm
 
 _FOREIGN_NAME_MAX = 64
 # What a webhook that changes nothing comes to: as many as there are payments.
-_QUIET_WEBHOOK_RESULTS = frozenset({"accepted", "duplicate", "nothing_new"})
+_QUIET_WEBHOOK_RESULTS = frozenset({"accepted", "duplicate", "nothing_new", "too_many"})
 _WORSE = frozenset({CircuitState.OPEN, CircuitState.DEGRADED})
 _OWN_RESPONSES = frozenset({EvidenceKind.RESPONSE, EvidenceKind.REPLAY})
+
+
+_PAYMENT_COMMANDS = {"adopt": "payment_adopted", "not-paid": "payment_declared_unpaid"}
 
 
 class LogWriter:
@@ -355,10 +359,14 @@ class LogWriter:
             "actor": event.actor,
             "reason": event.reason,
         }
-        self._write(logging.WARNING, "payment_adopted" if event.action == "adopt" else "balance_stated", fields)
+        self._write(logging.WARNING, _PAYMENT_COMMANDS.get(event.action, "balance_stated"), fields)
 
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
         self._write(logging.ERROR, "journal_rolled_back", {"detail": event.detail})
+
+    def clock_jumped(self, event: ClockJumped) -> None:
+        fields = {"left_out_s": round(event.left_out_s, 3), "added_s": round(event.added_s, 3)}
+        self._write(logging.WARNING, "clock_gap" if event.gap else "clock_jumped", fields)
 
     def journal_called(self, event: JournalCalled) -> None:
         level = logging.WARNING if event.failed else logging.DEBUG

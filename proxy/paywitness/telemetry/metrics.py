@@ -19,13 +19,14 @@ from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import DoubtCount, Operation, Outcome
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import ResultClass, ShadowMatch
+from paywitness.core.result import ResultClass
 from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
     CallForwarded,
     CallRefused,
     CallShadowed,
+    ClockJumped,
     DoubtClosed,
     DoubtOpened,
     FellBack,
@@ -51,9 +52,9 @@ from paywitness.telemetry.gauges import (
     ServerCounters,
     ServerGauges,
 )
+from paywitness.telemetry.observed import ShadowCounters
 from paywitness.telemetry.prometheus import (
     JOURNAL_REFUSALS,
-    NONE,
     OPERATION_LABELS,
     REFUSAL_REASONS,
     UNKNOWN_KIND,
@@ -63,37 +64,6 @@ from paywitness.telemetry.prometheus import (
     KnownNames,
     OperationLabels,
 )
-
-
-class ShadowCounters:
-    def __init__(self, registry: CollectorRegistry, names: KnownNames) -> None:
-        self._names = names
-        self._rule_labels = BoundedLabels()
-        self._row_labels = BoundedLabels()
-        self._decisions = Counter(
-            "payment_observed_decisions_total",
-            "Calls that passed as they came, by what would have been done.",
-            (*OPERATION_LABELS, "class", "action", "rule"),
-            registry=registry,
-        )
-        self._rows = Counter(
-            "payment_observed_rows_total",
-            "Answers that a row which is only watched would have read first.",
-            (*OPERATION_LABELS, "row"),
-            registry=registry,
-        )
-
-    def call(self, event: CallShadowed) -> None:
-        read = event.classification
-        labels = self._names.operation(event.provider, event.operation_name)
-        action, rule = self._rule_labels.label(event.action), self._rule_labels.label(event.because)
-        self._decisions.labels(*labels, read.result_class if read is not None else NONE, action, rule).inc()
-        if read is not None and read.shadow_match is not None and event.operation_name is not None:
-            self.row(event.provider, event.operation_name, read.shadow_match)
-
-    def row(self, provider: str, operation: str, observed: ShadowMatch) -> None:
-        self._rows.labels(*self._names.operation(provider, operation), self._row_labels.label(observed.rule)).inc()
-
 
 # --- Metrics
 
@@ -147,6 +117,11 @@ class _BackgroundFamilies:
         )
         self.outbox = counter(
             "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
+        )
+        self.clock_jumps = counter(
+            "paywitness_clock_jumps_total",
+            "Times that the clocks of the journal and of this machine did not agree, or nobody had looked at them.",
+            ("kind",),
         )
         self.outbox_pending = Gauge(
             "paywitness_outbox_pending", "Changes that wait to be delivered to the sink.", registry=registry
@@ -243,6 +218,8 @@ class _MetricFamilies:
             for kind in IncidentKind:
                 self.incidents.labels(provider, kind)
         self.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK)
+        for what in ("jump", "gap"):
+            self.background.clock_jumps.labels(what)
         for call in ("claim", "record", "look"):
             self.journal_errors.labels(call)
 
@@ -443,6 +420,9 @@ class Metrics:
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
         """An incident of the journal, and so of no provider."""
         self._families.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK).inc()
+
+    def clock_jumped(self, event: ClockJumped) -> None:
+        self._families.background.clock_jumps.labels("gap" if event.gap else "jump").inc()
 
     def journal_called(self, event: JournalCalled) -> None:
         duration = self._journal.get(event.call)

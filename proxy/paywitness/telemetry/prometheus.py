@@ -50,6 +50,7 @@ REFUSAL_REASONS = frozenset(
 # answer.
 JOURNAL_REFUSALS = frozenset(
     {
+        Problem.ACCOUNT_UNKNOWN,
         Problem.APPROVAL_NEEDED,
         Problem.CAP_EXCEEDED,
         Problem.CLOSED_WITHOUT_RESPONSE,

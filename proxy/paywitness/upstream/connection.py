@@ -8,7 +8,9 @@ Rules that must hold:
 - an exchange that ends without a whole answer after something was written ends by a reset: a kernel that goes on
   delivering would turn "gave up" into "arrived later". Only where the peer has acknowledged every byte may another
   exchange listen on for a late answer instead, and then the reset comes at the end of that one;
-- a connection that stays open after an answer is one on which nothing is owed by either side.
+- a connection that stays open after an answer is one on which nothing is owed by either side;
+- on a kept connection an answer with bytes behind it is believed by nobody: either of both may be a stray copy. An
+  answer that is byte for byte the one before it is marked, and ends the connection: what follows would be off by one.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ _COMPLETE = NetworkPhase.COMPLETE
 # An idle connection may outlive its time by this much rather than have its timer moved after every call; whether it is
 # used is decided by the exact time.
 _IDLE_SLACK_S = 2.0
+_COPY_BYTES_MIN = 16  # a shorter body has no room for a name that tells one payment from another
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -61,6 +64,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._exchange: UpstreamExchange | None = None
         self._calls = 0
+        self._reads_only = False  # the request under way is a GET
+        self._last_answer = b""  # a digest of the answer before, if it was to something else than a GET
         self._handed_bytes = 0  # bytes of this exchange given to socket and transport, as they go on the wire
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono = 0.0
@@ -128,6 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
             set_user_timeout(self._socket, user_timeout_ms)
             self._user_timeout_ms = user_timeout_ms
         self._exchange = exchange
+        self._reads_only = payload.startswith(b"GET ")
         self._calls += 1
         self._handed_bytes = 0
         raw = self._seal(payload)
@@ -206,6 +212,8 @@ class UpstreamConnection(asyncio.Protocol):
         parser.feed(data)
         if parser.fault is not None:
             self._fail(exchange, parser.fault, parser.detail)
+        elif parser.complete and parser.leftover and self._calls > 1:
+            self._fail(exchange, WireFault.MALFORMED, "more than one answer to one request")
         elif parser.complete:
             self._complete(exchange)
         else:
@@ -259,12 +267,14 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.phase = _COMPLETE
         self._count(exchange)
         parser = exchange.parser
+        exchange.repeated = self._is_copy(exchange)
         if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
             exchange.reset_by_us = self.reset()
         elif (
             not parser.keep_alive
             or parser.leftover
             or exchange.last
+            or exchange.repeated
             or self._calls >= self._bounds.calls_per_connection
         ):
             self.close()
@@ -272,6 +282,15 @@ class UpstreamConnection(asyncio.Protocol):
             self._keep_idle(parser.keep_alive_s)
         self._exchange = None
         exchange.conclude()
+
+    def _is_copy(self, exchange: UpstreamExchange) -> bool:
+        """Whether this answer is byte for byte the one before it on this connection. Reads may well be answered alike,
+        and so may calls whose answer names nothing."""
+        if self._reads_only or exchange.last or exchange.parser.body_bytes < _COPY_BYTES_MIN:
+            self._last_answer = b""
+            return False
+        before, self._last_answer = self._last_answer, exchange.parser.digest()
+        return before == self._last_answer
 
     def _keep_idle(self, peer_keeps_s: int | None) -> None:
         """Stay open for the next call, for less time than the peer will."""

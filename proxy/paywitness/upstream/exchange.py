@@ -46,6 +46,7 @@ class UpstreamExchange:
         "listening_s",
         "parser",
         "phase",
+        "repeated",
         "request_complete",
         "reset_by_us",
         "take_over",
@@ -62,6 +63,7 @@ class UpstreamExchange:
         self.bytes_total = 0  # of the request, as far as it was handed over
         self.bytes_written = 0
         self.reset_by_us = False
+        self.repeated = False  # its answer is byte for byte that of the exchange before on its connection
         self.listening_s = 0.0  # how long another listens on in its place
         self.take_over: Callable[[UpstreamExchange, float], UpstreamExchange | None] | None = (
             None  # gives that other, when time is up
@@ -137,4 +139,5 @@ class UpstreamExchange:
             reused,
             self.reset_by_us,
             self.listening_s,
+            self.repeated,
         )

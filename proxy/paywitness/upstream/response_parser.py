@@ -9,6 +9,7 @@ repaired; and a response, once complete and soundly framed, is not spoilt by wha
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 
 import httptools
 
@@ -104,6 +105,14 @@ class ResponseParser:
     def response(self) -> Response:
         """The complete response."""
         return Response(self.status_code, self.reason, self.headers, bytes(self._body), self._stage == _UNTIL_CLOSE)
+
+    def digest(self) -> bytes:
+        """Of the whole answer."""
+        found = blake2b(self.reason, digest_size=16, key=b"%d" % self.status_code)
+        for name, value in self.headers:
+            found.update(b"%b:%b\n" % (name, value))
+        found.update(self._body)
+        return found.digest()
 
     def take_body(self) -> bytes:
         """The body that has arrived since the last call; it is not kept."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paywitness.core.bodies.bounds import UNVERIFIED_BOUNDS
 from paywitness.core.bodies.tree import Tree, decode_json
 from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError
@@ -53,7 +54,7 @@ class Adyen:
 
 def _items(body: bytes) -> list[SignedContent | SignatureCheck] | SignatureCheck:
     try:
-        tree = decode_json(body)
+        tree = decode_json(body, UNVERIFIED_BOUNDS)
     except BodyError:
         return malformed("the body is not JSON")
     found = tree.get("notificationItems") if isinstance(tree, dict) else None

@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from paywitness.core.bodies.bounds import UNVERIFIED_BOUNDS
 from paywitness.core.bodies.tree import Encoding, decode
 from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError
@@ -63,7 +64,7 @@ class Braintree:
 
 def _fields(body: bytes) -> tuple[str, bytes]:
     """The signature, which may be empty, and the payload. Raises BodyError."""
-    tree = decode(body, Encoding.FORM)
+    tree = decode(body, Encoding.FORM, UNVERIFIED_BOUNDS)
     signature, payload = (tree.get(name, "") for name in ("bt_signature", "bt_payload"))
     if not isinstance(signature, str) or len(signature) > HEADER_BYTES_MAX:
         raise BodyError("bt_signature came more than once, or is too long")

@@ -12,6 +12,7 @@ import hmac
 import re
 from collections.abc import Sequence
 
+from paywitness.core.bodies.bounds import UNVERIFIED_BOUNDS
 from paywitness.core.bodies.tree import decode_json
 from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError
@@ -35,7 +36,7 @@ class Midtrans:
         self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float
     ) -> SignatureCheck:
         try:
-            tree = decode_json(body)
+            tree = decode_json(body, UNVERIFIED_BOUNDS)
         except BodyError:
             return malformed("the body is not JSON")
         if not isinstance(tree, dict):

@@ -164,6 +164,12 @@ def list_refunds(bank: Bank, request: Request, names: PathNames) -> SandboxRespo
     return json_response(200, {"object": "list", "data": data, "has_more": has_more, "url": "/v1/refunds"})
 
 
+@stripe_errors
+def read_account(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
+    """Whose the API key is. Every key is of the one account that the sandbox plays."""
+    return json_response(200, {"id": "acct_sandbox", "object": "account"})
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +243,7 @@ STRIPE_ROUTES: tuple[SandboxRoute, ...] = (
     SandboxRoute("POST", "/v1/payment_intents/{intent}/cancel", cancel_intent),
     SandboxRoute("GET", "/v1/payment_intents/search", search_intents),
     SandboxRoute("GET", "/v1/payment_intents/{intent}", read_intent),
+    SandboxRoute("GET", "/v1/account", read_account),
     SandboxRoute("POST", "/v1/refunds", create_refund),
     SandboxRoute("GET", "/v1/refunds", list_refunds),
 )

@@ -129,7 +129,7 @@ def test_a_mark_at_the_beginning_of_an_answer_is_no_part_of_it() -> None:
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_nesting_is_bounded(opening: bytes, closing: bytes) -> None:
     decode_json(opening * 65 + b"1" + closing * 65)
-    for depth in (66, 500, 100_000):
+    for depth in (66, 500, 15_000):
         with pytest.raises(BodyError, match="nested too deeply"):
             decode_json(opening * depth + b"1" + closing * depth)
 

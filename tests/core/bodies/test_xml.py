@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paywitness.core.bodies.xml import decode_xml, encode_xml, splice_xml
-from paywitness.core.errors import BodyError
+from paywitness.core.errors import BodyError, BodyOverBound
 
 FEW = settings(max_examples=40, derandomize=True, database=None, deadline=None)
 # What an XML document can hold, less what it would read back otherwise: a carriage return, and space alone.
@@ -155,14 +155,14 @@ def test_what_could_be_read_in_two_ways_is_refused_without_showing_it(body: byte
 
 def test_nesting_is_bounded() -> None:
     decode_xml(b"<a>" * 64 + b"</a>" * 64)
-    for depth in (65, 5_000, 200_000):
+    for depth in (65, 2_000):
         with pytest.raises(BodyError, match="nested too deeply"):
             decode_xml(b"<a>" * depth + b"</a>" * depth)
 
 
 def test_so_is_the_number_of_everything_else() -> None:
-    decode_xml(b"<a>" + b"<b/>" * 49_999 + b"</a>")
-    many = 50_001
+    decode_xml(b"<a>" + b"<b/>" * 4_999 + b"</a>")
+    many = 5_001
     for body in (
         b"<a>" + b"<b/>" * many + b"</a>",
         b"<a %b/>" % b" ".join(b'x%d=""' % n for n in range(many)),
@@ -176,9 +176,9 @@ def test_so_is_the_number_of_everything_else() -> None:
 
 
 def test_so_is_the_size() -> None:
-    decode_xml(b"<a>" + b"x" * (2 * 1024 * 1024 - 7) + b"</a>")
-    with pytest.raises(BodyError, match="too large"):
-        decode_xml(b"<a>" + b"x" * (2 * 1024 * 1024 - 6) + b"</a>")
+    decode_xml(b"<a>" + b"x" * (1024 * 1024 - 7) + b"</a>")
+    with pytest.raises(BodyOverBound, match="more than 1048576 bytes"):
+        decode_xml(b"<a>" + b"x" * (1024 * 1024 - 6) + b"</a>")
 
 
 @FEW

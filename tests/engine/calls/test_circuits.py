@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from paywitness.core.circuit import PROBES_MAX, CallGroup, CircuitState
+from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import State
 from paywitness.core.policy import ResolutionRules
-from paywitness.engine.policy_reload import reload_event, store_revisions
+from paywitness.engine.policy_reload import reload_event
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import OperationQuery
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.tasks import Tasks
@@ -38,6 +43,7 @@ from tests.engine.limits_world import (
 from tests.engine.resolution.test_resolver import NOT_STORED, QUICK, SOON, ended, resolved
 from tests.engine.storm import WITHOUT_KEYS
 from tests.engine.world import World, header, outcome, problem_type, until
+from tests.journal.memory import MemoryJournal
 
 # --- open
 
@@ -100,6 +106,68 @@ async def test_what_is_in_doubt_stays_so_and_is_not_sent_again_while_the_circuit
         move(world, 1.3)
         fetched = await world.charge("lost", order="lost")  # a probe: the re-send is deduped
         assert (fetched.status_code, world.effects(order="lost")) == (200, 1)
+
+
+@pytest.mark.parametrize(("amount", "problem", "status_code"), [(1099, "unknown", 504), (42, "guarded", 409)])
+async def test_a_fresh_key_of_an_order_in_doubt_is_not_told_not_sent_while_the_circuit_is_open(
+    sandbox: Sandbox, amount: int, problem: str, status_code: int
+) -> None:
+    """P40: what our limits refuse has asked the guard, and not its own key alone."""
+    async with limited_world(sandbox, *ONE_TRY) as world:
+        lost = await world.charge("lost", order="lost", fault="drop_after_commit")
+        assert lost.status_code == 504
+        await open_circuit(world)
+        arrived = len(world.arrivals)
+        fresh = await world.charge("fresh", order="lost", amount=amount)
+        assert (fresh.status_code, problem_type(fresh), outcome(fresh)) == (status_code, problem, "unknown")
+        assert header(fresh, "Paywitness-Operation") == header(lost, "Paywitness-Operation")
+        assert header(fresh, "Paywitness-Advice") == "do_not_pay_again"
+        assert (len(world.arrivals), world.effects(order="lost")) == (arrived, 1)
+
+
+async def test_a_fresh_key_of_a_paid_order_gets_its_reply_while_the_circuit_is_open(sandbox: Sandbox) -> None:
+    async with limited_world(sandbox, *ONE_TRY) as world:
+        paid = await world.charge("paid", order="paid")
+        await open_circuit(world)
+        fresh = await world.charge("fresh", order="paid")
+        assert (fresh.status_code, fresh.body, outcome(fresh)) == (200, paid.body, "succeeded")
+        assert world.effects(order="paid") == 1
+
+
+async def test_a_refused_call_is_not_told_not_sent_if_the_journal_cannot_be_asked(sandbox: Sandbox) -> None:
+    """P40: journal down and circuit open."""
+    async with limited_world(sandbox, *ONE_TRY) as world:
+        await open_circuit(world)
+        with patch.object(MemoryJournal, "claim", side_effect=JournalUnavailable("down")):
+            reply = await world.charge("refused", order="refused")
+        assert (reply.status_code, problem_type(reply), outcome(reply)) == (504, "journal-unavailable", "unknown")
+        told = json.loads(reply.body)
+        assert (told["sent"], told["side_effect_may_exist"], told["advice"]) == (False, True, "do_not_pay_again")
+
+
+async def test_the_look_ups_of_refused_calls_are_shared_and_bounded(sandbox: Sandbox) -> None:
+    """P40: over the bound the reply is 504, never 503."""
+    async with limited_world(sandbox, *ONE_TRY) as world:
+        await open_circuit(world)
+        lookups = replace(world.engine.pipeline.refused_lookups, lookups_max=3)
+        world.engine.pipeline = replace(world.engine.pipeline, refused_lookups=lookups)
+        asked, release = list[str](), asyncio.Event()
+        claim = MemoryJournal.claim
+
+        async def slow(journal: MemoryJournal, request: ClaimRequest) -> Claim:
+            asked.append(request.fresh.client_key)
+            await release.wait()
+            return await claim(journal, request)
+
+        with patch.object(MemoryJournal, "claim", slow):
+            calls = [asyncio.ensure_future(world.charge(f"key-{number}", order=f"o-{number}")) for number in range(5)]
+            await until(lambda: sum(call.done() for call in calls) == 2)
+            assert sorted(asked) == ["key-0", "key-1", "key-2"]
+            release.set()
+            replies = [await call for call in calls]
+        assert [reply.status_code for reply in replies] == [503, 503, 503, 504, 504]
+        assert problem_type(replies[4]) == "journal-unavailable"
+        assert "so many are refused at once" in json.loads(replies[4].body)["detail"]
 
 
 async def test_a_retry_that_the_circuit_holds_back_ends_without_effect(sandbox: Sandbox) -> None:

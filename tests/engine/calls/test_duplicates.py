@@ -6,9 +6,12 @@ import asyncio
 import json
 
 from paywitness.clock import SystemClock
+from paywitness.core.credential_owners import credential_key
+from paywitness.core.identity import credential_in
 from paywitness.core.operation import State
 from paywitness.engine.calls.stored_messages import open_request
-from paywitness.engine.policy_reload import store_revisions
+from paywitness.engine.policy_start import store_revisions
+from paywitness.journal.base import OperationQuery
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, book_of, header, make_world, outcome, problem_type, until
@@ -35,6 +38,18 @@ async def test_the_same_key_with_another_amount_is_refused_and_nothing_is_sent(w
     assert (reply.status_code, problem_type(reply)) == (422, "key-reused")
     assert json.loads(reply.body)["sent"] is False
     assert (len(world.arrivals), world.effects(order="order-1")) == (1, 1)
+
+
+async def test_a_duplicate_that_left_takes_no_reply_away_from_the_caller_who_got_it(world: World) -> None:
+    """An equal charge under a fresh key was then told the first one's reply, as one that nobody had heard."""
+    there = [True]
+    first = asyncio.create_task(world.charge(fault="slow(slow_s=0.2)"))
+    second = asyncio.create_task(world.charge(fault="slow(slow_s=0.2)", still_there=lambda: there[0]))
+    await until(lambda: len(world.arrivals) == 1)
+    there[0] = False
+    assert [outcome(reply) for reply in await asyncio.gather(first, second)] == ["succeeded", "succeeded"]
+    (operation,) = await world.journal.find_operations(OperationQuery())
+    assert operation.undelivered is False
 
 
 async def test_another_amount_is_refused_also_while_the_first_is_under_way_or_in_doubt(world: World) -> None:
@@ -154,7 +169,9 @@ async def test_a_request_that_may_not_be_stored_is_re_sent_only_with_equal_bytes
 async def test_a_replay_is_not_shown_to_a_credential_that_the_provider_has_not_accepted(world: World) -> None:
     await world.charge()
     stranger = await world.charge(headers={"Authorization": "Bearer somebody else"})
-    assert (stranger.status_code, problem_type(stranger)) == (403, "credential-not-recognised")
+    assert (stranger.status_code, problem_type(stranger)) == (504, "account-unknown")
+    told = json.loads(stranger.body)  # M2a: the payment was made
+    assert (told["outcome"], told["side_effect_may_exist"], "operation" in told) == ("unknown", True, False)
     await world.charge("another", order="another", headers={"Authorization": "Bearer rotated"})
     rotated = await world.charge(headers={"Authorization": "Bearer rotated"})
     assert (rotated.status_code, header(rotated, "Paywitness-Replayed")) == (200, "true")
@@ -206,5 +223,12 @@ async def test_doubt_is_not_re_sent_under_a_credential_that_the_provider_has_not
     stranger = await world.charge(headers={"Authorization": "Bearer somebody else"})
     assert (stranger.status_code, problem_type(stranger), len(world.arrivals)) == (504, "unknown", arrived)
     await world.charge("another", order="another", headers={"Authorization": "Bearer rotated"})
+    rotated = await world.charge(headers={"Authorization": "Bearer rotated"}, timeout_s=0.3)
+    # P8: a constant account may be shared. That a call of it was executed does not say whose it is.
+    assert (rotated.status_code, world.effects(order="order-1")) == (504, 1)
+    secret, first = world.engine.vault.identity_secret, ((b"Authorization", b"Bearer test"),)
+    renewed = credential_in(((b"Authorization", b"Bearer rotated"),), secret)
+    owners = world.engine.credential_owners
+    await owners.add_marks(credential_key("acme", renewed), {"~" + credential_in(first, secret): "operator"})
     rotated = await world.charge(headers={"Authorization": "Bearer rotated"})
     assert (rotated.status_code, world.effects(order="order-1")) == (200, 1)

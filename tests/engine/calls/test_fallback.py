@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from paywitness.clock import SystemClock
+from paywitness.core.evidence import Evidence
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.operation import Finding, FindingKind, State
 from paywitness.core.operator_actions import proposal_for
+from paywitness.core.policy import BackgroundCredentials
 from paywitness.core.result import Classification, ResultClass
-from paywitness.engine.policy_reload import reload_event, store_revisions
+from paywitness.engine.policy_reload import reload_event
+from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import OperationQuery
 from paywitness.policy.book import PolicyBook, load_content
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import Origin, WireRequest
 from paywitness_sandbox.server import Sandbox, SandboxOptions
 from tests.engine.conftest import close
 from tests.engine.world import POLICY, World, header, make_world, outcome
@@ -54,7 +62,8 @@ async def two_routes(first: Sandbox, second: Sandbox, fallback: str) -> TwoRoute
         ("rate_limited: {attempts: 5, base: 1s, cap: 20s}", f"rate_limited: {few}"),
     )
     elsewhere = ("\nunmatched: forward", f"\nfallback: [{fallback}]\nunmatched: forward")
-    texts = (policy_text("acme", first.url, *quick, elsewhere), policy_text("acme_eu", second.url, *quick))
+    mirror = ("\nunmatched: forward", "\nsame_credentials_as: acme\nunmatched: forward")
+    texts = (policy_text("acme", first.url, *quick, elsewhere), policy_text("acme_eu", second.url, *quick, mirror))
     world = await make_world(first, journal=MemoryJournal(clock=SystemClock()))
     book = PolicyBook.of([load_content(text.encode(), "test.yaml") for text in texts])
     await store_revisions(world.journal, book)
@@ -153,3 +162,75 @@ async def test_a_late_success_of_the_first_route_is_a_duplicate_and_shown_to_a_p
     assert "void" in (proposal_for(disputed) or "") or "refund" in (proposal_for(disputed) or "")
     again = await routes.world.charge()  # the purchase is paid: the first key goes on to say so
     assert (again.status_code, header(again, "Paywitness-Provider")) == (200, "acme_eu")
+
+
+# --- another account's route
+
+
+async def two_accounts(first: Sandbox, second: Sandbox) -> TwoRoutes:
+    """The second route is another account's: it has credentials of its own."""
+    routes = await two_routes(first, second, "{to: acme_eu, when: [not_sent]}")
+    own = BackgroundCredentials((("Authorization", "EU_AUTHORIZATION"),))
+    providers = [
+        replace(each, policies=tuple(replace(policy, credentials=own) for policy in each.policies))
+        if each.name == "acme_eu"
+        else each
+        for each in routes.world.engine.book.providers.values()
+    ]
+    routes.world.engine.book = PolicyBook.of(providers)
+    routes.world.engine.fallbacks = replace(
+        routes.world.engine.fallbacks, environment={"EU_AUTHORIZATION": "Bearer of-the-second"}
+    )
+    pipeline = replace(routes.world.engine.pipeline, fallbacks=routes.world.engine.fallbacks)
+    routes.world.engine.pipeline = pipeline
+    return routes
+
+
+@contextmanager
+def credentials_sent(to: Sandbox) -> Iterator[set[bytes]]:
+    """The credentials that go out to one route."""
+    send, seen, port = UpstreamClient.send, set[bytes](), to.port
+
+    async def spy(client: UpstreamClient, origin: Origin, request: WireRequest, *rest: Any, **options: Any) -> Evidence:
+        if origin.port == port:
+            seen.update(value for name, value in request.headers if name.lower() == b"authorization")
+        return await send(client, origin, request, *rest, **options)
+
+    with patch.object(UpstreamClient, "send", spy):
+        yield seen
+
+
+async def test_no_secret_of_one_route_is_sent_to_another() -> None:
+    """N17: follow-ups of what a fallback made go out under that route's own credentials."""
+    async with Sandbox(SandboxOptions()) as first, Sandbox(SandboxOptions()) as second:
+        routes = await two_accounts(first, second)
+        stack = ExitStack()
+        sent = stack.enter_context(credentials_sent(second))
+        port = first.port
+        await routes.unreachable()
+        charge = json.loads((await routes.world.charge()).body)["id"]
+        await first.start(port=port)
+        headers = {**BEARER, "Idempotency-Key": "refund-1"}
+        refund = await routes.world.post(f"/v1/charges/{charge}/refunds", {"amount": 100}, headers)
+        assert (refund.status_code, header(refund, "Paywitness-Provider")) == (200, "acme_eu")
+        assert second.ledger.effects(kind="refund") == 1
+        stack.close()
+        assert sent == {b"Bearer of-the-second"}
+        await close(routes.world)
+
+
+async def test_a_strangers_credential_is_given_no_credential_of_another_route() -> None:
+    async with Sandbox(SandboxOptions()) as first, Sandbox(SandboxOptions()) as second:
+        routes = await two_accounts(first, second)
+        stack = ExitStack()
+        sent = stack.enter_context(credentials_sent(second))
+        port = first.port
+        await routes.unreachable()
+        charge = json.loads((await routes.world.charge()).body)["id"]
+        await first.start(port=port)
+        headers = {**BEARER, "Authorization": "Bearer a-stranger", "Idempotency-Key": "refund-1"}
+        await routes.world.post(f"/v1/charges/{charge}/refunds", {"amount": 100}, headers)
+        assert second.ledger.effects(kind="refund") == 0
+        stack.close()
+        assert sent == {b"Bearer of-the-second"}
+        await close(routes.world)

@@ -135,6 +135,7 @@ async def test_a_payout_that_came_back_frees_its_reference(payouts: Payouts) -> 
 
 
 async def test_a_payout_that_failed_frees_its_reference_for_any_body(payouts: Payouts) -> None:
+    """P20 A: a corrected account number under the same reference was refused for ever."""
     rejected = await payouts.send("first", destination="dest_refused_account_closed")
     assert rejected.status_code == 402
     corrected = await payouts.send("second", destination="dest_ok")
@@ -143,10 +144,26 @@ async def test_a_payout_that_failed_frees_its_reference_for_any_body(payouts: Pa
 
 
 async def test_without_a_reference_an_equal_payout_passes_after_success(payouts: Payouts) -> None:
+    """P20 B: a block by content would stop tomorrow's equal payout."""
     first = await payouts.send("today", reference=None)
     second = await payouts.send("tomorrow", reference=None)
     assert (first.status_code, second.status_code) == (200, 200)
     assert payouts.paid == 2
+
+
+async def test_a_reference_may_be_made_of_several_places(sandbox: Sandbox, journal: Journal) -> None:
+    """P20 C: two sellers of one order. The group alone took the second transfer for another one to the first's."""
+    both = ("    target: body:reference  ", "    target: [body:reference, body:destination]  ")
+    world = await make_world(sandbox, both, journal=journal)
+    payouts = Payouts(world)
+    assert (await payouts.send("first", destination="dest_ok")).status_code == 200
+    assert (await payouts.send("second", destination="dest_pending")).status_code == 200
+    again = await payouts.send("a fresh key", destination="dest_ok")
+    assert (again.status_code, header(again, "Paywitness-Replayed")) == (200, "true")
+    other = await payouts.send("another amount", destination="dest_ok", amount=1001)
+    assert (other.status_code, problem_type(other)) == (409, "guarded")
+    assert len(world.sandbox.ledger.entries) == 2
+    await close(world)
 
 
 async def test_the_intent_of_the_caller_is_the_reference_of_a_payout(payouts: Payouts) -> None:
@@ -243,6 +260,7 @@ def approvals_of(world: World) -> PayoutApprovals:
 
 @pytest.mark.parametrize("key", ["first", "a-fresh-key"])
 async def test_a_repeat_passes_once_approved_and_exactly_once(sandbox: Sandbox, journal: Journal, key: str) -> None:
+    """P20 D and N18: nothing but the request is stored, and one claim uses the approval up, whatever its key is."""
     world = await make_world(sandbox, *edits(APPROVAL), journal=journal)
     payouts, approvals = Payouts(world), approvals_of(world)
     refused = await payouts.send("first", reference=None)
@@ -342,6 +360,7 @@ async def test_the_check_is_asked_signed_before_the_first_byte(sandbox: Sandbox,
         {"body": b'{"allow": false}'},
         {"body": b'{"allow": "true"}'},
         {"body": b'{"allow": 1}'},
+        {"body": b'{"allow": false, "allow": true}'},  # says both
         {"body": b"[]"},
         {"body": b"yes"},
         {"body": b""},
@@ -408,6 +427,7 @@ async def test_calls_at_once_under_one_key_are_paid_once(sandbox: Sandbox, hook:
 
 
 async def test_the_money_of_a_payout_is_told_from_its_claim_to_its_return(payouts: Payouts) -> None:
+    """P20 E: a ledger that counts on `released` must be able to."""
     first = await payouts.send("first")
     await payouts.shown(first, ResultClass.RETURNED)
     await payouts.send("refused", reference="P-2", destination="dest_refused_closed")

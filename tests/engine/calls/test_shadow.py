@@ -215,7 +215,7 @@ async def test_an_answer_that_reached_nobody_is_taken_once(world: World) -> None
 
 async def test_no_intent_is_called_safe_while_its_payments_are_only_observed(world: World) -> None:
     await world.charge()
-    told = json.loads((await world.engine.describe_intent("order-1", None, None)).body)
+    told = json.loads((await world.engine.intents.describe("order-1")).body)
     assert told["safe_to_pay"] is False
     assert told["note"].endswith("so this cannot be said to be safe: acme.")
 

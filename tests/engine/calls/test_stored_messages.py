@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paywitness.core.bodies.tree import Encoding
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.evidence import Response
 from paywitness.engine.calls.stored_messages import (
@@ -12,10 +13,12 @@ from paywitness.engine.calls.stored_messages import (
     open_response,
     seal_request,
     seal_response,
+    wire_request,
     with_readable_codings,
 )
 from paywitness.randomness import SystemRandomness
 from paywitness.secrets import RingKey, Vault
+from tests.policy.texts import an_operation, changed, load, operation
 
 VAULT = Vault(b"identity secret of the tests", (RingKey("k1", b"0" * 32),), SystemRandomness().nonce)
 BODIES = [b"", b"{}", b"\n\n", b"\x00\xff\n\nPOST", b"x" * 100_000]
@@ -65,3 +68,40 @@ def test_a_repeats_credential_takes_the_place_of_the_firsts() -> None:
 )
 def test_only_codings_that_can_be_read_are_asked_for(given: bytes, kept: bytes) -> None:
     assert with_readable_codings(((b"Accept-Encoding", given),)) == ((b"Accept-Encoding", kept),)
+
+
+COPY = "op_01M7PT7VKCRTVV8YG20FD31NHJ"
+OWN = "op_01M7PT81V893FDQQX8CGCXF8NH"
+
+
+def sent_body(body: bytes, own_stamp: str, encoding: Encoding = Encoding.JSON) -> bytes:
+    text = changed("    kind: sale\n", f"    kind: sale\n    stamp: {own_stamp}\n")
+    policy = operation(load(f"stamp: body:metadata.paywitness\nbody: {encoding.value}\n{text}"), "pay")
+    sent = an_operation(id=OWN, stamp=OWN)
+    return wire_request(StoredRequest("POST", "/v1/payments", (), body), sent, policy, "").body
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (b'{"amount": 1.10, "metadata": {"paywitness": "%b"}}', b'{"amount": 1.10, "metadata": {}}'),
+        (b'{"metadata": {"a": "1", "paywitness" : "%b"}, "b": 2}', b'{"metadata": {"a": "1"}, "b": 2}'),
+        (b'{"metadata": {"paywitness": "%b" , "a": "1"}}', b'{"metadata": {"a": "1"}}'),
+        (b'{"metadata": {"other": "%b"}}', None),
+        (b'{"metadata": {"paywitness": "of another system"}, "note": "%b"}', None),
+        (b'{"metadata": "%b"}', None),
+    ],
+)
+def test_m21_a_copied_stamp_does_not_leave_with_a_call_that_gets_none_of_its_own(
+    given: bytes, sent: bytes | None
+) -> None:
+    """The events of the payment that this call makes would be taken for those of the operation it was copied from."""
+    body = given % COPY.encode()
+    assert sent_body(body, "none") == (body if sent is None else sent)
+
+
+def test_m21_a_copied_stamp_is_taken_out_of_a_form_and_replaced_by_our_own() -> None:
+    form = b"amount=5&metadata%5Bpaywitness%5D=" + COPY.encode() + b"&metadata[a]=1"
+    assert sent_body(form, "none", Encoding.FORM) == b"amount=5&metadata[a]=1"
+    stamped = sent_body(b'{"metadata": {"paywitness": "%b"}}' % COPY.encode(), "body:metadata.paywitness")
+    assert stamped == b'{"metadata": {"paywitness": "%b"}}' % OWN.encode()

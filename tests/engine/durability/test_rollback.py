@@ -24,7 +24,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import IncidentOpened, JournalRolledBack, TelemetryEvent
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
-from tests.engine.world import World, header, make_world, outcome, telemetry_for
+from tests.engine.world import World, header, make_world, outcome, problem_type, telemetry_for
 from tests.journal.redis_rollback import Backup
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import LEASE_S, asking, doubting, owned, succeeding, waiting
@@ -136,6 +136,23 @@ async def test_a_wait_between_two_tries_that_was_forgotten_goes_on(server: Redis
     assert (reply.status_code, header(reply, "Paywitness-Attempts"), world.effects()) == (200, "2", 1)
     (operation,) = await world.journal.find_operations(OperationQuery())
     assert (operation.state, operation.attempts, operation.incident) == (State.SUCCEEDED, 2, None)
+
+
+async def test_what_the_resolver_puts_back_can_still_be_inquired_about(
+    server: RedisServer, journal: RedisJournal, sandbox: Sandbox, sidecar: MakeWorld
+) -> None:
+    """It was put back without its request, and no inquiry could name it: a person was called in vain."""
+    world = await sidecar()
+    before = Backup(server)
+    lost = await world.charge(fault="drop_after_commit*")
+    assert lost.status_code == 504
+    (known,) = await world.journal.find_operations(OperationQuery())
+    before.restore()
+    writer = world.engine.pipeline.journal_writer
+    assert writer.rollback is not None
+    assert (await writer.current(known)).state is State.UNKNOWN
+    request, _ = await world.journal.sealed(known.id)
+    assert request is not None
 
 
 async def test_where_another_was_started_meanwhile_both_are_kept_and_a_person_is_called(
@@ -294,7 +311,7 @@ async def test_what_was_written_from_here_is_kept_within_bounds(journal: RedisJo
     assert (rollback.remembered, rollback._recent_bytes) == (5_000, 0)
 
 
-@pytest.mark.parametrize(("edits", "status_code", "effects"), [(NO_KEY, 503, 0), ((), 200, 1)])
+@pytest.mark.parametrize(("edits", "status_code", "effects"), [(NO_KEY, 504, 0), ((), 200, 1)])
 async def test_a_claim_that_the_rollback_came_before_sends_nothing_that_could_be_done_twice(
     server: RedisServer, sidecar: MakeWorld, edits: tuple[tuple[str, str], ...], status_code: int, effects: int
 ) -> None:
@@ -332,3 +349,20 @@ async def test_an_answer_to_an_attempt_that_was_forgotten_while_others_went_on_c
     found = await journal.read(stored.id)
     assert found is not None
     assert (found.incident, found.state, found.attempts) == ("journal_rollback", State.SENDING, 1)
+
+
+async def test_a_paid_key_is_not_paid_again_after_its_journal_lost_its_keys(
+    server: RedisServer, sidecar: MakeWorld
+) -> None:
+    """FLUSHALL between a payment and its repeat, at a provider that would pay twice."""
+    world = await sidecar(*NO_KEY)
+    assert (await world.charge()).status_code == 200
+    server.ask("FLUSHALL")
+    for key in ("key-1", "a fresh key"):
+        repeat = await world.charge(key)
+        assert (repeat.status_code, problem_type(repeat), outcome(repeat)) == (504, "journal-unavailable", "unknown")
+    assert world.effects() == 1
+    assert world.parts.rollback is not None
+    assert await world.parts.rollback.check() >= 1  # its holder writes it again from what it holds
+    again = await world.charge()
+    assert (again.status_code, world.effects()) == (504, 1)  # both went on under one key: a person looks

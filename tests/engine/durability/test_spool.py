@@ -13,21 +13,23 @@ from pathlib import Path
 import pytest
 
 from paywitness.clock import JournalClock, SystemClock
-from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Response
-from paywitness.core.lifecycle import Event
+from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.calls.attempt_recorder import EvidenceSpool
 from paywitness.engine.calls.stored_messages import open_response, seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability import spool as spool_module
-from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.durability.ages import Ages
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.durability.spool import FILE_BYTES_MAX, Spool, SpooledEvidence, SpoolReplayer
-from paywitness.engine.policy_reload import store_revisions
 from paywitness.engine.policy_revisions import PinnedPolicies
+from paywitness.engine.policy_start import store_revisions
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
 from paywitness.journal.base import OperationChange, OperationQuery
@@ -36,7 +38,7 @@ from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import SECRET, World, book_of, header, make_world, outcome, telemetry_for
 from tests.journal.memory import MemoryJournal
-from tests.journal.samples import LEASE_S, owned, read, resending, succeeding, summary
+from tests.journal.samples import LEASE_S, TARGET, asking, owned, read, resending, succeeding, summary
 from tests.randomness import SeededRandomness, own_randomness
 
 BOOK = book_of("http://127.0.0.1:1")
@@ -130,7 +132,10 @@ def replay(spool: Spool, journal: DownJournal, clock: Time) -> SpoolReplayer:
 
 def replay_of(spool: Spool, journal: DownJournal, clock: Time) -> SpoolReplayer:
     telemetry = telemetry_for(clock)
-    records = JournalWriter(journal, Leases(journal, clock, LEASE_S), VAULT, clock, telemetry, JournalClock(clock))
+    journal_clock = JournalClock(clock)
+    ages = Ages(journal, clock, journal_clock, telemetry)
+    leases = Leases(journal, clock, LEASE_S)
+    records = JournalWriter(journal, leases, VAULT, clock, telemetry, journal_clock, ages)
     outside = ExternalEvidenceRecorder(records, VAULT, clock, own_randomness(), telemetry, OperationWaiters())
     late = LateEvidenceRecorder(records, outside, clock, telemetry)
     return SpoolReplayer(spool, records, PinnedPolicies(journal), lambda: BOOK, clock, late)
@@ -382,6 +387,30 @@ async def test_late_evidence_resolves_what_recovery_has_taken_for_doubt(
     told = (await journal.history(operation.id))[-1].announcement
     assert told is not None
     assert set(told.kinds) == {AnnouncementKind.RESOLVED, AnnouncementKind.ENDED}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "left"])
+async def test_the_spool_says_whether_the_caller_of_what_an_inquiry_found_was_told(
+    spool: Spool, replay: SpoolReplayer, journal: DownJournal, told: bool
+) -> None:
+    """A caller is told from the spool, the lease runs out, and another sidecar's inquiry finds the success. An equal
+    capture under a fresh key was then given that reply: one movement too few, and nobody knew."""
+    operation = await owned(journal, revision=BOOK.providers["acme"].revision, guard=TARGET)
+    await spool.store(evidence_of(operation.id, undelivered=not told))
+    await replay.clock.sleep(2 * LEASE_S)
+    (doubted,) = await journal.expire_leases()
+    found = advance(doubted, Event.INQUIRY_FOUND_SUCCESS, result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+    events = (Event.INQUIRY_FOUND_SUCCESS,)
+    await journal.record(change_of(doubted, found, events, WriteContext(replay.clock.now(), reached=False)))
+    refused = await journal.claim(asking("key-2", guard=TARGET))
+    assert (refused.verdict, refused.alias) == (ClaimVerdict.GUARDED, AliasKind.REFUSED)
+    assert await replay.replay_all() == 1
+    after = await read(journal, operation)
+    assert (after.undelivered, after.delivery_unknown) == (not told, False)
+    claim = await journal.claim(asking("key-2", guard=TARGET))
+    assert (claim.verdict, claim.alias) == (
+        (ClaimVerdict.OWNED, None) if told else (ClaimVerdict.REPLAY, AliasKind.TAKEN)
+    )
 
 
 async def test_a_lost_answer_is_doubt_to_be_looked_at_now(

@@ -12,9 +12,12 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.operation import Operation, State
-from paywitness.core.policy import ResolutionRules
-from paywitness.core.result import ResultClass
+from paywitness.core.inquiry import FoundObject
+from paywitness.core.operation import Finding, FindingKind, Operation, State
+from paywitness.core.policy import Policy, ResolutionRules
+from paywitness.core.result import Classification, ResultClass
+from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.tasks import Tasks
 from paywitness_sandbox.bank.objects import ChargeStatus
@@ -122,6 +125,50 @@ async def test_what_never_arrived_is_absent_only_after_all_has_settled(sandbox: 
         assert len(counted) >= 2
         again = await world.charge()
         assert (again.status_code, world.effects(order="order-1")) == (200, 1)
+
+
+async def test_one_stale_look_at_a_shared_object_after_all_has_settled_ends_nothing(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica showed a payment as it was before our confirm, with the decline of the confirm before. It was believed
+    after `settle`, and the order was paid again. Such a look counts as a miss does."""
+    ask = InquiryClient.inquire
+    denied = Classification.of(ResultClass.ISSUER_HARD_DECLINE, "status: declined")
+    stale = FoundObject(Finding("ask[0]", FindingKind.HIT, 200, denied), may_be_stale=True)
+
+    async def lags(
+        client: InquiryClient, operation: Operation, policy: Policy, request: StoredRequest | None
+    ) -> InquiryResult:
+        if operation.misses:
+            return await ask(client, operation, policy, request)
+        return InquiryResult(stale, policy.inquiries[:1])
+
+    monkeypatch.setattr(InquiryClient, "inquire", lags)
+    async with resolving(sandbox, NOT_STORED) as world:
+        lost = await world.charge(fault="drop_after_commit", timeout_s=0.1)
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, found.incident, found.misses) == (State.SUCCEEDED, None, 1)
+        again = await world.charge()
+        assert (again.status_code, world.effects(order="order-1")) == (200, 1)
+
+
+async def test_a_denial_that_is_shown_as_often_as_misses_count_is_believed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = Classification.of(ResultClass.ISSUER_HARD_DECLINE, "status: declined")
+    stale = FoundObject(Finding("ask[0]", FindingKind.HIT, 200, denied), may_be_stale=True)
+
+    async def stands(
+        client: InquiryClient, operation: Operation, policy: Policy, request: StoredRequest | None
+    ) -> InquiryResult:
+        return InquiryResult(stale, policy.inquiries[:1])
+
+    monkeypatch.setattr(InquiryClient, "inquire", stands)
+    async with resolving(sandbox, NOT_STORED) as world:
+        lost = await world.charge(fault="reset_before_commit", timeout_s=0.1)
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, found.result_class) == (State.FAILED, ResultClass.ISSUER_HARD_DECLINE)
+        assert found.misses > 0
 
 
 async def test_a_black_hole_that_heals_after_not_found_is_one_effect_and_no_failure(sandbox: Sandbox) -> None:

@@ -18,13 +18,15 @@ from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation, State
+from paywitness.core.payment_names import payment_key
 from paywitness.core.result import ResultClass
 from paywitness.engine.policy_reload import reload_event
 from paywitness.engine.webhooks.applier import WebhookApplier
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.engine.webhooks.matcher import WebhookMatcher
 from paywitness.engine.webhooks.relay import Relay, next_relay_at
-from paywitness.journal.base import Journal, OperationQuery, StoredWebhookEvent
+from paywitness.journal.base import Journal, OperationChange, OperationQuery, StoredWebhookEvent
+from paywitness.journal.ledger import payment_from_row
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.server.webhooks import WebhookServer
 from paywitness.tasks import Tasks
@@ -189,7 +191,8 @@ def event(
     operation: Operation | None = None, status: str = "succeeded", *, event_id: str = "evt_1", **data: Any
 ) -> dict[str, Any]:
     """What the provider tells of the operation's charge."""
-    charge: dict[str, Any] = {"object": "charge", "id": "ch_1", "status": status, "amount": 1099, "currency": "EUR"}
+    name = (operation.reference if operation is not None else None) or "ch_1"
+    charge: dict[str, Any] = {"object": "charge", "id": name, "status": status, "amount": 1099, "currency": "EUR"}
     if operation is not None:
         charge["metadata"] = {"paywitness": operation.stamp}
     if status == "failed":
@@ -276,7 +279,9 @@ async def test_what_was_given_back_is_neither_told_as_paid_nor_taken_nor_in_the_
     assert (reversed_since.state, reversed_since.result_class) == (State.SUCCEEDED, ResultClass.REVERSED)
     again = await hooks.world.charge()
     assert (again.status_code, b"given back" in again.body) == (409, True)
-    fresh = await hooks.world.charge("a fresh key")
+    equal = await hooks.world.charge("a late duplicate")
+    assert (equal.status_code, b"refunded" in equal.body) == (409, True)
+    fresh = await hooks.world.charge("a fresh key", amount=1100)
     assert (fresh.status_code, fresh.operation_id != operation.id) == (200, True)
 
 
@@ -328,6 +333,50 @@ async def test_an_event_that_no_row_reads_waits_for_nothing(hooks: Hooks) -> Non
     await hooks.until_counted("nothing_new")
 
 
+# --- what was retired while its customer had still to act
+
+
+async def retired_action(hooks: Hooks) -> Operation:
+    """S5: a charge whose customer never acted, inquired about in vain, and retired after that."""
+    reply = await hooks.world.charge(source="tok_3ds")
+    asked = await hooks.operation()
+    assert (reply.status_code, asked.state) == (200, State.REQUIRES_ACTION)
+    abandoned = await hooks.world.journal.record(OperationChange(asked.changed(due_at=None), ()))
+    hooks.time.ahead_s += 31 * 86400.0
+    assert await hooks.world.journal.retire(retention_s=30 * 86400.0, tombstone_s=90 * 86400.0, limit=10) == 1
+    assert await hooks.world.journal.read(asked.id) is None
+    return abandoned
+
+
+@pytest.mark.parametrize("named_by", ["stamp", "reference"])
+async def test_s5_a_payment_told_of_a_retired_action_is_noticed(
+    hooks: Hooks, named_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    retired = await retired_action(hooks)
+    told = event(retired)
+    if named_by == "reference":
+        del told["data"]["metadata"]
+    await hooks.tell(told)
+    await hooks.until_counted("retired")
+    assert [record.levelname for record in caplog.records if retired.id in record.getMessage()] == ["ERROR"]
+    again = await hooks.world.charge(source="tok_3ds")
+    assert (again.status_code, retired.id.encode() in again.body) == (410, True)
+
+
+async def test_s5_a_denial_told_of_a_retired_action_is_nothing_new(hooks: Hooks) -> None:
+    retired = await retired_action(hooks)
+    await hooks.tell(event(retired, "failed"))
+    await hooks.until_counted("nothing_new")
+
+
+async def test_s5_an_event_of_another_payment_is_not_taken_for_the_retired_one(hooks: Hooks) -> None:
+    await retired_action(hooks)
+    await hooks.tell(event(None, id="ch_of_somebody_else"))
+    await hooks.until_counted("accepted")
+    await asyncio.sleep(0.05)
+    assert hooks.count("retired") == 0
+
+
 # --- what does not fit
 
 
@@ -353,8 +402,21 @@ async def test_another_currency_or_stamp_does_not_fit_either(hooks: Hooks) -> No
     key: dict[str, Any] = {"idempotency_key": operation.provider_key}
     await hooks.tell(event(operation, currency="USD"))
     await hooks.tell(event(None, event_id="evt_2", metadata={"paywitness": "op_of_another_system"}, **key))
-    await hooks.until_counted("does_not_fit", 2)
+    await hooks.until_counted("does_not_fit")
     assert (await hooks.operation()).state is State.UNKNOWN
+
+
+async def test_m21_an_event_of_another_payment_that_carries_our_stamp_ends_nothing(hooks: Hooks) -> None:
+    """A caller copied the stamp of an unknown operation into its next payment. The reference tells whose it is."""
+    await hooks.world.charge("key-2", order="2")
+    paid, unknown = await hooks.operation("key-2"), await hooks.unknown()
+    assert paid.reference is not None
+    await hooks.tell(event(unknown, id=paid.reference))
+    await hooks.tell(event(unknown, event_id="evt_2", id="ch_of_nobody_else"))
+    await hooks.until_counted("applied")
+    after = await hooks.operation()
+    assert (after.state, after.reference) == (State.SUCCEEDED, "ch_of_nobody_else")
+    assert (await hooks.operation("key-2")).incident is None
 
 
 async def test_evidence_of_a_shared_key_goes_to_the_generation_that_it_fits(hooks: Hooks) -> None:
@@ -418,6 +480,35 @@ async def test_a_platforms_event_reaches_only_the_account_that_it_names(hooks: H
     await hooks.tell({**told, "id": "evt_a", "account": "shop-a"})
     await hooks.until_counted("applied")
     assert (await hooks.operation()).state is State.SUCCEEDED
+
+
+async def test_an_event_finds_a_payment_by_a_further_name_of_it(sandbox: Sandbox) -> None:
+    """A dispute names the capture of an order, and not the order. Here the currency is such a name."""
+    named = (
+        "    also_known_as: error.charge\n    captures: automatic",
+        "    also_known_as: currency\n    captures: automatic",
+    )
+    async with hooked(sandbox, ONE_TRY, named) as hooks:
+        hooks.apply_from_now_on()
+        await hooks.world.charge()
+        operation = await hooks.operation()
+        disputed = {"id": "dp_1", "object": "dispute", "charge": "EUR", "amount": 500, "currency": "EUR"}
+        await hooks.tell({"id": "evt_1", "type": "dispute", "data": {**disputed, "status": "needs_response"}})
+        await hooks.until_counted("nothing_new")  # of the operation: a dispute is a fact of its payment
+        [row] = await hooks.world.journal.ledger_rows((payment_key(operation.payment),))
+        assert row is not None
+        assert payment_from_row(row).disputed == 500
+
+
+async def test_an_event_reaches_a_step_whose_request_names_no_account(sandbox: Sandbox) -> None:
+    """The details of a 3DS check name neither payment nor account; the event names both."""
+    continued = ("  sale:\n    kind: sale\n", "  sale:\n    kind: sale\n    continues: yes\n")
+    async with hooked(sandbox, ONE_TRY, continued) as hooks:
+        hooks.apply_from_now_on()
+        operation = await hooks.unknown()
+        await hooks.tell({**event(operation), "account": "shop-a"})
+        await hooks.until_counted("applied")
+        assert (await hooks.operation()).state is State.SUCCEEDED
 
 
 async def test_an_accounts_secret_speaks_for_that_account_alone(sandbox: Sandbox) -> None:
@@ -511,7 +602,7 @@ async def test_a_delivery_of_several_events_is_kept_event_by_event(sandbox: Sand
     async with hooked(sandbox, ONE_TRY, several) as hooks:
         hooks.apply_from_now_on()
         first, second = await hooks.unknown("one", order="1"), await hooks.unknown("two", order="2")
-        told = {"items": [event(first, event_id="1"), event(second, event_id="2")]}
+        told = {"items": [event(first, event_id="1"), event(second, event_id="2", id="ch_2")]}
         answer = await hooks.tell(told)
         assert (answer.status_code, answer.body) == (200, b"[accepted]")
         await hooks.until_counted("applied", 2)

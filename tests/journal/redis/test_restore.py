@@ -4,14 +4,18 @@ never in the place of another."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from paywitness.core.claim import ClaimVerdict
+from paywitness.core.errors import JournalUnavailable
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import AnnouncementKind, Operation, State
+from paywitness.core.payment_names import payment_key
 from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.journal.ledger import payment_from_row
 from paywitness.journal.redis.journal import RedisJournal
 from tests.journal.redis_rollback import Backup
 from tests.journal.redis_server import RedisServer
@@ -31,6 +35,8 @@ from tests.journal.samples import (
     touching,
     waiting,
 )
+from tests.journal.test_payments import balance, move, moved, paid, shown
+from tests.journal.test_payouts import APPROVAL, approve, payout, started, waits_for_approval
 
 
 @pytest.fixture
@@ -223,6 +229,52 @@ async def test_one_that_was_ended_otherwise_meanwhile_is_an_incident(
     assert (stands.state, stands.incident) == (State.SUCCEEDED, IncidentKind.JOURNAL_ROLLBACK)
 
 
+async def test_a_movement_is_put_back_with_its_payment_whose_numbers_are_then_unknown(
+    journal: RedisJournal, server: RedisServer
+) -> None:
+    sale = await paid(journal)
+    before = Backup(server)
+    refund = await journal.record(moved(await move(journal, "refund")))
+    started = await move(journal, "second", amount=300)
+    before.restore()
+    assert (await balance(journal, sale.id)).refunded == 0
+    for known in (started, refund):
+        await journal.restore(known)
+        await journal.restore(known)
+    after = await balance(journal, sale.id)
+    assert (after.captured, after.refunded, after.posted_total(), after.verify_at is not None) == (
+        None,
+        None,
+        500,
+        True,
+    )
+    assert {movement.operation_id for movement in after.reserved()} == {started.id}
+
+
+async def test_a_payment_that_was_made_anew_under_its_name_is_one_with_what_is_put_back(
+    journal: RedisJournal, server: RedisServer
+) -> None:
+    """A capture comes in the moment between the rollback and the restore."""
+    before = Backup(server)
+    sale = await paid(journal)
+    first = await journal.record(moved(await move(journal, "first")))
+    before.restore()
+    second = await move(journal, "second", amount=300)
+    assert second.payment == second.id
+    for known in (first, sale.changed(reference="ch_1")):
+        await journal.restore(known)
+    after = await balance(journal, second.id)
+    assert (after.paid, after.paid_by, after.names) == (True, sale.id, ("ch_1",))
+    assert {movement.operation_id for movement in after.movements} == {first.id, second.id}
+    [row] = await journal.ledger_rows((payment_key(sale.id),))
+    assert row is not None
+    assert payment_from_row(row) == after
+    # Evidence of one of them does not take the name for another payment's.
+    stands = await read(journal, sale)
+    shows = replace(succeeding(stands), shown=shown("ch_1", creates=True, captures=True))
+    assert (await journal.record(shows)).incident is None
+
+
 def _sending(operation: Operation) -> OperationChange:
     return OperationChange(advance(operation, Event.SEND_RECORDED), (Event.SEND_RECORDED,), lease_s=LEASE_S)
 
@@ -235,3 +287,18 @@ async def test_an_ended_one_is_put_back_without_its_request(journal: RedisJourna
     assert await journal.sealed(ended.id) == (None, b"sealed response")
     known = replace(ended, updated_at=0.0)
     assert replace(await read(journal, ended), updated_at=0.0) == known
+
+
+async def test_an_approval_that_a_rolled_back_redis_brings_back_is_not_used_twice(
+    journal: RedisJournal, server: RedisServer, clock: HandClock
+) -> None:
+    """The claim that used it up is forgotten, and its payout may have been sent: a person has to approve it again."""
+    await waits_for_approval(journal, "key")
+    await approve(journal, clock.now())
+    before = Backup(server)
+    await started(journal, "key", APPROVAL)
+    before.take_over()
+    clock.move(60.0)
+    with suppress(JournalUnavailable):  # the connection is gone
+        await journal.claim(payout("another", APPROVAL))
+    await waits_for_approval(journal, "a-fresh-key")

@@ -51,7 +51,7 @@ class TestMaking:
     async def test_file_log_and_lock_are_their_owners_alone(self, journal: SqliteJournal, path: Path) -> None:
         await owned(journal)
         assert mode_of(path.parent) == 0o700
-        names = {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"}
+        names = {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock", "journal.db.mark"}
         assert {file.name: mode_of(file) for file in path.parent.iterdir()} == dict.fromkeys(names, 0o600)
 
     async def test_an_older_file_that_others_may_read_is_closed_to_them(self, path: Path, clock: HandClock) -> None:
@@ -68,7 +68,7 @@ class TestMaking:
         journal = await SqliteJournal.open(path, clock=clock)
         await owned(journal)
         await journal.close()
-        assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.lock"}
+        assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.lock", "journal.db.mark"}
 
 
 class TestLock:
@@ -163,7 +163,7 @@ class TestUnfit:
         await (await SqliteJournal.open(path, clock=clock)).close()
         _alter(path, "PRAGMA user_version = 7")
         with pytest.raises(
-            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 3"
+            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 4"
         ):
             await SqliteJournal.open(path, clock=clock)
 
@@ -217,7 +217,7 @@ class TestMigrations:
         connection = sqlite3.connect(path, isolation_level=None)
         newer = (*schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT",))
         schema.migrate(connection, newer)
-        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
         assert connection.execute("SELECT count(*), count(colour) FROM operations").fetchone() == (30, 0)
         connection.close()
 

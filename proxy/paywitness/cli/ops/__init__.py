@@ -3,6 +3,7 @@
 group    the group, and the commands `list` and `show`
 actions  inquire, park, resume, resolve, cancel, close-incident
 payments adopt, balance
+credentials  credential show, map, unmap
 approvals  approvals, approve
 output   tables, timelines, JSON and CSV
 """

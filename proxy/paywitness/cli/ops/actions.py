@@ -85,9 +85,9 @@ _ACTION_TEXTS = (
     _ActionText(
         OperatorAction.CLOSE_INCIDENT,
         "Close an incident that has been dealt with.",
-        "Do first what `paywitness ops show` proposes (void, refund, compare): this only says that it was done. The "
-        "operation stays as it stands, its answer is replayed again, and where it stands as failed its purchase counts "
-        "as unpaid from then on.",
+        "Do first what `paywitness ops show` proposes (void, refund, compare): this only says that it was done. --as "
+        "says how it ended, and is needed if evidence has contradicted that. Closed as succeeded, it is paid from then "
+        "on: its key and its purchase start nothing more. Closed as failed, nothing of it is paid any more.",
         "has no open incident any more",
         confirms_first=True,
     ),
@@ -96,6 +96,7 @@ _ACTION_TEXTS = (
 
 def _help_of(text: _ActionText) -> str:
     resolve = ' --as succeeded --evidence "dashboard shows ch_123"' if text.action is OperatorAction.RESOLVE else ""
+    resolve = " --as succeeded" if text.action is OperatorAction.CLOSE_INCIDENT else resolve
     narrowed = "--incidents" if text.action is OperatorAction.CLOSE_INCIDENT else "--state unknown"
     narrowed = "--review" if text.action in {OperatorAction.RESUME, OperatorAction.RESOLVE} else narrowed
     return (
@@ -166,6 +167,12 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
         click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it."),
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
+    if text.action is OperatorAction.CLOSE_INCIDENT:
+        options.append(
+            click.option(
+                "--as", "as_", type=click.Choice(["succeeded", "failed"]), help="How it ended, if that is in question."
+            )
+        )
     if text.action is OperatorAction.RESOLVE:
         options += [
             click.option("--reference", help="The provider's name for it: ch_..., a payment id. Only with one id."),
@@ -191,6 +198,8 @@ class _ActionRun:
         self._command = {"actor": given["actor"], "reason": given["reason"]}
         if text.action is OperatorAction.RESOLVE:
             self._command |= {"as": given["as_"], "evidence": given["evidence"]}
+        elif given.get("as_") is not None:
+            self._command |= {"as": given["as_"]}
         if not given["actor"].strip():
             raise click.UsageError("Say who does it: --actor.")
 

@@ -20,8 +20,9 @@ from paywitness.cli.admin_options import (
 )
 from paywitness.cli.ops.actions import COMMANDS
 from paywitness.cli.ops.approvals import APPROVAL_COMMANDS
+from paywitness.cli.ops.credentials import credential
 from paywitness.cli.ops.output import csv_of, print_intent, print_json, print_list, print_operation, print_payment
-from paywitness.cli.ops.payments import adopt, balance
+from paywitness.cli.ops.payments import adopt, balance, not_paid
 from paywitness.ids import OPERATION_ID_PREFIX
 from paywitness.telemetry.logs import printable
 
@@ -170,5 +171,5 @@ def _print(found: AdminResponse, print_text: Callable[[], None], *, as_json: boo
         print_text()
 
 
-for command in (*COMMANDS, adopt, balance, *APPROVAL_COMMANDS):
+for command in (*COMMANDS, adopt, not_paid, balance, credential, *APPROVAL_COMMANDS):
     ops.add_command(command)

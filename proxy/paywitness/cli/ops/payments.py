@@ -1,4 +1,4 @@
-"""`paywitness ops adopt | balance`: what a person makes a payment say. Neither moves money."""
+"""`paywitness ops adopt | not-paid | balance`: what a person makes a payment say. None of them moves money."""
 
 from __future__ import annotations
 
@@ -37,6 +37,40 @@ def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: s
     else:
         click.echo(text_of(f"{command['reference']} is adopted as payment {found['payment']}.").plain)
         print_payment(found)
+
+
+@click.command("not-paid", epilog=EPILOG)
+@click.argument("payment")
+@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--reason", required=True, help="Why: kept with the payment.")
+@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@admin_options
+def not_paid(admin: str, token: str | None, home: Path, as_json: bool, payment: str, yes: bool, **given: Any) -> None:
+    """Declare that nobody has paid a payment, with the evidence.
+
+    PAYMENT is its id, or the provider's name for it. For one that the provider called "already done" and that no
+    inquiry could read: its purchase counts as paid until then. Afterwards the purchase may be paid: look twice.
+
+    \b
+      paywitness ops not-paid ch_9Zx1 --reason "ticket 4722" \\
+          --evidence "Acme's dashboard shows ch_9Zx1 as cancelled, nothing was charged"
+    """
+    client = client_for(admin, token, home)
+    provider = given.pop("provider")
+    found = call_admin(lambda: client.payment(payment, [("provider", provider)] if provider else []))
+    if not as_json:
+        click.echo(text_of(f"{found['payment']}  {found['explanation']}").plain)
+        click.echo("To declare: nobody has paid it.")
+    if not yes:
+        _confirm(as_json=as_json)
+    command = given | {"version": found["version"]}
+    after = call_admin(lambda: client.declare_unpaid(found["payment"], command))
+    if as_json:
+        print_json(after)
+    else:
+        click.echo(text_of(f"{after['payment']}  {after['explanation']}").plain)
 
 
 @click.command(epilog=EPILOG)

@@ -35,6 +35,40 @@ def splice_json(body: bytes, keys: list[str], value: str) -> bytes:
     return mark + (text[:start] + inserted + text[end:]).encode("utf-8")
 
 
+def cut_json(body: bytes, keys: list[str]) -> bytes:
+    """The body without the member under the keys, if it stands there. It must have been read."""
+    mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
+    text = body.removeprefix(mark).decode("utf-8")
+    try:
+        span = _member_span(text, _skip_whitespace(text, 0), keys)
+    except (StopIteration, ValueError):
+        raise BodyError("the body is not JSON") from None
+    return body if span is None else mark + (text[: span[0]] + text[span[1] :]).encode("utf-8")
+
+
+def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
+    """Where the member under the keys stands, with the comma that parts it from its neighbour."""
+    if text[at : at + 1] != "{":
+        return None
+    position, before = _skip_whitespace(text, at + 1), None
+    while text[position : position + 1] == '"':
+        key, after_key = scanstring(text, position + 1)
+        colon = _COLON.match(text, after_key)
+        value_start = colon.end() if colon is not None else after_key
+        if key == keys[0] and len(keys) > 1:
+            return _member_span(text, value_start, keys[1:])
+        _, value_end = _SCAN_VALUE(text, value_start)
+        comma = _COMMA.match(text, value_end)
+        if key == keys[0]:
+            if comma is not None:
+                return position, comma.end()
+            return (position if before is None else before), value_end
+        if comma is None:
+            return None
+        position, before = comma.end(), value_end
+    return None
+
+
 def _span_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
     """Which span of the text to replace, and by what, so that the value stands under the keys."""
     if text[at : at + 1] != "{":

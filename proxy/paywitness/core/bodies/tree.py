@@ -12,7 +12,6 @@ at one address.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
@@ -20,16 +19,23 @@ from math import isinf
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_plus
 
-from paywitness.core.bodies.json_splice import splice_json
+from paywitness.core.bodies.bounds import (
+    DEPTH_MAX,
+    REQUEST_BOUNDS,
+    RESPONSE_BOUNDS,
+    BodyBounds,
+    check_form,
+    check_json,
+    inflate,
+)
+from paywitness.core.bodies.json_splice import cut_json, splice_json
 from paywitness.core.bodies.xml import decode_xml, encode_xml, splice_xml
 from paywitness.core.errors import BodyError
 
 Tree = Any  # None, bool, int, float, str, list of trees, dict of trees
 
 _FORM_PAIRS_MAX = 2_000
-_DEPTH_MAX = 64
 _INDEX_DIGITS_MAX = 6  # of a number in brackets; a longer one is a name
-_DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -43,24 +49,28 @@ class Encoding(StrEnum):
         return "application/x-www-form-urlencoded" if self is Encoding.FORM else f"application/{self}"
 
 
-def decode(body: bytes, encoding: Encoding) -> Tree:
-    """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only."""
+def decode(body: bytes, encoding: Encoding, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
+    """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only, or
+    BodyOverBound before anything of it is read."""
     if not body.strip():
         return {}
     match encoding_of(body, encoding):
         case Encoding.JSON:
-            return decode_json(body)
+            return decode_json(body, bounds)
         case Encoding.FORM:
+            check_form(body, bounds)
             return _nest(_form_pairs(body))
         case Encoding.XML:
-            return decode_xml(body)
+            return decode_xml(body, bounds)
 
 
 def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
     """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
     is none."""
-    plain = decompressed(body, coding)
-    return decode_xml(plain) if encoding_of(plain, encoding) is Encoding.XML else decode_json(plain)
+    plain = decompressed(body, coding, RESPONSE_BOUNDS)
+    if encoding_of(plain, encoding) is Encoding.XML:
+        return decode_xml(plain, RESPONSE_BOUNDS)
+    return decode_json(plain, RESPONSE_BOUNDS)
 
 
 def encoding_of(body: bytes, encoding: Encoding) -> Encoding:
@@ -102,33 +112,15 @@ def _form_fields(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def decode_json(body: bytes) -> Tree:
+def decode_json(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
+    check_json(body, bounds)
     try:
         # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
-        tree = _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
+        return _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise BodyError(f"the body is not JSON: {_error_without_payload(error)}") from None
-    if body.count(b"{") + body.count(b"[") > _DEPTH_MAX and _too_deep(tree):
-        raise BodyError("the body is nested too deeply")
-    return tree
-
-
-def _too_deep(tree: Tree) -> bool:
-    """Whether it is nested deeper than anything that walks it later can bear."""
-    level = [tree]
-    for _ in range(_DEPTH_MAX + 1):
-        level = [
-            child
-            for node in level
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _error_without_payload(error: Exception) -> str:
@@ -231,12 +223,12 @@ def form_path(name: str) -> list[str]:
     parts = rest[:-1].split("][")
     if any("[" in part or "]" in part for part in parts):
         return [name]
-    if len(parts) > _DEPTH_MAX:
+    if len(parts) > DEPTH_MAX:
         raise BodyError("the form is nested too deeply")
     return [head, *parts]
 
 
-def decompressed(body: bytes, coding: str | None) -> bytes:
+def decompressed(body: bytes, coding: str | None, bounds: BodyBounds = REQUEST_BOUNDS) -> bytes:
     """The body without its content coding, for reading only; what is forwarded is never touched."""
     if coding is None:
         return body
@@ -245,14 +237,7 @@ def decompressed(body: bytes, coding: str | None) -> bytes:
         return body
     if name not in {"gzip", "x-gzip", "deflate"}:
         raise BodyError("the body has a content coding that cannot be read")
-    try:
-        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # reads gzip and zlib headers alike
-        plain = reader.decompress(body, _DECOMPRESSED_BYTES_MAX)
-    except zlib.error:
-        raise BodyError("the body's content coding is damaged") from None
-    if not reader.eof:
-        raise BodyError("the body's content coding is cut short, or it grows too large")
-    return plain
+    return inflate(body, bounds)
 
 
 def value_at(tree: Tree, path: str) -> Tree:
@@ -333,6 +318,24 @@ def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_re
             decode(body, Encoding.JSON)
         return splice_json(body, keys, value)
     return splice_xml(body, keys, value) if written is Encoding.XML else _splice_form(body, keys, value)
+
+
+def without_value(body: bytes, encoding: Encoding, path: str) -> bytes:
+    """The body, which was read before, without the value under the dotted path. Raises BodyError for XML: what an
+    element without its text means is its reader's."""
+    keys = path.split(".")
+    written = encoding_of(body, encoding)
+    if written is Encoding.JSON:
+        return cut_json(body, keys)
+    if written is Encoding.XML:
+        raise BodyError("a value cannot be taken out of XML")
+    name = keys[0] + "".join(f"[{key}]" for key in keys[1:])
+    pairs = [pair for pair in body.split(b"&") if _form_name(pair) != name]
+    return b"&".join(pairs)
+
+
+def _form_name(pair: bytes) -> str:
+    return unquote_plus(pair.partition(b"=")[0].decode("ascii", "replace"))
 
 
 def _splice_form(body: bytes, keys: list[str], value: str) -> bytes:

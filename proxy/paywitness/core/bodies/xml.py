@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.parsers import expat
 
-from paywitness.core.errors import BodyError
+from paywitness.core.bodies.bounds import DEPTH_MAX, REQUEST_BOUNDS, BodyBounds, check_xml, too_many_elements
+from paywitness.core.errors import BodyError, BodyOverBound
 
-_DEPTH_MAX = 64
-_BYTES_MAX = 2 * 1024 * 1024  # a page of a provider's search has a third of it
-_NODES_MAX = 50_000  # elements, attributes and what else costs time; a page of a provider's search has a fifth of it
 _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1"})  # those in which ASCII bytes mean ASCII
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SPACE = " \t\r\n"
@@ -34,13 +32,12 @@ _TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _XSI_NIL = "http://www.w3.org/2001/XMLSchema-instance nil"
 
 
-def decode_xml(body: bytes) -> dict[str, Any]:
+def decode_xml(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> dict[str, Any]:
     """The document as a tree. Raises BodyError where it cannot be read one way only."""
-    if len(body) > _BYTES_MAX:
-        raise BodyError("the body is too large")
+    check_xml(body, bounds)
     if b"\0" in body:
         raise BodyError("the body is XML in another encoding than UTF-8")
-    reader = _TreeBuilder(marked=body.startswith(_BYTE_ORDER_MARK))
+    reader = _TreeBuilder(bounds, marked=body.startswith(_BYTE_ORDER_MARK))
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     parser.XmlDeclHandler = reader.declaration
@@ -91,8 +88,9 @@ class _Element:
 class _TreeBuilder:
     """Expat's events, made into a tree."""
 
-    def __init__(self, *, marked: bool) -> None:
+    def __init__(self, bounds: BodyBounds, *, marked: bool) -> None:
         self.root: dict[str, Any] = {}
+        self._bounds = bounds  # on elements, attributes and what else costs time
         self._marked = marked  # as UTF-8
         self._open: list[_Element] = []
         self._nodes = 0
@@ -106,16 +104,16 @@ class _TreeBuilder:
 
     def count(self, more: int = 1) -> None:
         self._nodes += more
-        if self._nodes > _NODES_MAX:
-            raise BodyError("the body has too many elements")
+        if self._nodes > self._bounds.elements_max:
+            raise too_many_elements(self._bounds)
 
     def namespace(self, *_: object) -> None:
         self.count()
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.count(1 + len(attributes))
-        if len(self._open) >= _DEPTH_MAX:
-            raise BodyError("the body is nested too deeply")
+        if len(self._open) >= DEPTH_MAX:
+            raise BodyOverBound("the body is nested too deeply")
         element = _Element(name_in_tree(name))
         if not self._open and element.name.lower() == "html":
             raise BodyError("the body is a web page")  # a gateway's, perhaps; no provider's answer

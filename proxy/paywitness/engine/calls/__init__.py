@@ -12,5 +12,6 @@ waiters           callers that wait for an operation, and their deadlines
 fallback          from an operation without effect to another route of the same API
 passthrough       forwards what is no operation, once, unchanged
 shadow            shadow mode: decides without acting
+long_work         reading a large body, in a thread beside the loop
 stored_messages   sealed requests, responses and credentials; the bytes of an attempt
 """

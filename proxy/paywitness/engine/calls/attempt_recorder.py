@@ -157,7 +157,6 @@ class AttemptRecorder:
             call_context.response_tree,
             now=now,
             request_tree=call_context.tree,
-            intent=call_context.payment_claim.intent,
         )
         return to_be_verified(shown, operation, classification, policy, now=now)
 
@@ -179,6 +178,7 @@ class AttemptRecorder:
             policy,
             finished.call_context,
             self.clock,
+            self.journal_writer.ages,
             delay_s=finished.wait_s,
             last=attempt.classification,
             held_back=evidence.fault in LIMIT_FAULTS,
@@ -201,6 +201,7 @@ class AttemptRecorder:
             check_at=check_at,
             no_bytes_after_at=now + finished.evidence.late_response_window_s,
             reached=not call_context.caller_gone or self.waiters.has_waiter(after.id),
+            reports_attempt=True,
         )
 
     async def _spool_evidence(

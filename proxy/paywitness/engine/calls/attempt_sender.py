@@ -14,6 +14,7 @@ from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider, UpstreamTimeouts, UpstreamTrust
 from paywitness.engine.calls.context import CallContext, first_send_age_s
 from paywitness.engine.calls.stored_messages import wire_request
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.leases import Leases
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import Origin
@@ -40,6 +41,7 @@ class AttemptSender:
     upstream: UpstreamClient
     leases: Leases
     clock: Clock
+    ages: Ages
 
     async def send(
         self, context: CallContext, operation: Operation, policy: Policy, on_late_response: LateResponseCallback
@@ -54,7 +56,7 @@ class AttemptSender:
                 return False  # the caller will be told that nothing was sent; so nothing is
             if not self.leases.outlasts(operation.id, context.token, write_s):
                 return False
-            if operation.doubt and first_send_age_s(operation, context, self.clock) >= policy.contract.resend_until_s:
+            if operation.doubt and first_send_age_s(operation, self.ages) >= policy.contract.resend_until_s:
                 return False  # we slept since it was decided, and the provider may have forgotten the key
             context.byte_started = context.has_sent = True
             return True
@@ -63,15 +65,16 @@ class AttemptSender:
 
         try:
             request = wire_request(context.request, operation, policy, path_prefix)
-            return await self.upstream.send(
+            evidence = await self.upstream.send(
                 origin,
                 request,
                 self._timeouts(context, operation, policy),
                 may_send=may_send,
-                # A kept connection that the provider closes just now makes a doubt; without a key it stays one.
-                reuse=policy.contract.dedupes,
+                reuse=policy.reuses_connections,
                 on_late=lambda evidence: on_late_response(operation, policy, evidence),
             )
+            self.ages.note_response(operation.provider, evidence.response)
+            return evidence
         except (ValueError, BodyError):
             if context.byte_started:
                 raise  # a fault of ours with the request on the wire: whatever it was, it is no proof that nothing left

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
@@ -102,6 +103,7 @@ class CallContext:
     payment: Payment | None = None  # that it acts on, as it stood before the call was claimed
     payout_claim: PayoutClaim | None = None  # what the call means for the rules of its payouts
     parameters: Mapping[str, str] = field(default_factory=dict)  # of its path
+    credential_accepted: bool = True  # it made the operation that its claim named, or may be shown its reply
     response_tree: Tree = None  # of the attempt that ended last, decoded
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
@@ -182,6 +184,7 @@ def background_context(
             ignore=operation.ignore,
             credential=operation.credential,
             guard=operation.guard,
+            account_source=operation.account_source,
         ),
         expected=ExpectedPayment(operation.money),
         shape=NO_SHAPE,
@@ -201,6 +204,14 @@ def background_context(
 
 
 # --- Decision context
+
+
+class HighAges(Protocol):
+    """The largest ages (`durability.ages`)."""
+
+    def high_age_s(self, at: float, provider: str) -> float: ...
+
+
 # From an operation and its call to what the core asks: a decision's context, an attempt's summary, a release.
 
 
@@ -209,19 +220,22 @@ def decision_context_of(
     policy: Policy,
     call_context: CallContext,
     clock: Clock,
+    ages: HighAges | None = None,
     *,
     delay_s: float,
     last: Classification | None = None,
     held_back: bool = False,
     budget_allows: bool = True,
 ) -> DecisionContext:
-    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended."""
+    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended.
+    `ages`: None if nothing is kept, and the call itself is all that is known."""
+    age_s = call_context.journal_at + (clock.boot() - call_context.journal_boot) - _first_sent_at(operation)
     return decision_context(
         operation,
         policy,
         last,
         tries=call_context.tries,
-        first_send_age_s=first_send_age_s(operation, call_context, clock),
+        first_send_age_s=age_s if ages is None else first_send_age_s(operation, ages),
         delay_s=delay_s,
         time_left_s=call_context.deadline_mono - clock.mono(),
         caller_waiting=call_context.still_there(),
@@ -233,10 +247,13 @@ def decision_context_of(
     )
 
 
-def first_send_age_s(operation: Operation, call_context: CallContext, clock: Clock) -> float:
-    """How long ago its first byte may have left, by the journal's time, suspension counted."""
-    first_sent_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
-    return call_context.journal_at + (clock.boot() - call_context.journal_boot) - first_sent_at
+def first_send_age_s(operation: Operation, ages: HighAges) -> float:
+    """How long ago its first byte may have left, by whatever clock says most."""
+    return ages.high_age_s(_first_sent_at(operation), operation.provider)
+
+
+def _first_sent_at(operation: Operation) -> float:
+    return operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
 
 
 def attempt_summary(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:

@@ -1,6 +1,7 @@
 """Duplicate calls: what a call is replied with when its key is already known. Nothing here sends anything.
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
+`RefusedLookups` asks the journal for calls that our limits refuse, so many at once and no more.
 `SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
 a slot at the provider. The others wait until its claim is answered and are then replied to from the journal.
 """
@@ -16,14 +17,15 @@ from paywitness.clock import Clock
 from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
-from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
+from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
-from paywitness.core.problems import STILL_IN_FLIGHT, Problem
+from paywitness.core.problems import ANOTHER_OWNER, STILL_IN_FLIGHT, TOO_MANY_LOOKUPS, WHOSE_IS_UNKNOWN, Problem
 from paywitness.core.reply import (
     Reply,
+    absent_reply,
     blocks_replay,
     closed_reply,
     expired_reply,
@@ -39,7 +41,7 @@ from paywitness.core.reply import (
 from paywitness.engine.calls.context import CallContext, Leader
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, open_response
 from paywitness.engine.calls.waiters import OperationWaiters
-from paywitness.engine.durability.journal_writer import change_of
+from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal
 from paywitness.secrets import Vault
@@ -96,6 +98,10 @@ class DuplicateCalls:
             case ClaimVerdict.OVER_CAP | ClaimVerdict.NEEDS_APPROVAL | ClaimVerdict.CHECK_REFUSED:
                 refusal = claim.payout or PayoutRefusal()
                 return payout_refused_reply(refusal, context.shape, context.policy.provider)
+            case ClaimVerdict.ACCOUNT_UNKNOWN:
+                return account_unknown(context)
+            case ClaimVerdict.ANOTHER_OWNER:
+                return another_owner(context)
             case ClaimVerdict.EXPIRED:
                 return expired_reply(claim.tombstone, context.shape, context.policy.provider)
             case _:
@@ -126,10 +132,7 @@ class DuplicateCalls:
         if blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if not credential_matches:
-            detail = "The provider has not yet accepted this credential for the account that made the payment."
-            return problem_reply(
-                Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=context.shape, provider=operation.provider
-            )
+            return account_unknown(context)
         if not sealed:
             return closed_reply(operation, context.shape)
         try:
@@ -161,7 +164,8 @@ class DuplicateCalls:
             operation = await self._poll_until_finished(context, operation)
             if operation.lease is None:
                 context.operation = operation
-                return await self.wait_for_resolution(await self._reply_as_recorded(context, operation), context)
+                reply = await self._reply_as_recorded(context, operation)
+                return await self.wait_for_resolution(reply, context, recorded_elsewhere=True)
             may_have_sent = operation.state is not State.BACKOFF
         if may_have_sent:
             return unknown_reply(operation, context.shape, sent=False, detail=STILL_IN_FLIGHT)
@@ -170,18 +174,20 @@ class DuplicateCalls:
     def _joined_reply(self, context: CallContext, owner: CallContext) -> Reply:
         """What the first call came to, told to one that waited for it."""
         reply, operation = owner.finished.result(), owner.operation
-        if reply.problem is None and operation is not None and operation.credential != context.identity.credential:
-            detail = "The provider has not yet accepted this credential for the account that made the payment."
-            return problem_reply(
-                Problem.CREDENTIAL_NOT_RECOGNISED, detail, shape=context.shape, provider=operation.provider
-            )
+        if reply.problem is None and operation is not None and not context.credential_accepted:
+            return account_unknown(context)
         if reply.problem is Problem.UNKNOWN and operation is not None:
             reply = unknown_reply(operation, context.shape, sent=False)  # what this call did: it sent nothing itself
         return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
 
-    async def wait_for_resolution(self, reply: Reply, context: CallContext) -> Reply:
-        """Where somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply."""
-        operation = context.operation = await self.mark_undelivered(context.operation, context)
+    async def wait_for_resolution(
+        self, reply: Reply, context: CallContext, *, recorded_elsewhere: bool = False
+    ) -> Reply:
+        """If somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply. If another
+        process recorded the end, that one has noted whether anybody heard it."""
+        operation = context.operation
+        if not recorded_elsewhere:
+            operation = context.operation = await self.mark_undelivered(operation, context)
         if operation is None:
             return reply
         if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
@@ -190,13 +196,17 @@ class DuplicateCalls:
             )  # an event or inquiry ended it, and showed an answer
         if operation.state is not State.UNKNOWN or not self.waiters.resolver_running:
             return reply
+        with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+            return await self._wait_while_in_doubt(reply, context, operation)
+
+    async def _wait_while_in_doubt(self, reply: Reply, context: CallContext, operation: Operation) -> Reply:
+        """Wait until it is resolved, or the caller's time is up."""
+        recorded_here = False
         while operation.state.in_doubt and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            await self.waiters.wait_for_change(
-                operation.id, min(time_left_s, _LONGEST_WAIT_S), lambda: not context.caller_gone
-            )
+            recorded_here = await self.waiters.wait_for_change(operation.id, min(time_left_s, _LONGEST_WAIT_S))
             operation = await self.journal.read(operation.id) or operation
             if operation.state is State.REQUIRES_REVIEW:
                 break
@@ -204,8 +214,9 @@ class DuplicateCalls:
         if operation.state.in_doubt or blocks_replay(operation):
             return reply
         reply = await self._reply_as_recorded(context, operation)
-        # The caller may have been told 504 at its deadline since the end was recorded for it as one who waits.
-        context.operation = await self.mark_undelivered(operation, context)
+        if recorded_here:
+            # The caller may have been told 504 at its deadline since the end was recorded for it as one who waits.
+            context.operation = await self.mark_undelivered(operation, context)
         return reply
 
     def _idle_s(self, operation: Operation) -> float:
@@ -215,13 +226,16 @@ class DuplicateCalls:
         return operation.due_at - self.clock.now()
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
-        """What this call saw paid or accepted, noted as unheard where its caller has gone and nobody else waits. An
-        event that overtook the answer left this to whoever carries it."""
+        """What this call saw paid or accepted, noted as unheard if its caller has gone, and nobody else heard it or
+        waits. An event that overtook the answer left this to whoever carries it."""
         if operation is None or operation.guard is None or operation.undelivered or operation.takeover:
             return operation
         if operation.lease is not None or not (operation.state is State.SUCCEEDED or operation.state is State.PENDING):
             return operation
-        if not context.caller_gone or self.waiters.has_waiter(operation.id):
+        if not context.caller_gone:
+            self.waiters.note_heard(operation.id)
+            return operation
+        if self.waiters.was_heard(operation.id) or self.waiters.has_waiter(operation.id):
             return operation
         return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
 
@@ -249,11 +263,13 @@ class DuplicateCalls:
     async def _reply_as_recorded(self, context: CallContext, operation: Operation) -> Reply:
         if operation.state.in_doubt or blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
+        if operation.outcome is Outcome.ABSENT:
+            return absent_reply(operation, context.shape)
         if operation.outcome is Outcome.NOT_SENT:
             detail = "The same call was under way, and the provider never executed it. It is safe to try again."
             return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
         _, sealed = await self.journal.sealed(operation.id)
-        credential_matches = operation.credential == context.identity.credential
+        credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and not context.caller_gone:
             heard = operation.changed(undelivered=False)
             operation = await self._record_delivery(operation, heard, "answer_heard")
@@ -278,7 +294,55 @@ class DuplicateCalls:
         return (policy, request) if repeated == operation.request_hash else None
 
 
+def account_unknown(context: CallContext) -> Reply:
+    """504: another credential's operation answers the call, and whose that one is is not known. It is not named."""
+    provider = context.policy.provider
+    return problem_reply(Problem.ACCOUNT_UNKNOWN, WHOSE_IS_UNKNOWN, shape=context.shape, provider=provider)
+
+
+def another_owner(context: CallContext) -> Reply:
+    """403: the provider says that the credential is of another owner than the account."""
+    provider = context.policy.provider
+    return problem_reply(Problem.CREDENTIAL_NOT_RECOGNISED, ANOTHER_OWNER, shape=context.shape, provider=provider)
+
+
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
+
+
+# --- Calls that our limits refuse
+
+LOOKUPS_MAX = 256  # at once: one pipeline of a Redis, one transaction of a SQLite
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLookups:
+    """Asks key and guard of refused calls: "not sent" is said only of a purchase that nothing else may have paid. An
+    outage refuses thousands at once, so equal calls share one look-up, and so many are under way at most."""
+
+    journal_writer: JournalWriter
+    lookups_max: int = LOOKUPS_MAX
+    _under_way: dict[tuple[str, str, str], asyncio.Future[Claim | None]] = field(default_factory=dict)
+
+    async def claim(self, context: CallContext) -> Claim:
+        """The claim of a call that may start nothing. Raises JournalUnavailable, also if too many are under way."""
+        identity = context.identity
+        same = (identity.key, identity.fingerprint, identity.credential)
+        if (first := self._under_way.get(same)) is not None:
+            shared = await first
+            if shared is not None and shared.verdict is ClaimVerdict.ABSENT:
+                return shared
+        if len(self._under_way) >= self.lookups_max:
+            raise JournalNotAsked(TOO_MANY_LOOKUPS)
+        found: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
+        self._under_way.setdefault(same, found)
+        claim = None
+        try:
+            claim = await self.journal_writer.claim(context, permitted=False)
+        finally:
+            found.set_result(claim)
+            if self._under_way.get(same) is found:
+                del self._under_way[same]
+        return claim
 
 
 # --- Single flight
@@ -303,7 +367,10 @@ class SingleFlight:
             if (reply := await reply_from_journal(context)) is not None:
                 return reply
             if not in_time:  # nothing was found, not even a doubt; "not sent" may yet become a lie by the one ahead
-                return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=leader.operation, shape=context.shape)
+                ahead = leader.operation
+                if ahead is not None and ahead.credential != context.identity.credential:
+                    return account_unknown(context)
+                return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=ahead, shape=context.shape)
             finished_leader = leader  # that one was refused, or has ended without effect, or what it left is in doubt
         self._leaders[key] = context.leader = Leader(context.operation)
         return None

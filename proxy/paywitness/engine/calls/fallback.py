@@ -7,17 +7,19 @@ neither is known. From doubt there is no fallback. The first key answers with th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
+from paywitness.core.call import Call, Headers
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.consequences import WriteContext
+from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.decide import Decision
 from paywitness.core.errors import StaleWrite
-from paywitness.core.identity import request_hash_of
+from paywitness.core.identity import credential_of, request_hash_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
-from paywitness.core.policy import Policy
+from paywitness.core.policy import BackgroundCredentials, Policy
 from paywitness.core.recognise import recognise_under
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.context import CallContext
@@ -123,16 +125,46 @@ class Fallbacks:
         return matched
 
     def _with_own_credentials(self, policy: Policy, request: StoredRequest) -> StoredRequest:
-        """Another account needs its own credentials; a mirror or region takes the caller's."""
-        headers = request.headers
-        for name, variable in policy.credentials.headers if policy.credentials is not None else ():
+        headers = self._headers_for_route(policy.credentials, request.headers)
+        return StoredRequest(request.method, request.target, headers, request.body)
+
+    def _headers_for_route(self, credentials: BackgroundCredentials | None, headers: Headers) -> Headers:
+        """Another account needs its own credentials, and never sees the caller's, also if its own cannot be found. A
+        mirror or region, whose policy names none, takes the caller's."""
+        if credentials is None:
+            return headers
+        headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIAL_HEADERS)
+        for name, variable in credentials.headers:
             value = self.environment.get(variable)
             if value is not None:
                 headers = with_header(headers, name.encode("latin-1"), value.encode("latin-1"))
-        return StoredRequest(request.method, request.target, headers, request.body)
+        return headers
 
-    async def provider_of_reference(self, provider: str, references: tuple[str, ...]) -> str | None:
-        """The route that made what a follow-up names: a refund of a payment that fell back goes where it was made."""
+    async def route_follow_up(self, call: Call) -> Call:
+        """A follow-up on what a fallback made, as it goes to the route that made it: under that route's own
+        credentials, if it has some, and only for a credential that the first route's account was used with."""
+        made = await self._fallback_of_reference(call.provider, call.segments)
+        if made is None:
+            return call
+        policies = self.book().providers[made.provider].policies
+        credentials = policies[0].credentials if policies else None
+        if credentials is not None and not await self._is_of_first_account(call, made):
+            return call
+        return replace(call, provider=made.provider, headers=self._headers_for_route(credentials, call.headers))
+
+    async def _is_of_first_account(self, call: Call, made: Operation) -> bool:
+        """Whether the call's credential is the one that paid, or was accepted last for its account."""
+        first = await self.journal.read(made.fallback_of or "")
+        if first is None:
+            return False
+        credential = credential_of(call, self.vault.identity_secret)
+        if credential == first.credential:
+            return True
+        newest = await self.journal.newest_credential(first.account)
+        return newest is not None and newest[0] == credential
+
+    async def _fallback_of_reference(self, provider: str, references: tuple[str, ...]) -> Operation | None:
+        """The operation of another route that made what a follow-up names."""
         for name in references[-_REFERENCES_MAX:]:
             found = await self.journal.find_operations(OperationQuery(reference=name, limit=2))
             fallbacks = [
@@ -141,7 +173,7 @@ class Fallbacks:
                 if found_operation.fallback_of is not None and found_operation.provider != provider
             ]
             if len(found) == 1 and fallbacks and fallbacks[0].provider in self.book().providers:
-                return fallbacks[0].provider
+                return fallbacks[0]
         return None
 
 

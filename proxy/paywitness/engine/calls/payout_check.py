@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.tree import decode_json
+from paywitness.core.errors import BodyError
 from paywitness.core.operation import GuardKind
 from paywitness.core.payout_claims import shown_at
 from paywitness.core.payout_rules import CheckHook
@@ -90,8 +92,8 @@ def _is_allowed(body: bytes) -> bool:
     if len(body) > _RESPONSE_BYTES_MAX:
         return False
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        answer = decode_json(body)  # strictly: an answer that says both is none
+    except BodyError:
         return False
     return isinstance(answer, dict) and answer.get("allow") is True
 

@@ -10,30 +10,32 @@ the attempt belongs to the operation: neither a caller that leaves nor its deadl
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.classify import ExpectedPayment, read_response
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide
-from paywitness.core.errors import JournalUnavailable
+from paywitness.core.errors import JournalNotAsked, JournalUnavailable
 from paywitness.core.evidence import Evidence
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation, State
 from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.policy import Policy
-from paywitness.core.problems import ATTEMPT_NOT_RECORDED
+from paywitness.core.problems import ATTEMPT_NOT_RECORDED, JOURNAL_FORGOT
 from paywitness.core.reply import Reply, reply_for, unknown_reply
 from paywitness.core.result import Classification
 from paywitness.engine import failpoints
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
-from paywitness.engine.calls.duplicates import DuplicateCalls
+from paywitness.engine.calls.duplicates import DuplicateCalls, RefusedLookups
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.long_work import LongWork
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
@@ -63,14 +65,18 @@ class CallPipeline:
     late_evidence: LateEvidenceRecorder
     tasks: Tasks
     payout_check: PayoutCheck
+    refused_lookups: RefusedLookups
+    long_work: LongWork = field(default_factory=LongWork)
 
     async def run(self, context: CallContext, *, permitted: bool) -> Reply:
         await self.failpoints.hit(failpoints.CALL_RECEIVED)
         context.waits_for = None
         if permitted and context.payout_claim is not None and context.payout_claim.check_first:
             claim = await self._claim_after_check(context, context.payout_claim)
+        elif permitted:
+            claim = await self.journal_writer.claim(context, permitted=True)
         else:
-            claim = await self.journal_writer.claim(context, permitted=permitted)
+            claim = await self.refused_lookups.claim(context)
         if context.leader is not None:
             context.leader.release_followers()
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
@@ -81,6 +87,7 @@ class CallPipeline:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
         context.waits_for = claim.operation if claim.waits else None
+        self._check_journal_remembers(claim)
         return await self.duplicates.reply_to(context, claim)
 
     async def _claim_after_check(self, context: CallContext, payout: PayoutClaim) -> Claim:
@@ -94,12 +101,24 @@ class CallPipeline:
         context.payout_claim = replace(payout, check_first=False)
         return await self.journal_writer.claim(context, permitted=True)
 
+    def _check_journal_remembers(self, claim: Claim) -> None:
+        """A journal that has just lost its last moments, or all it had, cannot say that nothing was sent."""
+        rollback = self.journal_writer.rollback
+        if claim.verdict is ClaimVerdict.ABSENT and rollback is not None and rollback.recently_rolled_back():
+            raise JournalNotAsked(JOURNAL_FORGOT)
+
+    async def reply_to_refused(self, context: CallContext) -> Reply | None:
+        """As `reply_from_journal`, for a call that our limits refuse unless it waits: so many look-ups at once."""
+        return await self._reply_to(context, await self.refused_lookups.claim(context))
+
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
-        """What is known under the key answers one that has no place at the provider. None: it would have to send, which
-        is never so of a doubt when its time is up."""
-        claim = await self.journal_writer.claim(context, permitted=False)
-        if claim.verdict is ClaimVerdict.ABSENT:
-            return None
+        """What is known under key and guard answers one that has no place at the provider. None: it would have to send,
+        which is never so of a doubt when its time is up."""
+        return await self._reply_to(context, await self.journal_writer.claim(context, permitted=False))
+
+    async def _reply_to(self, context: CallContext, claim: Claim) -> Reply | None:
+        if claim.verdict is ClaimVerdict.ABSENT or claim.waits:
+            return None  # what only waits for another movement of its payment does so when it asks to start
         if claim.verdict is not ClaimVerdict.IN_DOUBT:
             return await self.duplicates.reply_to(context, claim)
         fresh, resend = context.operation, await self._plan_resend(context, claim)
@@ -137,12 +156,14 @@ class CallPipeline:
         """How what is in doubt may be sent again; else what its repeat is told, which needs no place."""
         context.operation = operation = self.duplicates.holder(claim)
         stored = await self.duplicates.stored_policy_and_request(context, claim)
-        if stored is None or not claim.credential_accepted:
+        if stored is None or not claim.credential_mapped:
             await self.gate.release(context)
             # Under a credential that may belong to another account the same key would be another charge.
             return unknown_reply(operation, context.shape, sent=False)
         context.tries = 0
-        decision = decide(decision_context_of(operation, stored[0], context, self.clock, delay_s=0.0))
+        decision = decide(
+            decision_context_of(operation, stored[0], context, self.clock, self.journal_writer.ages, delay_s=0.0)
+        )
         if decision.action is not Action.RETRY_SAME_OPERATION:
             await self.gate.release(context)
             return await self.duplicates.wait_for_resolution(
@@ -198,7 +219,7 @@ class CallPipeline:
             evidence = await self.sender.send(context, operation, policy, self._on_late_response)
         money = context.expected.money or operation.expected_payment.money  # a follow-up's may be its payment's
         expected = ExpectedPayment(money, operation.sent_stamp)
-        classification, context.response_tree = read_response(evidence, policy.classify, expected)
+        classification, context.response_tree = await self._read(evidence, policy, expected)
         rolled_back = self.journal_writer.journal.rolled_back_s() is not None
         classification = without_doubt_of_others(
             classification, operation, policy, context.payment, rolled_back=rolled_back
@@ -208,6 +229,10 @@ class CallPipeline:
         if context.grant is not None:
             await self.retry_budget.report_result(context, evidence, health_sample)
         return evidence, classification
+
+    async def _read(self, evidence: Evidence, policy: Policy, expected: ExpectedPayment) -> tuple[Classification, Tree]:
+        body = evidence.response.body if evidence.response is not None else b""
+        return await self.long_work.run(body, lambda: read_response(evidence, policy.classify, expected))
 
     async def _fall_back(
         self,
@@ -235,7 +260,7 @@ class CallPipeline:
 
     async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
         expected = operation.expected_payment
-        classification, tree = read_response(evidence, policy.classify, expected)
+        classification, tree = await self._read(evidence, policy, expected)
         attempt = attempt_summary(operation.attempts, evidence, classification)
         response = evidence.response
         sealed_response = seal_response(self.vault, response, operation.id) if response is not None else None

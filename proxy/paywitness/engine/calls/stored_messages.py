@@ -6,18 +6,20 @@ from what the operation itself holds, so that every attempt sends the same bytes
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from urllib.parse import unquote
 
-from paywitness.core.bodies.tree import with_value
+from paywitness.core.bodies.tree import decode, value_at, with_value, without_value
 from paywitness.core.call import Call, Headers
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
-from paywitness.core.errors import UnreadableSecret
+from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Response
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
 from paywitness.core.record import record
+from paywitness.ids import OPERATION_ID_PREFIX
 from paywitness.secrets import Vault
 from paywitness.upstream.request import WireRequest
 
@@ -128,10 +130,35 @@ def wire_request(request: StoredRequest, operation: Operation, policy: Policy, p
             headers = with_header(headers, place.name.encode("latin-1"), value.encode("latin-1"))
         else:
             body = with_value(body, policy.encoding, place.name, value, was_read=True)
+    if policy.stamp is None or stamp is None:
+        headers, body = _without_copied_stamp(headers, body, policy)
     for name, forced in policy.headers:
         headers = with_header(headers, name.encode("latin-1"), forced.encode("latin-1"))
     target = (path_prefix + request.target).encode("latin-1")
     return WireRequest(request.method, target, with_readable_codings(headers), body)
+
+
+def _without_copied_stamp(headers: Headers, body: bytes, policy: Policy) -> tuple[Headers, bytes]:
+    """A request that gets no stamp of its own carries none: a caller may have copied that of another payment, whose
+    events would then be taken for this one's. In XML it stays: the event must fit by its other names."""
+    place = policy.stamp_reserved
+    if place is None:
+        return headers, body
+    if place.kind is FieldKind.HEADER:
+        wanted = place.name.lower().encode("latin-1")
+        copied = [pair for pair in headers if pair[0].lower() == wanted and _OUR_STAMP.fullmatch(pair[1])]
+        return tuple(pair for pair in headers if pair not in copied), body
+    if _OUR_STAMP.search(body) is None:
+        return headers, body
+    try:
+        found = value_at(decode(body, policy.encoding), place.name)
+        is_copy = isinstance(found, str) and _OUR_STAMP.fullmatch(found.encode("utf-8", "replace")) is not None
+        return headers, without_value(body, policy.encoding, place.name) if is_copy else body
+    except BodyError:
+        return headers, body
+
+
+_OUR_STAMP = re.compile(OPERATION_ID_PREFIX.encode() + rb"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from paywitness.clock import Clock
 from paywitness.engine.calls.context import CallContext
 
+_HEARD_MAX = 10_000  # calls that wait for one operation end within one deadline of each other
+
 
 def _always() -> bool:
     return True
@@ -27,12 +29,22 @@ class OperationWaiters:
 
     def __init__(self) -> None:
         self._waiters: dict[str, dict[asyncio.Future[None], Callable[[], bool]]] = {}
+        self._heard: dict[str, None] = {}  # operations whose reply somebody got, newest last
         self.resolver_running = False
         self.due = asyncio.Event()  # something is due at once: the resolver need not wait for its next round
 
     def has_waiter(self, operation_id: str) -> bool:
         """Whether somebody waits for it who would still hear it."""
         return any(still_waiting() for still_waiting in self._waiters.get(operation_id, {}).values())
+
+    def note_heard(self, operation_id: str) -> None:
+        """Somebody gets the reply: another call that waited for it too may leave without it."""
+        self._heard[operation_id] = None
+        if len(self._heard) > _HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
+
+    def was_heard(self, operation_id: str) -> bool:
+        return operation_id in self._heard
 
     def notify(self, operation_id: str) -> None:
         """Something was written about it."""
@@ -58,10 +70,11 @@ class OperationWaiters:
 
     async def wait_for_change(
         self, operation_id: str, timeout_s: float, still_waiting: Callable[[], bool] = _always
-    ) -> None:
-        """Return when it changes here, or after the time."""
+    ) -> bool:
+        """Return when it changes here, or after the time; whether it has changed."""
         with self.waiting_for(operation_id, still_waiting) as waiter:
-            await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
+            done, _ = await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
+            return bool(done)
 
 
 # --- Deadlines

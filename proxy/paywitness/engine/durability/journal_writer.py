@@ -14,16 +14,19 @@ from paywitness.clock import Clock, JournalClock
 from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
-from paywitness.core.identity import fingerprint_of
+from paywitness.core.identity import credential_claim, fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import AttemptSummary, Finding, Operation, State
-from paywitness.core.payment import ShownBalance, touches_payment
+from paywitness.core.payment import ShownBalance
+from paywitness.core.payment_changes import touches_payment
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.payout import spent_change
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.engine.calls.stored_messages import seal_credential, seal_request
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.leases import Leases, is_forgotten
+from paywitness.engine.durability.levels import Levels
 from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.secrets import Vault
@@ -31,6 +34,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import JournalCalled, LimitChecked
 
 _CREDENTIALS_REMEMBERED = 10_000
+_SEALED_AGAIN_AFTER_S = 60.0  # as often as an acceptance is refreshed
 _WRITE_TRIES = 5
 _PAUSE_S = 0.2
 _ABANDONED = Classification.of(ResultClass.UNKNOWN_OUTCOME, "abandoned", lost=True)
@@ -89,7 +93,10 @@ class JournalWriter:
     clock: Clock
     telemetry: Telemetry
     journal_clock: JournalClock
-    stored_credentials: set[tuple[str, str]] = field(default_factory=set)  # account and credential, by their hashes
+    ages: Ages
+    levels: Levels | None = None  # None: limits are enforced, whoever else holds the journal
+    # Account and credential, by their hashes -> until when it need not be sealed again.
+    stored_credentials: dict[tuple[str, str], float] = field(default_factory=dict)
     rollback: RollbackMonitor | None = None  # of a journal that may come back without its last writes
     fail_on_conflict: bool = False  # no step is taken again from another version: what was seen is what is decided upon
 
@@ -104,6 +111,7 @@ class JournalWriter:
             claim = await self._claim_with_retry(replace(request, compare_fingerprint=earlier_fingerprint))
         context.journal_at, context.journal_boot = claim.now, self.clock.boot()
         context.payment = claim.payment
+        context.credential_accepted = claim.credential_accepted
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
             self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
         if (
@@ -150,6 +158,8 @@ class JournalWriter:
             self.leases.hold(operation.id, request.token, requested_boot, operation, request.sealed_request)
             if self.rollback is not None:
                 self.rollback.remember(operation, sealed_request=request.sealed_request)
+        elif claim.took_undelivered and claim.operation is not None and self.rollback is not None:
+            self.rollback.remember(claim.operation)  # nobody else may be given that reply
         return claim
 
     async def _timed_claim(self, request: ClaimRequest) -> Claim:
@@ -213,7 +223,7 @@ class JournalWriter:
         before = self.leases.last_written(change.operation.id)
         if before is None or before.version != change.operation.version or not is_forgotten(found, before):
             return None
-        stored = await self.leases.restore(before)
+        stored = await self._restore(before)
         if stored.version != before.version or stored.incident == IncidentKind.JOURNAL_ROLLBACK:
             return None  # others went on meanwhile
         try:
@@ -226,9 +236,16 @@ class JournalWriter:
         found = await self.journal.read(operation.id)
         if found is not None and not is_forgotten(found, operation):
             return found
-        return await self.leases.restore(operation)
+        return await self._restore(operation)
+
+    async def _restore(self, operation: Operation) -> Operation:
+        """Put it back with the messages that were sealed for it: without its request nobody could inquire about it."""
+        messages = self.rollback.messages_of(operation.id) if self.rollback is not None else (None, None)
+        return await self.leases.restore(operation, *messages)
 
     async def _record(self, change: OperationChange) -> Operation:
+        if change.shown is not None and self.rollback is not None and self.rollback.recently_rolled_back():
+            change = replace(change, numbers_forgotten=True)
         requested_boot = self.leases.request_boot()
         began_mono = self.clock.mono()
         try:
@@ -252,11 +269,12 @@ class JournalWriter:
     def credential_to_store(self, context: CallContext) -> bytes | None:
         """The caller's credential, sealed, the first time that we see the provider accept it for the account."""
         pair = (context.identity.account, context.identity.credential)
-        if pair in self.stored_credentials:
+        now_mono = self.clock.mono()
+        if now_mono < self.stored_credentials.get(pair, 0.0):
             return None
         if len(self.stored_credentials) >= _CREDENTIALS_REMEMBERED:
             self.stored_credentials.clear()
-        self.stored_credentials.add(pair)
+        self.stored_credentials[pair] = now_mono + _SEALED_AGAIN_AFTER_S  # retention may have removed it meanwhile
         return seal_credential(self.vault, context.request, context.identity.account)
 
     async def record_abandoned(self, context: CallContext, operation: Operation) -> None:
@@ -304,6 +322,9 @@ class JournalWriter:
             key_stem,
             payment=context.payment_claim,
             payout=context.payout_claim,
+            credential=credential_claim(context.policy, context.identity),
+            limits_from=self.levels.limits_from if self.levels is not None else "",
+            leases_over_at=self.ages.leases_over_at(lease_s),
         )
 
 

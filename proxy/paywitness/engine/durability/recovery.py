@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import DoubtCount, Operation, State
+from paywitness.engine.durability.ages import Ages
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import EXPIRY_NOTICE_S
 from paywitness.telemetry.emitter import Telemetry
@@ -28,12 +29,15 @@ class Recovery:
     clock: Clock
     telemetry: Telemetry
     lease_s: float
+    ages: Ages
 
     async def at_start(self, *, only_holder: bool) -> int:
         """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
         total = 0
         for _ in range(_ROUNDS_MAX):
-            found = await self.journal.expire_leases(all_of_earlier_holders=only_holder)
+            found = await self.journal.expire_leases(
+                all_of_earlier_holders=only_holder, over_at=self.ages.leases_over_at(self.lease_s)
+            )
             self._emit_changes(found)
             total += len(found)
             if not found:
@@ -51,7 +55,8 @@ class Recovery:
                 rolled_back_s = self.journal.rolled_back_s()
                 available_s = self.clock.boot() - unavailable_boot
                 if min(available_s, rolled_back_s if rolled_back_s is not None else available_s) >= self.lease_s:
-                    self._emit_changes(await self.journal.expire_leases())
+                    over_at = self.ages.leases_over_at(self.lease_s)
+                    self._emit_changes(await self.journal.expire_leases(over_at=over_at))
                 await self._update_gauges()
             except JournalUnavailable:
                 unavailable_boot = self.clock.boot()

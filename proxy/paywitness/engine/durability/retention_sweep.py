@@ -1,7 +1,8 @@
 """Retention: what ended long ago becomes a tombstone, and a tombstone is forgotten in the end. Open operations stay.
 Payments, with their balances, outlive their operations.
 
-What may go is the journal's to say (`Journal.retire`); here is only when, and that calls are not held up by it.
+What may go is the journal's to say (`Journal.retire`); here is only when, and that calls are not held up by it. How
+long ago something ended is its smallest age (`ages`): a clock that was set ahead retires nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
+from paywitness.engine.durability.ages import Ages
 from paywitness.journal.base import Journal
 from paywitness.option_defaults import DEFAULTS
 
@@ -27,6 +29,7 @@ _ROUNDS_MAX = 300  # of a sweep, half of its minute: some 2,000 operations a sec
 class Retention:
     journal: Journal
     clock: Clock
+    ages: Ages
     retention_s: float
     tombstone_s: float
     payments_kept_s: float = DEFAULTS.payments_kept_s
@@ -39,14 +42,15 @@ class Retention:
 
     async def sweep(self) -> int:
         """Retire what is old enough, in small steps; how many were. What is left over waits for the next sweep."""
-        retired = 0
+        retired, ages = 0, self.ages
         try:
             for _ in range(_ROUNDS_MAX):
                 found = await self.journal.retire(
-                    retention_s=self.retention_s,
-                    tombstone_s=self.tombstone_s,
+                    retention_s=ages.journal_seconds(self.retention_s),
+                    tombstone_s=ages.journal_seconds(self.tombstone_s),
                     limit=_BATCH_MAX,
-                    payments_s=self.payments_kept_s,
+                    payments_s=ages.journal_seconds(self.payments_kept_s),
+                    now_max=ages.now_max,
                 )
                 retired += found
                 if found < _BATCH_MAX:

@@ -27,7 +27,8 @@ _CHECK_EVERY_S = 1.0
 _REMEMBERED_MAX = 5_000  # operations, some 4 kB each
 _REMEMBERED_BYTES_MAX = 32 * 1024 * 1024  # of sealed requests and responses
 _DETAIL = (
-    "the store came back as another one, or started again: it may have forgotten what it had confirmed just before"
+    "the store came back as another one, lost its keys or its log, or was put back from an older copy: it may have "
+    "forgotten what it had confirmed"
 )
 
 
@@ -101,6 +102,11 @@ class RollbackMonitor:
             or now_boot - next(iter(self._recent_writes.values())).at_boot > self._leases.lease_s
         ):
             self._forget(next(iter(self._recent_writes)))
+
+    def messages_of(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
+        """The sealed request and response of an operation, as far as they are kept in mind."""
+        known = self._recent_writes.get(operation_id)
+        return (known.request, known.response) if known is not None else (None, None)
 
     @property
     def remembered(self) -> int:

@@ -1,6 +1,7 @@
 """Credentials for calls of our own: the caller's, the account's newest accepted one, or the environment's.
 
-The caller's come first: they are known to be of the right account. They expire, so the others follow.
+The caller's come first: they are known to be of the right account. They expire, so the others follow. Of those it must
+be known whose they are before "not found" under one of them says anything, or anything but an inquiry is sent.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from urllib.parse import urlencode
 
 from paywitness.clock import Clock
 from paywitness.core.call import Headers
+from paywitness.core.credential_owners import AccountSource, CredentialRelation
 from paywitness.core.errors import UnreadableSecret
 from paywitness.core.operation import Operation
 from paywitness.core.policy import OAuth2, Policy, UpstreamTimeouts
+from paywitness.core.record import record
 from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.stored_messages import StoredRequest, credential_headers, open_credential
+from paywitness.engine.credential_owners import CredentialOwners
+from paywitness.engine.resolution.control_question import ControlQuestion
 from paywitness.journal.base import Journal
 from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
@@ -29,6 +34,15 @@ _RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 
 _TOKEN_LIFETIME_DEFAULT_S = 300.0  # for providers that do not say
 
 
+@record
+class CredentialCandidate:
+    """A credential to try."""
+
+    headers: Headers
+    is_of_account: bool  # it made the operation, or is mapped to the same account: a miss under it counts
+    may_send: bool  # also what moves money: as above, or the policy gives it for the account
+
+
 @dataclass(slots=True)
 class CredentialSource:
     journal: Journal
@@ -36,27 +50,44 @@ class CredentialSource:
     environment: Mapping[str, str]
     upstream: UpstreamClient
     clock: Clock
+    owners: CredentialOwners
+    control_question: ControlQuestion = field(init=False)
     _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # by provider: token, good until (monotonic)
+
+    def __post_init__(self) -> None:
+        self.control_question = ControlQuestion(self.journal, self.upstream, self.owners, self.vault, self.clock)
 
     async def candidates(
         self, operation: Operation, policy: Policy, request: StoredRequest | None
-    ) -> AsyncIterator[Headers]:
-        """Credential headers to try, one after the other. Nothing is looked up before it is needed."""
+    ) -> AsyncIterator[CredentialCandidate]:
+        """Credentials to try, one after the other. Nothing is looked up before it is needed."""
         tried: set[Headers] = set()
         caller_headers = credential_headers(request.headers) if request is not None else ()
         if caller_headers:
             tried.add(caller_headers)
-            yield caller_headers
+            yield CredentialCandidate(caller_headers, is_of_account=True, may_send=True)
         newest = await self.newest_accepted(operation)
         if newest and newest not in tried:
             tried.add(newest)
-            yield newest
+            # The provider executed a call under it for an account that it reads itself: that is a mapping.
+            mapped = operation.account_source is AccountSource.SELECTOR or await self._is_same(
+                operation, policy, newest
+            )
+            if mapped or operation.account_source is not AccountSource.HEADER:
+                yield CredentialCandidate(newest, is_of_account=mapped, may_send=mapped)
         environment = await self._from_environment(policy)
         if environment and environment not in tried:
             tried.add(environment)
-            yield environment
+            is_same = await self._is_same(operation, policy, environment)
+            yield CredentialCandidate(environment, is_of_account=is_same, may_send=True)
         if not tried:
-            yield ()  # a provider that asks for none
+            yield CredentialCandidate((), is_of_account=True, may_send=True)  # a provider that asks for none
+
+    async def _is_same(self, operation: Operation, policy: Policy, headers: Headers) -> bool:
+        relation = await self.owners.relation(operation, policy, headers)
+        if relation is not CredentialRelation.UNKNOWN or operation.account_source is AccountSource.HEADER:
+            return relation is CredentialRelation.SAME
+        return await self.control_question.proves_same(operation, policy, headers)
 
     async def newest_accepted(self, operation: Operation) -> Headers:
         """What the provider accepted last for the account."""

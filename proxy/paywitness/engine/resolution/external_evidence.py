@@ -18,10 +18,11 @@ from paywitness.core.external_evidence import (
     changes_nothing,
     conclude_external,
     is_postponed,
+    precedes_end,
 )
 from paywitness.core.guard import is_paid
-from paywitness.core.inquiry import is_settled
-from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, advance
+from paywitness.core.inquiry import is_settled, quiet_since
+from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, IncidentKind, advance
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
@@ -31,9 +32,10 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import Payment, ShownBalance, has_new_totals
+from paywitness.core.payment import Payment, ShownBalance
+from paywitness.core.payment_changes import has_new_totals, is_new_dispute
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_evidence import shown_by_object, shows_totals
+from paywitness.core.payment_evidence import shown_by_object, shows_dispute, shows_totals
 from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
@@ -68,9 +70,10 @@ class _MayBeLaterGenerationError(Exception):
 
 
 class _NothingNewError(Exception):
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation, *, postponed: bool = False) -> None:
         super().__init__(operation.id)
         self.operation = operation
+        self.postponed = postponed  # it may say something new later
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +93,29 @@ class ExternalEvidenceRecorder:
         finding: Finding,
         *,
         provider_object: Tree = None,
+        may_be_stale: bool = False,
         lease_token: str | None = None,
         actor: str = "",
         note: str = "",
     ) -> AppliedEvidence:
-        """Write down what was found. `provider_object` is the provider's own object; `lease_token` the token of the
-        lease that is given back with it. Raises JournalUnavailable; evidence that changes nothing writes nothing."""
+        """Write down what was found. `provider_object` is the provider's own object; `may_be_stale` as `FoundObject`'s;
+        `lease_token` is that of the lease that is given back. Raises JournalUnavailable."""
         event: Event | None = None
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
-        payment = await self._payment_to_compare(operation, policy, provider_object)
+        payment = await self._payment_to_compare(operation, policy, finding, provider_object)
         was_incremented = finding.kind is FindingKind.NOT_OURS and await self._was_incremented(operation)
 
         def change_from(current: Operation) -> OperationChange:
             nonlocal event, before
             before = current
-            after, event = self._conclude(current, policy, source, finding)
+            after, event = self._conclude(current, policy, source, finding, may_be_stale=may_be_stale)
             if was_incremented:
                 after = after.changed(incident=current.incident)  # it shows the total that the increments have made
             now = self.journal_writer.journal_clock.now()
             shown = shown_by_object(after, policy, finding.classification, provider_object, now=now)
             if shown is not None and shown.dispute:
+                _check_new_dispute(payment, current, shown)
                 return self._dispute_change(current, policy, source, finding, shown, lease_token)
             if source is EvidenceSource.INQUIRY:
                 _check_inquiry_applies(current, inquired, event, is_last_generation=is_last_generation)
@@ -142,14 +147,21 @@ class ExternalEvidenceRecorder:
         except _NothingNewError as unchanged:
             classification = finding.classification
             postponed = classification is not None and is_postponed(
-                unchanged.operation, source, classification.result_class, policy.contract
+                unchanged.operation, source, classification.result_class, policy.contract, may_be_stale=may_be_stale
             )
-            return AppliedEvidence(unchanged.operation, None, postponed)
+            return AppliedEvidence(unchanged.operation, None, postponed or unchanged.postponed)
         for record in transition_events(before, recorded, EvidenceKind(source), self.clock.now()):
             self.telemetry.emit(record)
         self.waiters.notify(recorded.id)
         await self.release_voided_payment(before, recorded)
         return AppliedEvidence(recorded, event)
+
+    def _may_be_of_forgotten(self, before: Operation, after: Operation) -> bool:
+        """Whether a success that contradicts an end may be of a later generation of the key, which the journal forgot a
+        moment ago. Whoever knows that one puts it back within a lease."""
+        contradicts = after.incident == IncidentKind.SUCCESS_AFTER_FAILURE and before.incident is None
+        rollback = self.journal_writer.rollback
+        return contradicts and before.key_released and rollback is not None and rollback.recently_rolled_back()
 
     async def _was_incremented(self, operation: Operation) -> bool:
         if not operation.payment or not operation.kind.pays or operation.state is not State.SUCCEEDED:
@@ -158,9 +170,12 @@ class ExternalEvidenceRecorder:
         movements = payment_from_row(row).movements if row is not None else ()
         return any(movement.kind is OperationKind.INCREMENT for movement in movements)
 
-    async def _payment_to_compare(self, operation: Operation, policy: Policy, provider_object: Tree) -> Payment | None:
-        """The payment whose totals the object shows."""
-        if not shows_totals(operation, policy, provider_object):
+    async def _payment_to_compare(
+        self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree
+    ) -> Payment | None:
+        """The payment whose totals, or whose dispute, the object shows."""
+        is_dispute = finding.classification is not None and shows_dispute(finding.classification)
+        if not operation.payment or not (is_dispute or shows_totals(operation, policy, provider_object)):
             return None
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
         return None if row is None else payment_from_row(row)
@@ -226,15 +241,24 @@ class ExternalEvidenceRecorder:
         return replace(change, announcement=announcement)
 
     def _conclude(
-        self, current: Operation, policy: Policy, source: EvidenceSource, finding: Finding
+        self, current: Operation, policy: Policy, source: EvidenceSource, finding: Finding, *, may_be_stale: bool
     ) -> tuple[Operation, Event | None]:
         classification = finding.classification
         if classification is None:
             return current, None
-        classification = as_taken_back(current, classification, failed_is_return=policy.payment.failed_is_return)
-        time = self.journal_writer.journal_clock
-        settled = time.known and is_settled(current, self.settle_s(policy), time.now())
-        return conclude_external(current, source, classification, policy.contract, settled=settled)
+        failed_is_return = policy.payment.failed_is_return
+        if source is EvidenceSource.WEBHOOK and precedes_end(
+            current, classification, failed_is_return=failed_is_return
+        ):
+            return current, None
+        classification = as_taken_back(current, classification, failed_is_return=failed_is_return)
+        settled = is_settled(current, self.settle_s(policy), self.journal_writer.ages.low_now(quiet_since(current)))
+        after, event = conclude_external(
+            current, source, classification, policy.contract, settled=settled, may_be_stale=may_be_stale
+        )
+        if source is EvidenceSource.WEBHOOK and self._may_be_of_forgotten(current, after):
+            raise _NothingNewError(current, postponed=True)
+        return after, event
 
     def _write_context(self, current: Operation, policy: Policy, lease_token: str | None) -> WriteContext:
         now = self.journal_writer.journal_clock.now()
@@ -267,6 +291,12 @@ class ExternalEvidenceRecorder:
             return None
         response = replay_response(after, policy.as_response, provider_object, policy.encoding)
         return b"" if response is None else seal_response(self.vault, response, after.id)
+
+
+def _check_new_dispute(payment: Payment | None, current: Operation, shown: ShownBalance) -> None:
+    """A later event of the same dispute is announced only if it changes what is disputed."""
+    if payment is not None and not is_new_dispute(payment, current, shown):
+        raise _NothingNewError(current)
 
 
 def _says_nothing_new(before: Operation, after: Operation, event: Event | None, finding: Finding) -> bool:

@@ -6,10 +6,11 @@ Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from paywitness.clock import Clock
+from paywitness.clock import Clock, JournalClock
 from paywitness.core.admission import TrafficClass
+from paywitness.core.bodies.bounds import STORED_BOUNDS
 from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed, encode
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
@@ -18,10 +19,11 @@ from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
-from paywitness.core.payment_evidence import held_against_payment, needs_proof
-from paywitness.core.payment_names import payment_key
+from paywitness.core.payment_evidence import held_against_names, held_against_payment, needs_proof
+from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
+from paywitness.core.provider_time import ProviderTime
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import retry_after_of
 from paywitness.core.template import TemplateValues
@@ -29,6 +31,7 @@ from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, with_header
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.resolution.background_credentials import CredentialSource
 from paywitness.journal.base import Journal
 from paywitness.journal.ledger import payment_from_row
@@ -41,6 +44,7 @@ from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import Origin, WireRequest
 
 _CREDENTIAL_REFUSED_STATUSES = frozenset({401, 403})
+_NOT_FOUND = 404
 _SERVER_ERROR = 500
 _RECENT_FAILURES_MAX = 10_000
 _HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
@@ -51,7 +55,9 @@ class InquiryResult:
     """What one look came to: the finding that counts, its object, and every way that was asked in vain."""
 
     seen: FoundObject
-    missed_inquiries: tuple[Inquiry, ...] = ()  # all ways that could be asked, where every one of them missed
+    # All ways that could be asked, if every one of them missed; or the one that showed a denial that may be stale.
+    missed_inquiries: tuple[Inquiry, ...] = ()
+    gone: bool = False  # what the provider has named to us is not there: `missed_inquiries` are those that named it
     retry_after_s: float | None = None
     limited_for_s: float | None = None  # our limits did not let us ask, and may so much later
     cannot_inquire: bool = False  # no way to ask can name it, with what is known of it
@@ -68,6 +74,9 @@ class InquiryClient:
     tasks: Tasks
     gate: Gate
     retry_budget: RetryBudget
+    journal_clock: JournalClock
+    ages: Ages
+    provider_ahead_s: dict[str, float] = field(default_factory=dict)  # by provider: its clock before the journal's
     recent_failures: dict[str, ResultClass] = field(default_factory=dict)  # by operation: asking it again is a retry
 
     async def stored_request(self, operation: Operation) -> StoredRequest | None:
@@ -82,42 +91,85 @@ class InquiryClient:
 
     async def inquire(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> InquiryResult:
         """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
-        values = template_values(operation, policy, request)
+        ahead_s = self.provider_ahead_s.get(policy.provider)
+        values = replace(template_values(operation, policy, request), provider_ahead_s=ahead_s)
         missed: list[Inquiry] = []
+        gone: list[Inquiry] = []
         failed: InquiryResult | None = None
         for inquiry in policy.inquiries:
             target, body = inquiry.target(values), _request_body(inquiry.body, values, policy)
             if target is None or body is None:
                 continue
-            answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
-            if isinstance(answered, InquiryResult):
-                return answered
-            evidence, duration_s, hedged = answered
-            asked = operation.expected_payment
-            seen = read_inquiry(inquiry, evidence, policy.classify, asked, values)
-            seen = await self._held_against_payment(operation, policy, seen)
-            self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
+            asked = await self._ask(operation, policy, request, values, inquiry, target, body)
+            if isinstance(asked, InquiryResult):
+                return asked
+            seen, retry_after_s = asked
             if seen.finding.kind in {FindingKind.HIT, FindingKind.NOT_OURS}:
-                return InquiryResult(seen)
+                return InquiryResult(seen, (inquiry,) if seen.may_be_stale else ())
             if seen.finding.kind is FindingKind.MISSED:
                 missed.append(inquiry)
-            else:
-                failed = InquiryResult(seen, (), retry_after_of(evidence.response, self.clock.now()))
+                continue
+            gone += [inquiry] if seen.gone else []
+            if failed is None or failed.gone:
+                failed = InquiryResult(seen, (), gone=seen.gone, retry_after_s=retry_after_s)
         if failed is not None:
-            return failed
+            return replace(failed, missed_inquiries=tuple(gone) if failed.gone else ())
         if not missed:
             unnamed = Finding("ask", FindingKind.FAILED, None, None, "no way to ask about it can name it")
             return InquiryResult(FoundObject(unnamed), cannot_inquire=True)
         names = ", ".join(inquiry.name for inquiry in missed)
         return InquiryResult(FoundObject(Finding(names, FindingKind.MISSED, None, None, "not found")), tuple(missed))
 
-    async def _held_against_payment(self, operation: Operation, policy: Policy, seen: FoundObject) -> FoundObject:
-        """What was found, if it proves the movement that was asked about."""
-        if not needs_proof(operation, seen):
+    async def _ask(
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        values: TemplateValues,
+        inquiry: Inquiry,
+        target: str,
+        body: bytes,
+    ) -> tuple[FoundObject, float | None] | InquiryResult:
+        """What one way of asking shows, and how long the provider wants us to wait; or that our limits refuse it."""
+        sent_to = _at_first_upstream(operation, policy)
+        answered = await self._inquire_with_permit(operation, sent_to, request, inquiry, target, body)
+        elsewhere = sent_to is not policy and _is_unreachable(answered)
+        if elsewhere:  # it has moved: found there counts, not found there says nothing
+            answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
+        if isinstance(answered, InquiryResult):
+            return answered
+        evidence, duration_s, hedged, is_of_account = answered
+        time = self._provider_time(policy, evidence, duration_s)
+        seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values, time)
+        seen = await self._held_against_payment(operation, policy, inquiry, seen)
+        if elsewhere or not is_of_account:
+            seen = _without_miss(seen, _FOREIGN_MISS if not is_of_account else _MISS_ELSEWHERE)
+        self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
+        return seen, retry_after_of(evidence.response, self.clock.now())
+
+    def _provider_time(self, policy: Policy, evidence: Evidence, duration_s: float) -> ProviderTime | None:
+        time = ProviderTime.of(evidence.response, self.journal_clock.now(), duration_s)
+        if time is not None:
+            self.provider_ahead_s[policy.provider] = time.ahead_s
+        return time
+
+    async def _held_against_payment(
+        self, operation: Operation, policy: Policy, inquiry: Inquiry, seen: FoundObject
+    ) -> FoundObject:
+        """What was found, if it is the operation's own, and proves the movement that was asked about."""
+        found = seen.finding.classification
+        reference = found.reference if found is not None and inquiry.shared else None
+        is_missing = seen.finding.kind is FindingKind.MISSED and seen.finding.status_code == _NOT_FOUND
+        if not operation.payment or not (reference or is_missing or needs_proof(operation, seen)):
             return seen
-        [row] = await self.journal.ledger_rows((payment_key(operation.payment),))
-        payment = None if row is None else payment_from_row(row)
-        return held_against_payment(operation, policy, seen, payment, now=self.clock.now())
+        scope = policy.names[0] or policy.provider
+        keys = [payment_key(operation.payment)]
+        keys += [name_key(scope, operation.account, reference)] if reference is not None else []
+        rows = await self.journal.ledger_rows(tuple(keys))
+        payment, owner = ([payment_from_row(row) if row is not None else None for row in rows] + [None])[:2]
+        seen = held_against_names(operation, policy, inquiry, seen, payment, owner)
+        rolled_back = self.gate.recently_rolled_back()
+        return held_against_payment(operation, policy, seen, payment, now=self.clock.now(), rolled_back=rolled_back)
 
     async def read_object(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> Tree:
         """The provider's object that an inquiry names, whatever it says; None if it could not be read."""
@@ -146,7 +198,7 @@ class InquiryClient:
         inquiry: Inquiry,
         target: str,
         body: bytes,
-    ) -> tuple[Evidence, float, bool] | InquiryResult:
+    ) -> tuple[Evidence, float, bool, bool] | InquiryResult:
         """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
         permit = await self.gate.acquire(policy, CallGroup.INQUIRY, TrafficClass.RESOLUTION, policy.timeouts.deadline_s)
         if permit.attempt_permit is None:
@@ -163,7 +215,7 @@ class InquiryClient:
                     return _limited_result(found.because, found.wait_s)
                 grant = found
             asked = await self._send_with_credentials(
-                operation, policy, request, inquiry.method, target, body, inquiry.headers
+                operation, policy, request, inquiry.method, target, body, inquiry.headers, is_inquiry=True
             )
             evidence = asked[0] if asked[0] is not _NO_CREDENTIAL else None
             return asked
@@ -187,13 +239,14 @@ class InquiryClient:
         self, operation: Operation, policy: Policy, cancel: Cancel, request: StoredRequest | None
     ) -> FoundObject:
         """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
+        policy = _at_first_upstream(operation, policy)
         values = template_values(operation, policy, request)
         target, body = cancel.target(values), _request_body(cancel.body, values, policy)
         if target is None or body is None:
             return FoundObject(
                 Finding("cancel", FindingKind.FAILED, None, None, "the cancel cannot name it; nothing was sent")
             )
-        evidence, _, _ = await self._send_with_credentials(operation, policy, request, cancel.method, target, body)
+        evidence, *_ = await self._send_with_credentials(operation, policy, request, cancel.method, target, body)
         response = evidence.response
         if response is None:
             return FoundObject(Finding("cancel", FindingKind.FAILED, None, None, str(evidence.fault or "no answer")))
@@ -214,11 +267,18 @@ class InquiryClient:
         target: str,
         body: bytes = b"",
         extra_headers: tuple[tuple[str, str], ...] = (),
-    ) -> tuple[Evidence, float, bool]:
-        """One request of our own, under one credential after the other where it is refused. Inquiries are hedged."""
+        *,
+        is_inquiry: bool = False,
+    ) -> tuple[Evidence, float, bool, bool]:
+        """One request of our own, under one credential after the other where it is refused. Inquiries are hedged. With
+        what came back: how long it took, whether it was hedged, and whether the credential is of the operation's
+        account."""
         began_mono = self.clock.mono()
-        evidence, hedged = _NO_CREDENTIAL, False
-        async for credential in self.credentials.candidates(operation, policy, request):
+        evidence, hedged, is_of_account = _NO_CREDENTIAL, False, False
+        async for candidate in self.credentials.candidates(operation, policy, request):
+            if not candidate.may_send and not is_inquiry:
+                continue
+            credential, is_of_account = candidate.headers, candidate.is_of_account
             origin, prefix = address_of(policy)
             headers = _request_headers(policy, request, credential, extra_headers)
             if body:
@@ -228,9 +288,10 @@ class InquiryClient:
                 evidence, hedged = await self._send_hedged(origin, wire_request, operation, policy)
             else:
                 evidence = await self.upstream.send(origin, wire_request, policy.timeouts, reuse=False)
+            self.ages.note_response(operation.provider, evidence.response)
             if evidence.response is None or evidence.response.status_code not in _CREDENTIAL_REFUSED_STATUSES:
                 break
-        return evidence, self.clock.mono() - began_mono, hedged
+        return evidence, self.clock.mono() - began_mono, hedged, is_of_account
 
     async def _send_hedged(
         self, origin: Origin, wire_request: WireRequest, operation: Operation, policy: Policy
@@ -274,12 +335,35 @@ class InquiryClient:
         return found if isinstance(found, Grant) else None
 
 
+def _at_first_upstream(operation: Operation, policy: Policy) -> Policy:
+    """The policy with the address that got the attempt: another one knows nothing of it, and would call it absent."""
+    first = operation.upstream
+    return policy if first in ("", policy.upstream) else replace(policy, upstream=first)
+
+
+def _is_unreachable(answered: tuple[Evidence, float, bool, bool] | InquiryResult) -> bool:
+    return not isinstance(answered, InquiryResult) and answered[0] is not _NO_CREDENTIAL and not answered[0].response
+
+
+def _without_miss(seen: FoundObject, detail: str) -> FoundObject:
+    """What was asked of another address than that of the attempt, or under a credential that may be another account's:
+    that it was found, never that it was not."""
+    finding = seen.finding
+    if finding.kind is not FindingKind.MISSED and not seen.gone:
+        return seen
+    return FoundObject(replace(finding, kind=FindingKind.FAILED, detail=detail))
+
+
+_MISS_ELSEWHERE = "not found, at another address than it was sent to"
+
+
 def _limited_result(reason: str, wait_s: float) -> InquiryResult:
     return InquiryResult(
         FoundObject(Finding("ask", FindingKind.FAILED, None, None, f"not asked: {reason}")), limited_for_s=wait_s
     )
 
 
+_FOREIGN_MISS = "not found under a credential of which it is not known whose it is; that says nothing"
 _NO_CREDENTIAL = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, "no credential to ask with", 0.0)
 
 
@@ -299,7 +383,8 @@ def template_values(operation: Operation, policy: Policy, request: StoredRequest
             break
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request.headers}
     try:
-        tree = decode(decompressed(request.body, headers.get("content-encoding")), policy.encoding)
+        plain = decompressed(request.body, headers.get("content-encoding"), STORED_BOUNDS)
+        tree = decode(plain, policy.encoding, STORED_BOUNDS)
     except BodyError:
         tree = None
     return TemplateValues(operation, parameters, tree, headers)

@@ -12,6 +12,7 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision
+from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment_evidence import shown_balance
@@ -99,6 +100,7 @@ class LateEvidenceRecorder:
             check_doubt_now=True,
             no_bytes_after_at=evidence.no_bytes_after_at if evidence.no_bytes_after_at is not None else now,
             reached=awaited if evidence.undelivered is None else not evidence.undelivered,
+            reports_attempt=True,
         )
 
 
@@ -107,6 +109,8 @@ def _conclude(current: Operation, policy: Policy, evidence: LateEvidence) -> tup
     attempt = evidence.attempt
     after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
     after = after.changed(because=evidence.because)
+    if precedes_end(current, attempt.classification, failed_is_return=policy.payment.failed_is_return):
+        after = after.changed(incident=current.incident)
     if after.state is State.BACKOFF and current.state is State.SENDING:
         # Its caller has had an answer, and nobody waits for another try.
         return advance(after, Event.GIVEN_UP), (event, Event.GIVEN_UP)

@@ -21,7 +21,9 @@ from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import intent_guard_of
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation, State
-from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment_changes import adopted
+from paywitness.core.payment_claims import may_still_expire
 from paywitness.core.payment_evidence import shown_balance
 from paywitness.core.policy import Policy, Route
 from paywitness.core.result import PROVIDER_SAID_NO, ResultClass
@@ -42,7 +44,7 @@ _log = logging.getLogger("paywitness.payments")
 
 _SWEEP_EVERY_S = 5.0
 _BATCH_MAX = 50
-_MISSES = 3  # inquiries in a row that do not find the object: nobody paid it
+_MISSES = 3  # inquiries that do not find the object, at least: nobody paid it
 _READ_TIMEOUT_S = 2.0
 _INTENT_UNKNOWN = "intent_unknown"
 
@@ -90,7 +92,9 @@ class PaymentSweep:
         if operation is None or policy is None:
             return await self._write(row, replace(payment, verify_at=None))
         result = await self.inquiry_client.inquire(operation, policy, _request_for(policy, payment))
-        is_paid = _says_paid(result, payment)
+        if result.seen.finding.kind is FindingKind.MISSED:
+            payment = replace(payment, verify_misses=payment.verify_misses + 1)
+        is_paid = _says_paid(result, payment, policy)
         if is_paid is None:
             return await self._verify_later(row, payment, operation, policy, now)
         if not is_paid:
@@ -118,14 +122,13 @@ class PaymentSweep:
             await self.external_evidence.apply(
                 operation, policy, EvidenceSource.INQUIRY, finding, provider_object=found
             )
-            verify_at = None
-        else:
-            verify_at = now + schedule_s[checked] if checked < len(schedule_s) else None
         [current] = await self.journal.ledger_rows((row.key,))
         if current is None:
             return False
-        latest = replace(payment_from_row(current), verify_at=verify_at, verifications=checked)
-        return await self._write(current, latest)
+        latest = payment_from_row(current)
+        again = finding.kind is not FindingKind.HIT or may_still_expire(latest, now)
+        verify_at = now + schedule_s[checked] if again and checked < len(schedule_s) else None
+        return await self._write(current, replace(latest, verify_at=verify_at, verifications=checked))
 
     async def _verify_later(
         self, row: LedgerRow, payment: Payment, operation: Operation, policy: Policy, now: float
@@ -166,15 +169,24 @@ class PaymentSweep:
         if payment.expires_at is None:
             return await self._write(row, payment)
         expired = payment.expires_at <= now
+        operation = await self._step(payment, lambda step: step.kind.pays)
+        if expired and operation is not None:
+            # The journal's time may have jumped. An authorization that stands is not called expired.
+            lasts_s = payment.expires_at - operation.created_at
+            left_s = lasts_s - self.journal_writer.ages.low_age_s(operation.created_at)
+            if left_s > 0.0 and payment.expiry_announced:
+                return await self.journal.write_ledger_rows((replace(payment_row(payment, row), due_at=now + left_s),))
+            expired = left_s <= 0.0
         word = "expired" if expired else "soon"
         kind = AnnouncementKind.AUTHORIZATION_EXPIRED if expired else AnnouncementKind.AUTHORIZATION_EXPIRES
-        operation = await self._step(payment, lambda step: step.kind.pays)
         if operation is None:
             return await self._write(row, replace(payment, expiry_announced=word))
         announcement = Announcement(
             (kind,), operation.outcome, operation.result_class, operation.reference, operation.incident
         )
-        shown = ShownBalance(expiry_announced=word)
+        # Our date does not end it: the provider is asked, and says whether anything can still be captured.
+        verify_at = now if expired and payment.paid else None
+        shown = ShownBalance(expiry_announced=word, verify_at=verify_at)
         change = change_of(operation, operation, (kind.value,), WriteContext(now), source="resolver", shown=shown)
         try:
             written = await self.journal_writer.try_write(replace(change, announcement=announcement))
@@ -186,17 +198,17 @@ class PaymentSweep:
         return await self.journal.write_ledger_rows((payment_row(payment, row),))
 
 
-def _says_paid(result: InquiryResult, payment: Payment) -> bool | None:
-    """Whether the object was paid; None: the inquiry does not say."""
+def _says_paid(result: InquiryResult, payment: Payment, policy: Policy) -> bool | None:
+    """Whether the object was paid; None: the inquiry does not say. One that failed is no miss: a replica that lags may
+    have shown the few that are."""
     finding = result.seen.finding
     reading = finding.classification.result_class if finding.classification is not None else None
     if finding.kind is FindingKind.HIT:
         if reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
             return True
         return False if reading in PROVIDER_SAID_NO else None
-    if finding.kind is FindingKind.MISSED and payment.verifications + 1 >= _MISSES:
-        return False
-    return None
+    misses = max((_MISSES, *(inquiry.misses for inquiry in policy.inquiries)))
+    return False if finding.kind is FindingKind.MISSED and payment.verify_misses >= misses else None
 
 
 def _request_for(policy: Policy, payment: Payment) -> StoredRequest | None:

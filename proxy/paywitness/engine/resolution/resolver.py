@@ -22,8 +22,8 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
-from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at
-from paywitness.core.lifecycle import Event, advance
+from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at, quiet_since
+from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass
@@ -143,7 +143,9 @@ class Resolver:
             return
         request = await self.inquiry_client.stored_request(operation)
         context = background_context(operation, policy, request, token, self.clock)
-        decision = decide(decision_context_of(operation, policy, context, self.clock, delay_s=0.0))
+        decision = decide(
+            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
+        )
         match decision.action:
             case Action.CANCEL:
                 await self._cancel(operation, policy, request, token)
@@ -161,7 +163,7 @@ class Resolver:
     async def _inquire(
         self, context: CallContext, operation: Operation, policy: Policy, request: StoredRequest | None
     ) -> None:
-        inquired_at = self._journal_now(operation)
+        inquired_at = self._low_now(operation)
         inquiry_result = await self.inquiry_client.inquire(operation, policy, request)
         if inquiry_result.limited_for_s is not None:
             await self._postpone(operation, context.token, inquiry_result.limited_for_s)
@@ -169,25 +171,24 @@ class Resolver:
         await self.failpoints.hit(failpoints.INQUIRY_ANSWERED)
         finding = inquiry_result.seen.finding
         if finding.kind is FindingKind.HIT:
-            applied = await self.external_evidence.apply(
-                operation,
-                policy,
-                EvidenceSource.INQUIRY,
-                finding,
-                provider_object=inquiry_result.seen.provider_object,
-                lease_token=context.token,
-            )
-            if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
-                await self._reschedule(applied.operation, policy, context.token, inquiry_result, inquired_at)
+            await self._apply_hit(operation, policy, context.token, inquiry_result, inquired_at)
             return
         if inquiry_result.cannot_inquire:
             await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
             return
-        if finding.kind is not FindingKind.MISSED or not _miss_is_meaningful(operation):
+        is_missing = finding.kind is FindingKind.MISSED or inquiry_result.gone
+        if not is_missing or not _miss_is_meaningful(operation):
             await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
             return
         proof = AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
         after, absent = after_miss(operation, proof, inquired_at)
+        if inquiry_result.gone:  # what the provider has named existed: that is never absent
+            if absent:
+                incident = IncidentKind.REFERENCE_NOT_FOUND
+                await self._send_to_review(operation, context.token, finding, "in_doubt_not_found", incident)
+            else:
+                await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
+            return
         if absent:
             detail = f"{after.misses} misses after all had settled"
             proven = Finding(finding.source, FindingKind.MISSED, None, _CONFIRMED_ABSENT, detail)
@@ -199,6 +200,30 @@ class Resolver:
             return
         await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
 
+    async def _apply_hit(
+        self, operation: Operation, policy: Policy, token: str, inquiry_result: InquiryResult, inquired_at: float
+    ) -> None:
+        """Apply what was found. A replica that lags shows an object that several calls share as it was before our
+        attempt, with the denial of an earlier one: such a denial counts once it was seen as often as a miss must be."""
+        seen = inquiry_result.seen
+        if seen.may_be_stale and _miss_is_meaningful(operation):
+            proof = AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
+            _, seen_often_enough = after_miss(operation, proof, inquired_at)
+            if not seen_often_enough:
+                await self._reschedule(operation, policy, token, inquiry_result, inquired_at)
+                return
+        applied = await self.external_evidence.apply(
+            operation,
+            policy,
+            EvidenceSource.INQUIRY,
+            seen.finding,
+            provider_object=seen.provider_object,
+            may_be_stale=seen.may_be_stale,
+            lease_token=token,
+        )
+        if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
+            await self._reschedule(applied.operation, policy, token, inquiry_result, inquired_at)
+
     async def _resend_or_reschedule(
         self,
         context: CallContext,
@@ -209,7 +234,9 @@ class Resolver:
     ) -> None:
         """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
         context.inquiry_found_nothing = True
-        decision = decide(decision_context_of(operation, policy, context, self.clock, delay_s=0.0))
+        decision = decide(
+            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
+        )
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
         limited_for_s = await self._resend(context, operation, policy) if resends else None
         if not resends or limited_for_s is not None:  # what may not be sent is asked about
@@ -312,8 +339,8 @@ class Resolver:
         limited_for_s: float | None = None,
     ) -> None:
         """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves.
-        `inquired_at`: when it was asked, which is what a miss is worth. `limited_for_s`: a re-send was due, and our
-        limits kept it back; it is young for a short time only, and must not wait for the schedule's next look."""
+        `inquired_at`: when it was asked, which is what a miss is worth (`_low_now`). `limited_for_s`: a re-send was
+        due, and our limits kept it back; it is young for a short time only, and must not wait for the next look."""
         ran_out = False
         resend_in_s = self._postpone_delay_s(limited_for_s) if limited_for_s is not None else None
         before, attempts = operation, operation.attempts
@@ -325,23 +352,19 @@ class Resolver:
             after = current
             events: tuple[Event, ...] = ()
             missed = (
-                inquiry_result is not None
-                and inquiry_result.seen.finding.kind is FindingKind.MISSED
-                and _miss_is_meaningful(current)
+                inquiry_result is not None and bool(inquiry_result.missed_inquiries) and _miss_is_meaningful(current)
             )
             proof = (
                 AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
-                if missed and inquiry_result and inquiry_result.missed_inquiries
+                if missed and inquiry_result
                 else None
             )
-            if proof is not None:
+            if proof is not None and inquiry_result and not inquiry_result.seen.may_be_stale:
                 events = (Event.INQUIRY_MISSED,)
             if proof is not None and current.attempts == attempts and inquired_at is not None:
                 after, _ = after_miss(current, proof, inquired_at)
             counted = after.changed(checks_done=after.checks_done + (0 if after.misses > current.misses else 1))
-            due_at = next_inquiry_at(
-                counted, policy.resolve.schedule_s, now, self.external_evidence.jitter_factor(), proof=proof
-            )
+            due_at = self._next_inquiry_at(counted, policy, now, proof)
             after, due_at = _next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
             if due_at is not None and inquiry_result is not None and inquiry_result.retry_after_s is not None:
                 due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
@@ -383,6 +406,18 @@ class Resolver:
     def _postpone_delay_s(self, wait_s: float) -> float:
         return min(max(wait_s, _POSTPONE_MIN_S), _POSTPONE_MAX_S) * (1.0 + self.randomness.draw())
 
+    def _next_inquiry_at(
+        self, operation: Operation, policy: Policy, now: float, proof: AbsenceProof | None
+    ) -> float | None:
+        """When to look again, in the journal's time. How long that is follows from what has certainly passed."""
+        low_now, jitter = self._low_now(operation), self.external_evidence.jitter_factor()
+        due_at = next_inquiry_at(operation, policy.resolve.schedule_s, low_now, jitter, proof=proof)
+        return None if due_at is None else now + (due_at - low_now)
+
+    def _low_now(self, operation: Operation) -> float:
+        """When it is, as far as certainly has passed since no byte of the operation can leave any more."""
+        return self.pipeline.journal_writer.ages.low_now(quiet_since(operation))
+
     def _journal_now(self, operation: Operation) -> float:
         """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
         return max(self.pipeline.journal_writer.journal_clock.now(), operation.updated_at)
@@ -392,7 +427,12 @@ class Resolver:
         return automatic and operation.state is State.UNKNOWN and not operation.cancel_sent
 
     async def _send_to_review(
-        self, operation: Operation, token: str, finding: Finding | None, because: str = "in_doubt_nobody_to_ask"
+        self,
+        operation: Operation,
+        token: str,
+        finding: Finding | None,
+        because: str = "in_doubt_nobody_to_ask",
+        incident: IncidentKind | None = None,
     ) -> None:
         """Only a person or new evidence can go on."""
         before = operation
@@ -403,7 +443,7 @@ class Resolver:
             events = (Event.PARKED,) if current.state in {State.UNKNOWN, State.PENDING} else ()
             after = advance(current, Event.PARKED) if events else current
             known = WriteContext(self._journal_now(current), gives_back=token, last_check=True)
-            after = after.changed(because=because)
+            after = after.changed(because=because, incident=after.incident or incident)
             return change_of(current, after, events, known, source=RESOLVER, because=because, finding=finding)
 
         recorded = await self.pipeline.journal_writer.write_with_retry(operation, change_from)

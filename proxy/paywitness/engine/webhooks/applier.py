@@ -5,6 +5,7 @@ hints: unsigned webhooks, which are a reason to inquire.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from paywitness.core.inquiry import FoundObject, read_object
 from paywitness.core.lifecycle import EXTERNAL_DENIALS
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import Policy, Provider
+from paywitness.core.result import Effect
 from paywitness.core.webhook_event import WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -28,6 +30,9 @@ from paywitness.journal.base import OperationChange, StoredWebhookEvent, Webhook
 from paywitness.policy.book import PolicyBook
 
 _HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
+
+
+_log = logging.getLogger("paywitness.webhooks")
 
 
 class _NoLongerDueError(Exception):
@@ -58,15 +63,33 @@ class WebhookApplier:
                 return WebhookEventResult.NOTHING_NEW, None  # whichever operation it is about: no row reads it
             if match.unmatchable:
                 return WebhookEventResult.UNMATCHED, None
-            return WebhookEventResult.AMBIGUOUS if match.ambiguous else WebhookEventResult.WAITING, None
+            if match.ambiguous:
+                return WebhookEventResult.AMBIGUOUS, None
+            retired = await self.matcher.retired(webhook_events[0], stored_event.account, provider)
+            if retired is None:
+                return WebhookEventResult.WAITING, None
+            return self._tell_of_retired(retired, provider, tells_of_money=rules.hint or reader.tells_of_money), None
         if match.policy is None:
             return WebhookEventResult.WAITING, match.operation
         if rules.hint:
             return await self._apply_hint(match.operation, match.policy, stored_event.attempts)
-        return await self._conclude(match.operation, match.policy, reader, first_try=stored_event.attempts == 0)
+        first_try = stored_event.attempts == 0
+        return await self._conclude(match.operation, match.policy, reader, first_try=first_try, shared=match.shared)
+
+    def _tell_of_retired(self, operation_id: str, provider: Provider, *, tells_of_money: bool) -> WebhookEventResult:
+        """Its customer had never acted, so nothing of it counts as paid. Only a person can set that right now."""
+        if not tells_of_money:
+            return WebhookEventResult.NOTHING_NEW
+        _log.error(
+            "%s: a webhook of %s tells of a payment, long after its customer should have acted: it was retired, and is "
+            "not counted as paid; compare it with what was paid since",
+            operation_id,
+            provider.name,
+        )
+        return WebhookEventResult.RETIRED
 
     async def _conclude(
-        self, operation: Operation, policy: Policy, reader: _EventReader, *, first_try: bool
+        self, operation: Operation, policy: Policy, reader: _EventReader, *, first_try: bool, shared: bool
     ) -> tuple[WebhookEventResult, Operation]:
         if not policy.contract.webhook_expected:
             return WebhookEventResult.NOTHING_NEW, operation  # its rows read another operation's object
@@ -77,7 +100,12 @@ class WebhookApplier:
             asked = await self.inquire(operation, policy)
             return asked or (WebhookEventResult.WAITING, operation)  # until the provider has answered, the event waits
         applied = await self.external_evidence.apply(
-            operation, policy, EvidenceSource.WEBHOOK, seen.finding, provider_object=seen.provider_object
+            operation,
+            policy,
+            EvidenceSource.WEBHOOK,
+            seen.finding,
+            provider_object=seen.provider_object,
+            may_be_stale=shared,
         )
         if seen.finding.kind is FindingKind.NOT_OURS:
             return WebhookEventResult.DOES_NOT_FIT, applied.operation
@@ -106,11 +134,16 @@ class WebhookApplier:
         inquiry_result = await self.inquiry_client.inquire(
             operation, policy, await self.inquiry_client.stored_request(operation)
         )
-        if inquiry_result.seen.finding.kind is not FindingKind.HIT:
-            return None
-        finding, provider_object = inquiry_result.seen.finding, inquiry_result.seen.provider_object
+        seen = inquiry_result.seen
+        if seen.finding.kind is not FindingKind.HIT or (seen.may_be_stale and operation.doubt):
+            return None  # a denial that may be stale takes several looks: the resolver makes them
         applied = await self.external_evidence.apply(
-            operation, policy, EvidenceSource.INQUIRY, finding, provider_object=provider_object
+            operation,
+            policy,
+            EvidenceSource.INQUIRY,
+            seen.finding,
+            provider_object=seen.provider_object,
+            may_be_stale=seen.may_be_stale,
         )
         return (
             WebhookEventResult.APPLIED if applied.event is not None else WebhookEventResult.NOTHING_NEW,
@@ -118,15 +151,15 @@ class WebhookApplier:
         )
 
     async def _expedite_inquiry(self, operation: Operation, policy: Policy) -> None:
-        """One of several attempts in doubt was denied, which does not end the doubt. Asking may, so ask now."""
+        """What was denied may be another attempt, which does not end the doubt. Asking may, so ask now."""
         journal_writer = self.external_evidence.journal_writer
 
         def change_from(current: Operation) -> OperationChange:
             now = journal_writer.journal_clock.now()
             waits = current.due_at is not None and current.due_at > now
-            if not waits or current.attempt_under_way or len(current.doubt) < 2 or current.state.ended:
+            if not waits or current.attempt_under_way or not current.doubt or current.state.ended:
                 raise _NoLongerDueError
-            note = "a webhook denied one of several attempts: asked at once"
+            note = "a webhook denied it, or another attempt: asked at once"
             known, source = WriteContext(now, check_at=now), EvidenceSource.WEBHOOK
             return change_of(current, current, (), known, source=source, because=current.because, note=note)
 
@@ -156,6 +189,12 @@ class _EventReader:
     def is_meaningful(self) -> bool:
         """Whether any row reads it as something that could move an operation."""
         return self.read(ClassifyRules(), ExpectedPayment()).finding.kind is FindingKind.HIT
+
+    @property
+    def tells_of_money(self) -> bool:
+        """Whether a row reads it as paid or accepted."""
+        classification = self.read(ClassifyRules(), ExpectedPayment()).finding.classification
+        return classification is not None and classification.effect is not Effect.NONE
 
     def read(self, rules: ClassifyRules, asked: ExpectedPayment) -> FoundObject:
         # Rows may test headers and the status code: what an event came with, and that it came.
@@ -202,7 +241,12 @@ class Hints:
         for webhook_event in webhook_events[:HINTS_MAX]:
             provider_object, _ = object_and_rules(rules, webhook_event.payload)
             match = await self.applier.matcher.find(webhook_event, account, provider, book, provider_object)
-            if match.operation is None or match.policy is None or not match.policy.inquiries:
+            if match.operation is None:
+                retired = await self.applier.matcher.retired(webhook_event, account, provider)
+                if retired is not None:
+                    _log.warning("%s: a hint of %s names it, long after it was retired", retired, provider.name)
+                continue
+            if match.policy is None or not match.policy.inquiries:
                 continue
             if self._slots.locked() or self._too_soon(match.operation.id):
                 done = False

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.bounds import UNVERIFIED_BOUNDS
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
 from paywitness.core.classify import evaluate
@@ -73,6 +74,8 @@ class InboxResult(StrEnum):
     NO_EVENT_ID = "no_event_id"
     IGNORED = "ignored"  # the policy's `events` leaves nothing of it
     NOT_KEPT = "not_kept"
+    TOO_LARGE = "too_large"
+    TOO_MANY = "too_many"  # of one address were not genuine
     RELAYED = "relayed"
     RELAY_FAILED = "relay_failed"
     RELAY_GIVEN_UP = "relay_given_up"
@@ -84,6 +87,7 @@ class WebhookReply:
 
     status_code: int
     body: bytes = b""
+    genuine: bool = False  # its signature was good
 
 
 _NOT_FOUND, _UNAVAILABLE = WebhookReply(404), WebhookReply(503)
@@ -140,7 +144,8 @@ class WebhookInbox:
         self, entry: Provider, account: str, rules: WebhookRules, scheme: SignatureScheme, headers: Headers, body: bytes
     ) -> WebhookReply:
         try:
-            webhook_events = webhook_events_in(rules, decode_payload(scheme, headers, body), end_to_end(headers))
+            tree = decode_payload(scheme, headers, body, UNVERIFIED_BOUNDS)
+            webhook_events = webhook_events_in(rules, tree, end_to_end(headers))
             done = await self._hints.inquire(webhook_events, account, entry, rules, self.book())
         except BodyError:
             return self._report(entry.name, InboxResult.UNREADABLE, _UNREADABLE)
@@ -173,10 +178,16 @@ class WebhookInbox:
             elif rules.relay is not None:
                 await self._store_unread(provider, account, end_to_end_headers, body)
         except JournalUnavailable:
-            return self._report(provider, InboxResult.NOT_KEPT, _UNAVAILABLE)
+            return self._report(provider, InboxResult.NOT_KEPT, replace(_UNAVAILABLE, genuine=True))
         finally:
             self._wake.set()
+        reply = replace(reply, genuine=True)
         return self._report(provider, refusal, reply) if refusal else reply
+
+    def refuse(self, provider: str, result: InboxResult, status_code: int) -> WebhookReply:
+        """Count a delivery that was refused unread."""
+        label = provider if provider in self.book().providers else OTHER
+        return self._report(label, result, WebhookReply(status_code))
 
     def _report(self, provider: str, result: str, reply: WebhookReply) -> WebhookReply:
         self.telemetry.emit(WebhookReceived(provider, result))

@@ -3,7 +3,8 @@ guess.
 
 The finders of the policy are tried in their order; the first that names exactly one operation wins. Generations of one
 key count as one: the event belongs to the newest that was sent and whose amount and currency fit. Two candidates match
-none.
+none. An operation whose own names contradict those in the event is no candidate: our stamp may have been copied into
+another payment.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, matches_expected
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import Operation, State
-from paywitness.core.payment_names import (
-    payment_key,
-)
+from paywitness.core.payment import FOLLOW_UPS
+from paywitness.core.payment_names import name_key, payment_key, payment_names
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, OperationQuery
-from paywitness.journal.ledger import payment_from_row
+from paywitness.journal.ledger import abandoned_key, abandoned_operation, payment_from_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 
@@ -37,6 +37,7 @@ class WebhookMatch:
     policy: Policy | None = None  # pinned to the operation; None where it can no longer be read
     ambiguous: bool = False
     unmatchable: bool = False  # nothing in the event can ever name an operation of the account
+    shared: bool = False  # what names it names other operations too: a denial may be that of an earlier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,79 @@ class WebhookMatcher:
                 candidate
                 for operation in listed
                 if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
+                and await self._belongs(webhook_event, candidate)
             ]
             candidates = _steps_as_one(candidates)
             keys = {candidate.operation.key for candidate in candidates}
             if len(keys) == 1 and len(listed) < _CANDIDATES_MAX:
-                chosen = await self._newest_step(_best_generation(candidates, provider_object), book)
-                return WebhookMatch(chosen.operation, chosen.policy)
+                best = _best_generation(candidates, provider_object)
+                chosen = await self._newest_step(best, book)
+                shared = chosen is not best or _is_shared(finder, chosen)
+                return WebhookMatch(chosen.operation, chosen.policy, shared=shared)
             results.add("several" if keys or len(listed) >= _CANDIDATES_MAX else "none")
+        step = await self._step_of_payment(webhook_event, provider, account_name) if results == {"none"} else None
+        if step is not None:
+            candidate = _Candidate(step, await self.pinned.policy_from_book(step, book))
+            if await self._belongs(webhook_event, candidate):
+                return WebhookMatch(step, candidate.policy, shared=True)
         return WebhookMatch(ambiguous=results == {"several"})
+
+    async def retired(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> str | None:
+        """The id of a retired operation that the event names, whose customer had never acted; None if there is none.
+        Raises JournalUnavailable."""
+        account_name = account or webhook_event.account or ""
+        hashes = sorted(account_hashes_named(provider.account, account_name, self.vault.identity_secret))
+        keys: list[str] = []
+        for finder, value in webhook_event.match_values:
+            if finder is MatchKey.INTENT:
+                guards = sorted(self._intent_guards(value, provider, account_name))
+                keys += [abandoned_key(finder, provider.name, "", guard) for guard in guards]
+            else:
+                keys += [abandoned_key(finder, provider.name, each, value) for each in hashes]
+        rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
+        return next((abandoned_operation(row) for row in rows if row is not None), None)
+
+    async def _step_of_payment(
+        self, webhook_event: WebhookEvent, provider: Provider, account_name: str
+    ) -> Operation | None:
+        """The newest paying step of the payment that has one of the event's references as a further name
+        (`also_known_as`): a dispute names the capture of an order."""
+        secret = self.vault.identity_secret
+        keys = [
+            name_key(provider.key_name or provider.name, account, value)
+            for finder, value in webhook_event.match_values
+            if finder is MatchKey.REFERENCE
+            for account in sorted(account_hashes_named(provider.account, account_name, secret))
+        ]
+        rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
+        payments = {row.key: payment_from_row(row) for row in rows if row is not None}
+        if len(payments) != 1:
+            return None
+        for step in reversed(next(iter(payments.values())).steps):
+            operation = await self.journal.read(step)
+            if operation is not None and operation.kind.pays:
+                return operation
+        return None
+
+    async def _belongs(self, webhook_event: WebhookEvent, candidate: _Candidate) -> bool:
+        """Whether the event may be about this operation, by the names that it shows. One that shows the reference of
+        another payment is about that one, whatever else it shows."""
+        operation, policy = candidate.operation, candidate.policy
+        if policy is None:
+            return True  # it cannot be applied, and an older generation must not be given what is its
+        if webhook_event.shows_another(operation, stamped=policy.stamp is not None):
+            return False
+        shown = webhook_event.references
+        if not shown or operation.reference in shown or not operation.payment:
+            return True
+        keys = [name.key for name in payment_names(policy.names[0] or policy.provider, operation.account, shown)]
+        rows = await self.journal.ledger_rows((payment_key(operation.payment), *keys))
+        own, *others = [payment_from_row(row) if row is not None else None for row in rows]
+        if own is not None and not set(shown).isdisjoint(own.names):
+            return True
+        ids = {operation.payment, *([own.id] if own is not None else [])}
+        taken = any(other is not None and other.created and other.id not in ids for other in others)
+        return operation.reference is None and not taken
 
     async def _newest_step(self, candidate: _Candidate, book: PolicyBook) -> _Candidate:
         """A step that was declined, and whose object was confirmed again: what is said of the object is said of the
@@ -131,8 +197,9 @@ class WebhookMatcher:
         secret = self.vault.identity_secret
         return {
             intent_guard(policy, account, intent, secret)
-            for policy in provider.policies
-            if policy.kind.pays
+            for each in provider.policies
+            if each.kind.pays
+            for policy in each.under_every_rule()
             for account in account_hashes_named(policy.account, account_name, secret)
         }
 
@@ -142,9 +209,27 @@ class WebhookMatcher:
         """The operation, if it is the account's."""
         policy = await self.pinned.policy_from_book(operation, book)
         places = policy.account if policy is not None else provider.account
-        if operation.account not in account_hashes_named(places, account_name, self.vault.identity_secret):
+        accounts = account_hashes_named(places, account_name, self.vault.identity_secret)
+        if policy is not None and policy.payment.continues:  # its request may name no account
+            accounts |= account_hashes_named(places, "", self.vault.identity_secret)
+        if operation.account not in accounts:
             return None
         return _Candidate(operation, policy)
+
+
+def _is_shared(finder: MatchKey, candidate: _Candidate) -> bool:
+    """Whether what the event was found by may be that of an earlier call too."""
+    policy, operation = candidate.policy, candidate.operation
+    match finder:
+        case MatchKey.OPERATION_ID | MatchKey.PROVIDER_KEY:
+            return False
+        case MatchKey.CLIENT_KEY:
+            return operation.key_names_purchase
+        case MatchKey.REFERENCE:
+            acts_on_it = policy is None or bool(policy.payment.acts_on) or policy.payment.continues
+            return acts_on_it and operation.kind not in FOLLOW_UPS
+        case MatchKey.INTENT:
+            return True
 
 
 def _steps_as_one(candidates: list[_Candidate]) -> list[_Candidate]:

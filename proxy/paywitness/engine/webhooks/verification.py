@@ -18,6 +18,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.bounds import STORED_BOUNDS, WEBHOOK_BOUNDS, BodyBounds
 from paywitness.core.bodies.tree import Tree, decode, decode_json, decompressed
 from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError, UnreadableSecret
@@ -50,9 +51,9 @@ class StoredWebhook:
         return next((value.decode("latin-1") for key, value in self.headers if key.lower() == wanted), None)
 
 
-def decode_json_webhook(headers: Headers, raw: bytes) -> Tree:
+def decode_json_webhook(headers: Headers, raw: bytes, bounds: BodyBounds = WEBHOOK_BOUNDS) -> Tree:
     """What a delivery says, which is JSON. Raises BodyError."""
-    return decode_json(decompressed(raw, StoredWebhook(headers, None).header("Content-Encoding")))
+    return decode_json(decompressed(raw, StoredWebhook(headers, None).header("Content-Encoding"), bounds), bounds)
 
 
 def seal_webhook(vault: Vault, webhook: StoredWebhook, bound_to: str, *, is_whole: bool) -> bytes:
@@ -76,7 +77,9 @@ def open_webhook(vault: Vault, sealed: bytes, bound_to: str) -> StoredWebhook:
     if told["unread"]:
         return StoredWebhook(headers, None, raw)
     try:
-        event = decode_json(rest[:length]) if length else decode_json_webhook(headers, raw)
+        event = (
+            decode_json(rest[:length], STORED_BOUNDS) if length else decode_json_webhook(headers, raw, STORED_BOUNDS)
+        )
     except BodyError:
         raise UnreadableSecret("what was sealed is no event") from None
     return StoredWebhook(headers, event, raw)
@@ -108,12 +111,12 @@ def _make_scheme(name: str, options: tuple[tuple[str, str], ...]) -> SignatureSc
         return None
 
 
-def decode_payload(scheme: SignatureScheme, headers: Headers, body: bytes) -> Tree:
+def decode_payload(scheme: SignatureScheme, headers: Headers, body: bytes, bounds: BodyBounds = WEBHOOK_BOUNDS) -> Tree:
     """What a delivery tells, which is JSON unless its scheme says otherwise. Raises BodyError."""
     if not isinstance(scheme, PayloadExtractor):
-        return decode_json_webhook(headers, body)
+        return decode_json_webhook(headers, body, bounds)
     text, encoding = scheme.extract_payload(body)
-    return decode(text, encoding)
+    return decode(text, encoding, bounds)
 
 
 # --- Signer certificates

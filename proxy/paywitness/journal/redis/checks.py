@@ -22,7 +22,7 @@ _SCHEMA = 1  # of the keys: a later version that cannot be read by this one has 
 _HOW_TO_ASSERT = "add ?assert_persistence=yes to the journal's URL once you have made sure of both by other means"
 
 
-async def check(connection: Connection, target: RedisTarget) -> None:
+async def check(connection: Connection, target: RedisTarget, level: int) -> None:
     """Raise JournalUnusable, saying what to change; or an error of redis-py."""
     problems = [*_server_problems(parse_info(await _execute(connection, "INFO", "server")))]
     if target.persistence_asserted:
@@ -31,7 +31,7 @@ async def check(connection: Connection, target: RedisTarget) -> None:
         problems.extend(await _configuration_problems(connection))
     if problems:
         raise JournalUnusable(f"Redis at {target} is not fit to hold the journal: {'; '.join(problems)}")
-    await _check_schema(connection, target)
+    await _check_schema(connection, target, level)
 
 
 def _server_problems(facts: dict[str, str]) -> list[str]:
@@ -64,8 +64,10 @@ async def _configuration_problems(connection: Connection) -> list[str]:
     return problems
 
 
-async def _check_schema(connection: Connection, target: RedisTarget) -> None:
-    await _execute(connection, "HSETNX", f"{target.prefix}meta", "schema", str(_SCHEMA))
+async def _check_schema(connection: Connection, target: RedisTarget, level: int) -> None:
+    is_new = await _execute(connection, "HSETNX", f"{target.prefix}meta", "schema", str(_SCHEMA))
+    if is_new:  # nobody older has written to it
+        await _execute(connection, "SET", f"{target.prefix}level", f"{level} 0", "NX")
     schema = int(await _execute(connection, "HGET", f"{target.prefix}meta", "schema"))
     if schema > _SCHEMA:
         raise JournalUnusable(

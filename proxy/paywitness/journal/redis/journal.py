@@ -11,15 +11,19 @@ asked again with its token, a record meets StaleWrite.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
+from pathlib import Path
 
 from redis.exceptions import AuthenticationError, RedisError
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
+from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import (
+    AGES_KEY,
     DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
     AnnouncementRow,
@@ -27,11 +31,12 @@ from paywitness.journal.base import (
     OperationChange,
     OperationQuery,
     PolicyRevision,
+    StoreClock,
     StoredWebhookEvent,
 )
 from paywitness.journal.redis import checks, scripts
 from paywitness.journal.redis.reader import RedisReader
-from paywitness.journal.redis.replication import ReplicationStatus
+from paywitness.journal.redis.replication import JournalMark, ReplicationStatus
 from paywitness.journal.redis.retention import RedisRetention
 from paywitness.journal.redis.rows import ledger_args, parse_ledger_row
 from paywitness.journal.redis.webhook_events import RedisWebhookEvents
@@ -62,36 +67,44 @@ class RedisJournal:
         *,
         clock: WallClock | None,
         call_timeout_s: float,
+        level: int,
     ) -> None:
         self._prefix = target.prefix
         self._replication = replication
-        options = scripts.pipeline_options(call_timeout_s)
+        options = scripts.pipeline_options(call_timeout_s, replication.journal_unavailable)
         self._write_pipeline = RedisPipeline(
             "journal-writes", target, options, replication=replication, guards_sends=True
         )
         self._read_pipeline = RedisPipeline("journal-reads", target, options, replication=replication)
-        self._writer = RedisWriter(self._write_pipeline, target.prefix, clock)
+        self._writer = RedisWriter(self._write_pipeline, target.prefix, clock, replication, level)
         self._reader = RedisReader(self._read_pipeline, target.prefix)
         self._webhook_events = RedisWebhookEvents(self._writer, consumer)
         self._retention = RedisRetention(self._writer)
 
     @classmethod
     async def open(
-        cls, url: str, *, clock: WallClock | None = None, call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S
+        cls,
+        url: str,
+        *,
+        clock: WallClock | None = None,
+        call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S,
+        mark_path: Path | None = None,
+        level: int = LEVEL,
     ) -> RedisJournal:
         """Open the journal (`paywitness.redis.url` says how URLs look). Time is Redis' own; a `clock` is for the
-        simulator and tests alone, for no two sidecars' clocks agree. Raises SettingsError for a URL that cannot be
+        simulator and tests alone, for no two sidecars' clocks agree. `mark_path`: where what is known of the journal is
+        kept, so that the next start notices a journal that went back. Raises SettingsError for a URL that cannot be
         read, JournalUnusable for a Redis that may not hold money, JournalUnavailable for one that does not answer."""
         target = parse_redis_url(url)
-        replication = ReplicationStatus(target)
+        replication = ReplicationStatus(target, JournalMark(mark_path, target) if mark_path is not None else None)
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
-                consumer = await _check_and_load_scripts(target, replication)
+                consumer = await _check_and_load_scripts(target, replication, level)
         except AuthenticationError as error:
             raise JournalUnusable(f"Redis at {target} does not take this user and password: {error}") from error
         except (RedisError, OSError, TimeoutError, RedisUnavailable) as error:
             raise scripts.journal_unavailable(unavailable(error)) from error
-        return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s)
+        return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s, level=level)
 
     async def claim(self, request: ClaimRequest) -> Claim:
         if request.payout is not None:
@@ -130,9 +143,11 @@ class RedisJournal:
     ) -> frozenset[str]:
         return await self._writer.renew(operation_ids, token_of, lease_s)
 
-    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
         """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
-        return await self._writer.expire_leases()
+        return await self._writer.expire_leases(over_at)
 
     async def read(self, operation_id: str) -> Operation | None:
         return await self._reader.read(operation_id)
@@ -148,6 +163,9 @@ class RedisJournal:
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         return await self._reader.doubt_counts()
+
+    async def accepts_credential(self, account: str, credential: str) -> bool:
+        return await self._reader.accepts_credential(account, credential)
 
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         return await self._reader.newest_credential(account)
@@ -185,10 +203,30 @@ class RedisJournal:
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
         return bool(await self._writer.run(scripts.CURSOR_MOVE, name, str(seq), token))
 
+    async def level(self) -> JournalLevel:
+        return await self._level("")
+
+    async def raise_level(self, level: int) -> JournalLevel:
+        return await self._level(str(level))
+
+    async def _level(self, raised_to: str) -> JournalLevel:
+        level, raised_at = await self._writer.run(scripts.LEVEL, raised_to)
+        return JournalLevel(int(level), float(raised_at))
+
+    async def read_clock(self) -> StoreClock:
+        now, raw, *row = await self._writer.run(scripts.CLOCK, AGES_KEY, droppable=True)
+        return StoreClock(float(now), float(raw), parse_ledger_row(row[0]) if row else None)
+
     async def retire(
-        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+        self,
+        *,
+        retention_s: float,
+        tombstone_s: float,
+        limit: int,
+        payments_s: float = PAYMENTS_KEPT_S,
+        now_max: float = math.inf,
     ) -> int:
-        return await self._retention.retire(retention_s, tombstone_s, limit, payments_s)
+        return await self._retention.retire(retention_s, tombstone_s, limit, payments_s, now_max)
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         named = f"{provider}\0{revision}"
@@ -217,6 +255,11 @@ class RedisJournal:
         """Send what waits, then let go of both connections."""
         await self._write_pipeline.close()
         await self._read_pipeline.close()
+        await asyncio.to_thread(self._replication.close)
+
+    @property
+    def shared(self) -> bool:
+        return True
 
     @property
     def can_roll_back(self) -> bool:
@@ -241,11 +284,11 @@ class RedisJournal:
         return self._write_pipeline.calls
 
 
-async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationStatus) -> str:
+async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationStatus, level: int) -> str:
     """Check that it is fit, and teach it the scripts. The number that this journal stores webhook events under."""
     connection = await connect_primary(target)
     try:
-        await checks.check(connection, target)
+        await checks.check(connection, target, level)
         for script in scripts.ALL:
             await connection.send_command("SCRIPT", "LOAD", script.text, check_health=False)
             await connection.read_response()

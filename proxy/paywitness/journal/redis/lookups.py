@@ -11,7 +11,7 @@ from typing import Any
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.operation import Operation
 from paywitness.core.record import record
-from paywitness.journal import claim_plan
+from paywitness.journal import claim_answer, claim_plan
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.redis.rows import (
     RedisRow,
@@ -123,7 +123,7 @@ class RedisLookups:
 
     def sealed(self, plan: claim_plan.ClaimPlan) -> tuple[bytes | None, bytes | None]:
         """The holder's request and response, where the answer holds one of them."""
-        if plan.holder is None or not claim_plan.needs_sealed_messages(plan):
+        if plan.holder is None or not claim_answer.needs_sealed_messages(plan):
             return None, None
         holder = plan.holder.id
         if holder in self.rows and holder not in self._read_with_sealed:
@@ -131,12 +131,8 @@ class RedisLookups:
         row = self.rows.get(holder)
         return (None, None) if row is None else (row.sealed_request, row.sealed_response)
 
-    def accepts(self, plan: claim_plan.ClaimPlan, credential: str) -> bool:
-        """Whether the credential made the call, or the provider has since accepted it for that account."""
-        original = plan.original
-        if original is None or not claim_plan.needs_sealed_messages(plan) or original.credential == credential:
-            return True
-        pair = (original.account, credential)
+    def accepted(self, account: str, credential: str) -> bool:
+        pair = (account, credential)
         if pair not in self.query.credentials:
             raise NeedsLookup(lambda query: replace(query, credentials=(*query.credentials, pair)))
         return pair in self._accepted
@@ -169,3 +165,6 @@ class AssumedLookups:
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         return ()
+
+    def accepted(self, account: str, credential: str) -> bool:
+        raise NeedsLookup(lambda query: query)

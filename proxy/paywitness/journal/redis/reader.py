@@ -61,6 +61,9 @@ class RedisReader:
             for seq, values, version, entry in changes
         )
 
+    async def accepts_credential(self, account: str, credential: str) -> bool:
+        return bool(await self._pipeline.execute("HEXISTS", self.key("credentials"), f"{account}\0{credential}"))
+
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         found = await self._run(scripts.NEWEST_CREDENTIAL, account)
         return None if found is None else (found[0].decode(), found[1])

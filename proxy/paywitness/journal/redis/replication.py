@@ -6,6 +6,9 @@
 - Another replication id is another history. A replica that was promoted may lack what the primary had acknowledged, a
   Redis that started again what was not yet on its disk. The journal remembers the id it was written under, so that also
   a sidecar that starts afterwards notices.
+- A Redis may also lose its keys, or get older ones back, without another id (FLUSHALL, an older file loaded in place).
+  The journal has an **epoch**, and each answer tells its time: every step says which epoch and time it knows, and its
+  script fails if the journal is not that one any more. `JournalMark` keeps both for the next start of this sidecar.
 - Not every other id means that: a running primary takes one when its first replica joins, and when its last one has
   been away for an hour. It is the same process then, and has taken over from nobody.
 """
@@ -13,37 +16,117 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError
 
 from paywitness.core.announcements import announcement_of
-from paywitness.core.claim import after_expired_lease
-from paywitness.core.guard import hold_of
+from paywitness.core.claim import ClaimRequest, after_expired_lease
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.guard import GuardHold, hold_of
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import GuardKind, Lease, Operation
-from paywitness.journal.redis.scripts import REPLICATION_SEEN
+from paywitness.journal.base import OperationChange
+from paywitness.journal.redis.scripts import REPLICATION_SEEN, journal_unavailable
 from paywitness.journal.transitions import OperationWrite, history_entry
-from paywitness.redis.connection import Command, ReplicationInfo
+from paywitness.redis.connection import Command, RedisUnavailable, ReplicationInfo
+from paywitness.redis.pipeline import NeedsReplication
 from paywitness.redis.url import RedisTarget
 
 _log = logging.getLogger("paywitness.journal")
 
 
+class JournalForgot(JournalUnavailable):
+    """The journal is not the one that we know. What was asked of it was not done."""
+
+
+_LOST = re.compile(r"JOURNALLOST (\w+)")
+_MARK_EVERY_S = 1.0
+
+
+class JournalMark:
+    """What this sidecar knows of its journal, in a small local file: a start notices a journal that went back."""
+
+    def __init__(self, path: Path, target: RedisTarget) -> None:
+        self._path = path
+        self._journal = hashlib.sha256(f"{target} {target.prefix}".encode()).hexdigest()[:16]
+        self._stored_mono = 0.0
+
+    def read(self) -> tuple[str, str] | None:
+        """Epoch and time. None: nothing is remembered of this journal."""
+        try:
+            journal, epoch, mark = self._path.read_text("ascii").split()
+            return (epoch, mark) if journal == self._journal and epoch.isalnum() and float(mark) >= 0 else None
+        except (OSError, ValueError):
+            return None
+
+    def store_soon(self, epoch: str, mark: str) -> None:
+        """Now and then, off the event loop: a little less than the latest is enough to notice."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._stored_mono >= _MARK_EVERY_S:
+            self._stored_mono = loop.time()
+            loop.run_in_executor(None, self.store, epoch, mark)
+
+    def store(self, epoch: str, mark: str) -> None:
+        partial = self._path.with_name(self._path.name + ".partial")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial.write_text(f"{self._journal} {epoch} {mark}\n", "ascii")
+            partial.replace(self._path)
+        except OSError as error:
+            _log.warning("what is known of the journal cannot be kept in %s: %s", self._path, error.strerror)
+
+
 class ReplicationStatus:
     """What one journal knows of its Redis (a `ReplicationGuard` of its pipelines)."""
 
-    def __init__(self, target: RedisTarget) -> None:
+    def __init__(self, target: RedisTarget, mark_file: JournalMark | None = None) -> None:
         self._target = target
         self._stored = target.replicas is not None  # whether the journal remembers what we know of replicas
         self._rolled_back_mono: float | None = None
         self.replicas_required = target.replicas or 0
         self.replicas_seen_command: Command = ("HGET", f"{target.prefix}meta", "replicas_seen")
         self.replication_id = ""
+        self.epoch = ""  # of the journal, as it was told last; "" before that
+        self.mark = "0"  # the latest time that the journal told
+        self.losses = 0  # how often it turned out to have forgotten something
+        self._mark_file = mark_file
+        remembered = mark_file.read() if mark_file is not None else None
+        if remembered is not None:
+            self.epoch, self.mark = remembered
+
+    def note_time(self, now: bytes) -> None:
+        """The journal told a later time than before."""
+        self.mark = now.decode()
+        if self._mark_file is not None:
+            self._mark_file.store_soon(self.epoch, self.mark)
+
+    def journal_unavailable(self, error: RedisUnavailable) -> JournalUnavailable:
+        """What to raise for an error of Redis. One of them says that the journal is not the one that we know."""
+        lost = _LOST.search(str(error))
+        if lost is None:
+            return journal_unavailable(error)
+        if lost[1] != self.epoch:
+            _log.error("the journal's Redis has lost what it knew, or older keys were put back")
+            self._begin_epoch(lost[1])
+            self._rolled_back_mono = asyncio.get_running_loop().time()
+        return JournalForgot(str(error))
+
+    def _begin_epoch(self, epoch: str) -> None:
+        self.epoch, self.mark = epoch, "0"
+        self.losses += 1
+
+    def close(self) -> None:
+        """Remember for the next start."""
+        if self._mark_file is not None and self.epoch:
+            self._mark_file.store(self.epoch, self.mark)
 
     @property
     def rolled_back_s(self) -> float | None:
@@ -70,16 +153,19 @@ class ReplicationStatus:
         must_store = self.replicas_required > 0 and not self._stored
         if info.replication_id == self.replication_id and not must_store:
             return
-        seen, ago_s = await self._store(connection, info, "1" if must_store else "")
+        seen, ago_s, epoch = await self._store(connection, info, "1" if must_store else "")
+        if epoch.decode() != self.epoch:
+            self._begin_epoch(epoch.decode())
         if seen and self._target.replicas is None:
             self.replicas_required = 1
             self._stored = True
         if info.replication_id != self.replication_id and ago_s:
             self._rolled_back_mono = asyncio.get_running_loop().time() - float(ago_s)
+            self.mark = "0"  # noticed already: that it lost its last moments is no news
         self.replication_id = info.replication_id
 
     async def _store(self, connection: Connection, info: ReplicationInfo, seen: str) -> Any:
-        named = (info.replication_id, info.run_id, "1" if info.promoted else "", seen)
+        named = (info.replication_id, info.run_id, "1" if info.promoted else "", seen, self.epoch, self.mark)
         for command, script in (("EVALSHA", REPLICATION_SEEN.sha), ("EVAL", REPLICATION_SEEN.text)):
             await connection.send_command(command, script, 1, self._target.prefix, *named, check_health=False)
             try:
@@ -87,6 +173,28 @@ class ReplicationStatus:
             except NoScriptError:
                 continue
         raise AssertionError("a script that was sent whole is known")
+
+
+# --- Which answers bind
+
+
+def owned_by(request: ClaimRequest) -> NeedsReplication:
+    """Whether an answer lets the claimer send. Also what it owns already, and comes back for after a lost reply: that
+    the replicas have it was not known then."""
+    token = request.token.encode()
+
+    def needs_replication(reply: Any) -> bool:
+        return reply[0] in {b"owned", b"written"} or (
+            reply[0] == b"found" and any(values[3] == token for values in reply[1][2])
+        )
+
+    return needs_replication
+
+
+def replication_need(change: OperationChange) -> NeedsReplication | None:
+    """A change that leaves an attempt under way precedes a send, whatever is answered: one that comes back stale may
+    be known again by its writer, whose first reply was lost."""
+    return (lambda reply: True) if change.operation.attempt_under_way else None
 
 
 # --- Restoring lost operations
@@ -150,8 +258,9 @@ def _changed_by_others(stored: Operation, known: Operation) -> bool:
 def _conflicts(other: Operation, known: Operation, now: float) -> bool:
     """Whether the other can only have been started because this one was forgotten: this one holds the guard."""
     guard = known.guard
-    if guard is None or other.key == known.key or other.created_at < known.created_at or hold_of(known, now) is None:
+    holds = hold_of(known, now) not in {None, GuardHold.GIVEN_BACK}
+    if guard is None or other.key == known.key or other.created_at < known.created_at or not holds:
         return False
     if other.fallback_of == known.id or (other.distinct and guard.kind is not GuardKind.INTENT):
         return False
-    return hold_of(after_expired_lease(other, now), now) is not None
+    return hold_of(after_expired_lease(other, now), now) not in {None, GuardHold.GIVEN_BACK}

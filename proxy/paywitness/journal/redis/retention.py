@@ -7,14 +7,14 @@ it. What may not go yet is passed by; the next walk goes on from there.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 from paywitness.core.claim import Alias
-from paywitness.core.guard import is_remembered
 from paywitness.core.operation import Operation
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.claim_plan import FALLBACKS_MAX
-from paywitness.journal.ledger import intent_key, may_forget, remembered_row
+from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import (
     RedisRow,
@@ -36,41 +36,51 @@ _TOMBSTONES_PER_PIPELINE = 100
 class RedisRetention:
     def __init__(self, writer: RedisWriter) -> None:
         self._writer = writer
+        self._credentials_from: Argument = "0"  # where the next look at accepted credentials goes on
         self._resume_after = ""  # the id that the next walk goes on after
 
-    async def retire(self, retention_s: float, tombstone_s: float, limit: int, payments_s: float) -> int:
+    async def retire(
+        self, retention_s: float, tombstone_s: float, limit: int, payments_s: float, now_max: float
+    ) -> int:
         now, read_to, last, old = await self._writer.run(
-            scripts.SCAN_EXPIRED, repr(retention_s), self._resume_after, str(_SCAN_MAX), droppable=True
+            scripts.SCAN_EXPIRED,
+            repr(retention_s),
+            self._resume_after,
+            str(_SCAN_MAX),
+            "" if now_max == math.inf else repr(now_max),
+            droppable=True,
         )
-        expired = _ExpiredRows(float(now) - retention_s, None if read_to is None else int(read_to))
+        counted_at = min(float(now), now_max)
+        expired = _ExpiredRows(counted_at - retention_s, None if read_to is None else int(read_to))
         ids = [found.decode() for found in old]
         await self._read_expired(expired, ids)
         retired, stopped = await self._write_tombstones(expired, ids, limit, now)
         if not stopped:
             self._resume_after = last.decode()
-        forgotten = await self._writer.run_without_time(
-            scripts.PURGE, repr(float(now) - tombstone_s), repr(float(now) - retention_s), str(limit)
+        bounds = (repr(counted_at - tombstone_s), repr(counted_at - retention_s), str(limit))
+        oldest_at = counted_at - max(payments_s, retention_s)
+        forgotten, self._credentials_from = await self._writer.run_without_time(
+            scripts.PURGE, *bounds, repr(oldest_at), self._credentials_from
         )
-        return retired + int(forgotten) + await self._forget_ledger_rows(float(now), payments_s, limit)
+        return retired + int(forgotten) + await self._forget_ledger_rows(float(now), counted_at - payments_s, limit)
 
-    async def _remember_intents(self, operations: list[Operation]) -> bool:
-        """Keep in mind what was paid, before its operations go. Written twice it says the same."""
-        paid = [operation for operation in operations if operation.guard is not None and is_remembered(operation)]
-        if not paid:
+    async def _keep_rows(self, operations: list[Operation]) -> bool:
+        """Keep what must be known of operations, before they go. Written twice it says the same."""
+        keys = dict.fromkeys(key for operation in operations for key in keys_kept_of(operation))
+        if not keys:
             return True
-        keys = dict.fromkeys(intent_key(operation.guard.value) for operation in paid if operation.guard is not None)
         found = await self._writer.run_without_time(scripts.LEDGER_ROWS, *keys)
         before = {key: None if row is None else parse_ledger_row(row) for key, row in zip(keys, found, strict=True)}
         after: dict[str, LedgerRow] = {}
-        for operation in paid:
-            key = intent_key(operation.guard.value) if operation.guard is not None else ""
-            known = after.get(key)
-            row = remembered_row(operation, known or before[key])
-            after[key] = row if known is None else replace(row, version=known.version)
+        for operation in operations:
+            for key in keys_kept_of(operation):
+                known = after.get(key)
+                row = row_kept_of(operation, key, known or before[key])
+                after[key] = row if known is None else replace(row, version=known.version)
         return bool(await self._writer.run(scripts.LEDGER_STORE, *ledger_args(after.values())))
 
-    async def _forget_ledger_rows(self, now: float, payments_s: float, limit: int) -> int:
-        old = await self._writer.run_without_time(scripts.LEDGER_OLD, repr(now - payments_s), str(limit))
+    async def _forget_ledger_rows(self, now: float, touched_before: float, limit: int) -> int:
+        old = await self._writer.run_without_time(scripts.LEDGER_OLD, repr(touched_before), str(limit))
         arguments: list[Argument] = [repr(now)]
         for values, linked_values in old:
             row = parse_ledger_row(values)
@@ -112,7 +122,7 @@ class RedisRetention:
             groups.append(retired_together(operation, expired.by_id, expired.may_retire))
             retired_ids.update(each.id for each in groups[-1])
         retired_count = 0
-        if not await self._remember_intents([operation for group in groups for operation in group]):
+        if not await self._keep_rows([operation for group in groups for operation in group]):
             return 0, True  # somebody was faster: the next walk begins with what is known then
         for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
             some = [expired.arguments(group) for group in groups[first : first + _TOMBSTONES_PER_PIPELINE]]

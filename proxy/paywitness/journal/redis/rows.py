@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.claim import Alias, AliasKind, ClaimRequest, Tombstone
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from paywitness.journal.base import LedgerRow
+from paywitness.journal.claim_plan import ClaimPlan
 from paywitness.journal.encoding import (
     entry_from_text,
     entry_to_text,
@@ -202,6 +203,10 @@ def _doubt_entry(operation: Operation) -> str:
     return _encode([*what, minor_units, operation.created_at])
 
 
+def insert_args_of(taken: ClaimPlan, request: ClaimRequest) -> WriteArgs | None:
+    return None if taken.insert is None else insert_args(taken.insert, request.sealed_request, request.lease_s)
+
+
 def ledger_args(rows: Iterable[LedgerRow]) -> list[Argument]:
     """The rows as `lib_ledger.lua` reads them."""
     return [
@@ -209,6 +214,11 @@ def ledger_args(rows: Iterable[LedgerRow]) -> list[Argument]:
         for row in rows
         for argument in (row.key, str(row.version), row.text, "" if row.due_at is None else repr(row.due_at))
     ]
+
+
+def bound_argument(at: float) -> str:
+    """For the scripts: empty, and nothing is bounded."""
+    return "" if at == math.inf else repr(at)
 
 
 def parse_ledger_row(values: list[bytes]) -> LedgerRow:

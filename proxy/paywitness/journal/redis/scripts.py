@@ -4,13 +4,16 @@ is put in front of all of them, and of each what else it needs: Redis makes ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from paywitness.core.errors import JournalUnavailable
+from paywitness.core import levels
+from paywitness.core.errors import JournalLevelError, JournalUnavailable
 from paywitness.journal.transitions import GUARDED_MAX
 from paywitness.redis.connection import JOURNAL_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions
 
+_LEVEL_REFUSED = "PWLEVEL"  # how the answer begins of a script that a sidecar of a lower level has asked
 _BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
 _LUA_DIRECTORY = Path(__file__).parent / "lua"
 _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
@@ -19,11 +22,16 @@ _LUA_CONSTANTS = f"local GUARDED_MAX, NUMBERS_SKIPPED = {GUARDED_MAX}, {_SEQS_SK
 
 
 def journal_unavailable(error: RedisUnavailable) -> JournalUnavailable:
+    if _LEVEL_REFUSED in str(error):
+        return JournalLevelError(f"this release keeps level {levels.LEVEL}: {error}. Upgrade it; nothing was written")
     return JournalUnavailable(str(error))
 
 
-def pipeline_options(call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S) -> PipelineOptions:
-    return PipelineOptions(call_timeout_s, _BATCH_MAX, journal_unavailable)
+def pipeline_options(
+    call_timeout_s: float = JOURNAL_CALL_TIMEOUT_S,
+    to_error: Callable[[RedisUnavailable], Exception] = journal_unavailable,
+) -> PipelineOptions:
+    return PipelineOptions(call_timeout_s, _BATCH_MAX, to_error)
 
 
 def _script(name: str, *includes: str) -> LuaScript:
@@ -44,7 +52,7 @@ ANNOUNCEMENTS = _script("announcements")
 SCAN_EXPIRED = _script("scan_expired")
 EXPIRED_ROWS = _script("expired_rows")
 TOMBSTONE = _script("tombstone", "lib_write", "lib_aliases")
-PURGE = _script("purge")
+PURGE = _script("purge", "lib_aliases")
 WEBHOOK_EVENT_STORE = _script("webhook_event_store", "lib_webhook_events")
 WEBHOOK_EVENT_UPDATE = _script("webhook_event_update", "lib_webhook_events")
 WEBHOOK_EVENTS_DUE = _script("webhook_events_due", "lib_webhook_events")
@@ -61,6 +69,8 @@ STORE_REVISION = _script("store_revision")
 LATEST_REVISION = _script("latest_revision")
 NEWEST_CREDENTIAL = _script("newest_credential")
 TIME = _script("time")
+LEVEL = _script("level")
+CLOCK = _script("clock", "lib_ledger")
 REPLICATION_SEEN = _script("replication_seen")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, LuaScript))

@@ -17,19 +17,27 @@ from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_leas
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
 from paywitness.core.payment_names import payment_key
-from paywitness.journal import claim_plan, fallback_plan, transitions
+from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.ledger import restored_rows
 from paywitness.journal.payouts import rows_of_changes
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.lookups import AssumedLookups, LookupQuery, NeedsLookup, RedisLookups
-from paywitness.journal.redis.replication import plan_restore
+from paywitness.journal.redis.replication import (
+    JournalForgot,
+    ReplicationStatus,
+    owned_by,
+    plan_restore,
+    replication_need,
+)
 from paywitness.journal.redis.rows import (
     AT_WRITE,
     RedisRow,
     WriteArgs,
     alias_to_text,
+    bound_argument,
     insert_args,
+    insert_args_of,
     ledger_args,
     parse_row,
     sealed_argument,
@@ -66,34 +74,55 @@ class _PlannedWrite:
 class RedisWriter:
     """Everything that changes an operation."""
 
-    def __init__(self, pipeline: RedisPipeline, prefix: str, clock: transitions.WallClock | None) -> None:
+    def __init__(
+        self,
+        pipeline: RedisPipeline,
+        prefix: str,
+        clock: transitions.WallClock | None,
+        replication: ReplicationStatus,
+        level: int,
+    ) -> None:
         self._pipeline = pipeline
-        self._keys = (prefix,)
+        self._keys = (prefix, f"{prefix}level/{level}")
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
         self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
         self._caps_lock = asyncio.Lock()
+        self._replication = replication
+        self._losses = 0
 
     def time_argument(self) -> str:
-        """For the scripts: empty, and they ask Redis itself."""
-        return "" if self._clock is None else repr(self._clock.now())
+        """For the scripts: empty, and they ask Redis itself. And what is known of the journal, which must be so."""
+        replication = self._replication
+        if self._losses != replication.losses:
+            self._losses = replication.losses
+            self._accepted.clear()
+            self._ledger.clear()
+            self._latest_at = 0.0
+        time = "" if self._clock is None else repr(self._clock.now())
+        return f"{time}|{replication.epoch}|{replication.mark}"
 
-    def run(
+    async def run(
         self,
         script: LuaScript,
         *arguments: Argument,
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
-    ) -> Awaitable[Any]:
-        """Run a script that begins by telling the time."""
-        return self._pipeline.run(
-            script,
-            self._keys,
-            (self.time_argument(), *arguments),
-            droppable=droppable,
-            needs_replication=needs_replication,
-        )
+    ) -> Any:
+        """Run a script that begins by telling the time. One that finds the journal to be another one than we know has
+        done nothing yet: it runs again, and whoever sends asks whether the journal has forgotten something."""
+
+        def ask() -> Awaitable[Any]:
+            named = (self.time_argument(), *arguments)
+            return self._pipeline.run(
+                script, self._keys, named, droppable=droppable, needs_replication=needs_replication
+            )
+
+        try:
+            return await ask()
+        except JournalForgot:
+            return await ask()
 
     def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
         """Run a script that needs no time, or is told one that was read before."""
@@ -102,7 +131,7 @@ class RedisWriter:
     # Claims.
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        query, owns = LookupQuery.of_claim(request), _owned_by(request)
+        query, owns = LookupQuery.of_claim(request), owned_by(request)
         assumed = self._assumed_claim(request)
         start: WriteArgs = []
         rows: tuple[LedgerRow, ...] = ()
@@ -165,13 +194,14 @@ class RedisWriter:
         self._ledger.update((row.key, row) for row in rows)
 
     def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
-        taken = claim_plan.plan_claim(request, found.now, found)
-        accepted = found.accepts(taken, request.fresh.credential)
-        answer = claim_plan.claim_result(taken, found.now, found.sealed(taken), accepted=accepted)
+        if request.payout is not None:
+            request = replace(request, payout=replace(request.payout, rolled_back_s=self._replication.rolled_back_s))
+        taken = claim_answer.plan_answer(request, found.now, found)
+        answer = claim_answer.claim_result(taken, found.now, found.sealed(taken))
         return _PlannedWrite(
             answer,
             tuple(write_args(write) for write in taken.updates),
-            _insert_args_of(taken, request),
+            insert_args_of(taken, request),
             taken.alias,
             rows=taken.rows,
         )
@@ -182,20 +212,19 @@ class RedisWriter:
         def judge(found: RedisLookups) -> _PlannedWrite:
             taken = fallback_plan.plan_fallback(change, request, found.now, found)
             second = taken.second
-            accepted = found.accepts(second, request.fresh.credential)
-            answer = claim_plan.claim_result(second, found.now, found.sealed(second), accepted=accepted)
+            answer = claim_answer.claim_result(second, found.now, found.sealed(second))
             if taken.end is None:
                 return _PlannedWrite((taken.first, answer))
             ended = write_args(taken.end, sealed_response=change.sealed_response)
             return _PlannedWrite(
                 (taken.first, answer),
                 (ended,),
-                _insert_args_of(second, request),
+                insert_args_of(second, request),
                 acceptance=self._acceptance_args(change),
                 rows=second.rows,
             )
 
-        result: tuple[Operation, Claim] = await self._plan_and_commit(query, judge, _owned_by(request))
+        result: tuple[Operation, Claim] = await self._plan_and_commit(query, judge, owned_by(request))
         self._remember_acceptance(change)
         return result
 
@@ -219,7 +248,7 @@ class RedisWriter:
             str(len(plan.rows)),
             *ledger_args(plan.rows),
             *write_args(write, lease_s=lease_s, sealed_response=change.sealed_response),
-            needs_replication=_replication_need(change),
+            needs_replication=replication_need(change),
         )
         if reply[0] == b"stale":
             raise transitions.stale_write(change.operation.id, change.operation.version)
@@ -261,7 +290,7 @@ class RedisWriter:
             )
 
         query = LookupQuery(guard=guard, ids=(requested.id,), rows=_rows_of(change))
-        recorded: Operation = await self._plan_and_commit(query, judge, _replication_need(change))
+        recorded: Operation = await self._plan_and_commit(query, judge, replication_need(change))
         self._remember_acceptance(change)
         return recorded
 
@@ -279,14 +308,15 @@ class RedisWriter:
                 return _PlannedWrite(stored)
             write = plan.write
             rows = rows_of_changes([(stored, write.operation)], found)
+            rows = (*rows, *restored_rows(write.operation, found, found.now))
             if stored is not None:
                 return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),), rows=rows)
             kept = None if write.erase_request else request
             start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
-            rows = (*rows, *restored_rows(write.operation, found))
             return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""], rows=rows)
 
-        query = LookupQuery(operation.key, guard, ids=(operation.id,), rows=operation.caps)
+        payment = (payment_key(operation.payment),) if operation.payment else ()
+        query = LookupQuery(operation.key, guard, ids=(operation.id,), rows=(*operation.caps, *payment))
         stands: Operation = await self._plan_and_commit(query, judge)
         return stands
 
@@ -309,14 +339,16 @@ class RedisWriter:
             taken.extend(await self._write_each(now, rows, held))
         return tuple(taken)
 
-    async def expire_leases(self) -> tuple[Operation, ...]:
+    async def expire_leases(self, over_at: float) -> tuple[Operation, ...]:
         acted_upon: list[Operation] = []
         passed = 0
         for _ in range(transitions.EXPIRED_LEASES_MAX // _SWEEP_SIZE + TRIES_MAX):
             wanted = min(transitions.EXPIRED_LEASES_MAX - len(acted_upon), _SWEEP_SIZE)
             if wanted <= 0:
                 break
-            now, over = await self.run(scripts.EXPIRED_LEASES, str(passed), str(wanted), droppable=True)
+            now, over = await self.run(
+                scripts.EXPIRED_LEASES, str(passed), str(wanted), bound_argument(over_at), droppable=True
+            )
             rows = [parse_row(values) for values in over]
             if not rows:
                 break
@@ -328,15 +360,15 @@ class RedisWriter:
             plain = [write for write in expired if write.operation.id not in counted]
             acted_upon.extend(await self._write_each(now, rows, plain))
             for operation_id in sorted(counted & {write.operation.id for write in expired}):
-                acted_upon.extend(await self._expire_counted(operation_id))
+                acted_upon.extend(await self._expire_counted(operation_id, over_at))
         return tuple(acted_upon)
 
-    async def _expire_counted(self, operation_id: str) -> list[Operation]:
+    async def _expire_counted(self, operation_id: str, over_at: float) -> list[Operation]:
         """Act upon the expired lease of a payout whose amount caps count: what it gives back is written with it."""
 
         def judge(found: RedisLookups) -> _PlannedWrite:
             stored = found.by_id(operation_id)
-            current = stored and after_expired_lease(stored, found.now)
+            current = stored and after_expired_lease(stored, found.now, over_at)
             if stored is None or current is None or current is stored:
                 return _PlannedWrite([])  # somebody was faster
             write = transitions.lease_end_write(stored, current, found.now)
@@ -428,6 +460,7 @@ class RedisWriter:
         at = float(now)
         if at > self._latest_at:
             self._latest_at = at
+            self._replication.note_time(now)
         return at
 
     def _acceptance_args(self, change: OperationChange) -> tuple[Argument, ...]:
@@ -451,10 +484,6 @@ class RedisWriter:
             self._accepted[pair] = accepted
 
 
-def _insert_args_of(taken: claim_plan.ClaimPlan, request: ClaimRequest) -> WriteArgs | None:
-    return None if taken.insert is None else insert_args(taken.insert, request.sealed_request, request.lease_s)
-
-
 def _rows_of(change: OperationChange) -> tuple[str, ...]:
     """The ledger rows that a change looks up in any case."""
     if change.spent_change:
@@ -466,22 +495,3 @@ def _rows_of(change: OperationChange) -> tuple[str, ...]:
 
 def _id_taken_error() -> JournalUnavailable:
     return JournalUnavailable("the journal holds another operation of the id that would start")
-
-
-def _owned_by(request: ClaimRequest) -> NeedsReplication:
-    """Whether an answer lets the claimer send. Also what it owns already, and comes back for after a lost reply: that
-    the replicas have it was not known then."""
-    token = request.token.encode()
-
-    def needs_replication(reply: Any) -> bool:
-        return reply[0] in {b"owned", b"written"} or (
-            reply[0] == b"found" and any(values[3] == token for values in reply[1][2])
-        )
-
-    return needs_replication
-
-
-def _replication_need(change: OperationChange) -> NeedsReplication | None:
-    """A change that leaves an attempt under way precedes a send, whatever is answered: one that comes back stale may
-    be known again by its writer, whose first reply was lost."""
-    return (lambda reply: True) if change.operation.attempt_under_way else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable
+from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal.base import (
     PAYMENTS_KEPT_S,
@@ -27,6 +29,7 @@ from paywitness.journal.base import (
     OperationChange,
     OperationQuery,
     PolicyRevision,
+    StoreClock,
     StoredWebhookEvent,
 )
 from paywitness.journal.sqlite.file import FileLock, make_file, unfit
@@ -51,6 +54,8 @@ class SqliteJournal:
     def __init__(self, writer: SqliteWriter, reader: SqliteReader, *, call_timeout_s: float, waiting_max: int) -> None:
         self._writer = writer
         self._reader = reader
+        since_s = writer.rolled_back_s
+        self._rolled_back_mono = None if since_s is None else asyncio.get_running_loop().time() - since_s
         self._cursors = SqliteCursors(writer)
         self._webhook_events = SqliteWebhookEvents(writer)
         self._retention = SqliteRetention(writer)
@@ -79,12 +84,14 @@ class SqliteJournal:
         path: str | os.PathLike[str],
         *,
         clock: WallClock,
+        wall_clock: WallClock | None = None,
+        level: int = LEVEL,
         call_timeout_s: float = CALL_TIMEOUT_S,
         waiting_max: int = WAITING_MAX,
     ) -> SqliteJournal:
         """Open the journal, or make it. Raises JournalUnusable where it cannot be used, JournalUnavailable where it
-        cannot be used now; then nothing is held."""
-        writer, reader = await asyncio.to_thread(_open, Path(path), clock)
+        cannot be used now; then nothing is held. `wall_clock` is the machine's, if `clock` is a steadier one."""
+        writer, reader = await asyncio.to_thread(_open, Path(path), clock, wall_clock or clock, level)
         return cls(writer, reader, call_timeout_s=call_timeout_s, waiting_max=waiting_max)
 
     async def claim(self, request: ClaimRequest) -> Claim:
@@ -132,9 +139,11 @@ class SqliteJournal:
         renewed: frozenset[str] = await self._write_worker.submit(self._writer.renew, arguments)
         return renewed
 
-    async def expire_leases(self, *, all_of_earlier_holders: bool = False) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
         expired: tuple[Operation, ...] = await self._write_worker.submit(
-            self._writer.expire_leases, all_of_earlier_holders
+            self._writer.expire_leases, (all_of_earlier_holders, over_at)
         )
         return expired
 
@@ -157,6 +166,9 @@ class SqliteJournal:
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         counts: tuple[DoubtCount, ...] = await self._read_worker.submit(self._reader.doubt_counts, None)
         return counts
+
+    async def accepts_credential(self, account: str, credential: str) -> bool:
+        return bool(await self._read_worker.submit(self._reader.accepts_credential, (account, credential)))
 
     async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         newest: tuple[str, bytes] | None = await self._read_worker.submit(self._reader.newest_credential, account)
@@ -205,10 +217,27 @@ class SqliteJournal:
         moved: bool = await self._write_worker.submit(self._cursors.move, (name, seq, token))
         return moved
 
+    async def level(self) -> JournalLevel:
+        return self._writer.level
+
+    async def raise_level(self, level: int) -> JournalLevel:
+        """Done when it was opened: only one process holds it."""
+        return self._writer.level
+
+    async def read_clock(self) -> StoreClock:
+        clock: StoreClock = await self._write_worker.submit(self._writer.read_clock, None, droppable=True)
+        return clock
+
     async def retire(
-        self, *, retention_s: float, tombstone_s: float, limit: int, payments_s: float = PAYMENTS_KEPT_S
+        self,
+        *,
+        retention_s: float,
+        tombstone_s: float,
+        limit: int,
+        payments_s: float = PAYMENTS_KEPT_S,
+        now_max: float = math.inf,
     ) -> int:
-        arguments = (retention_s, tombstone_s, limit, payments_s)
+        arguments = (retention_s, tombstone_s, limit, payments_s, now_max)
         retired: int = await self._write_worker.submit(self._retention.retire, arguments, droppable=True)
         return retired
 
@@ -227,11 +256,16 @@ class SqliteJournal:
         await self._write_worker.submit(self._writer.check_identity, check_value)
 
     @property
-    def can_roll_back(self) -> bool:
+    def shared(self) -> bool:
         return False
 
+    @property
+    def can_roll_back(self) -> bool:
+        """While it is open it cannot. It may have been put back from a copy before that."""
+        return self._rolled_back_mono is not None
+
     def rolled_back_s(self) -> float | None:
-        return None
+        return None if self._rolled_back_mono is None else asyncio.get_running_loop().time() - self._rolled_back_mono
 
     async def healthy(self) -> bool:
         try:
@@ -253,14 +287,14 @@ class SqliteJournal:
         return self._writer.commits
 
 
-def _open(path: Path, clock: WallClock) -> tuple[SqliteWriter, SqliteReader]:
+def _open(path: Path, clock: WallClock, wall_clock: WallClock, level: int) -> tuple[SqliteWriter, SqliteReader]:
     path = Path(os.path.realpath(path))  # a link to a journal is that journal
     make_file(path)
     with contextlib.ExitStack() as undo:
         lock = FileLock(path)
         undo.callback(lock.release)
         try:
-            writer = SqliteWriter(path, clock, lock)
+            writer = SqliteWriter(path, clock, lock, wall_clock, level)
             undo.callback(writer.close)
             reader = SqliteReader(path)
         except sqlite3.Error as error:

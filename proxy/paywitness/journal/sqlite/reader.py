@@ -119,6 +119,10 @@ class SqliteReader:
             for seq, at, version, entry, *row in rows
         )
 
+    def accepts_credential(self, pair: tuple[str, str]) -> bool:
+        query = "SELECT 1 FROM credentials WHERE account = ? AND credential = ?"
+        return self._connection.execute(query, pair).fetchone() is not None
+
     def newest_credential(self, account: str) -> tuple[str, bytes] | None:
         row = self._connection.execute(_NEWEST_CREDENTIAL, (account,)).fetchone()
         return None if row is None else (row[0], row[1])

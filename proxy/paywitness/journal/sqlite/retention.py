@@ -8,17 +8,17 @@ every call. What may not go yet is passed by; a walk that passed many goes on fr
 from __future__ import annotations
 
 from paywitness.core.claim import Tombstone
-from paywitness.core.guard import is_remembered
 from paywitness.core.operation import Operation
-from paywitness.journal.ledger import intent_key, may_forget, remembered_row
-from paywitness.journal.sqlite.schema import WEBHOOK_EVENT_DONE
+from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
+from paywitness.journal.sqlite.schema import REFUSED_ALIAS, WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 _SCAN_MAX = 5_000  # operations in one call: some milliseconds of the writer's time
 
-_SCAN = """SELECT number, created_at, id, state IN ('succeeded', 'failed') AND ended_at <= ?
-    AND incident IS NULL AND lease_token IS NULL FROM operations WHERE number > ? ORDER BY number LIMIT ?"""
+_SCAN = """SELECT number, created_at, id, (state IN ('succeeded', 'failed') AND ended_at <= ?1
+    OR state = 'requires_action' AND due_at IS NULL AND updated_at <= ?1)
+    AND incident IS NULL AND lease_token IS NULL FROM operations WHERE number > ?2 ORDER BY number LIMIT ?3"""
 _LAST_SEQ = "SELECT max(seq) FROM changes WHERE operation_id = ?"
 _READ_TO = "SELECT min(seq) FROM cursors"
 _STORE_TOMBSTONE = """INSERT INTO tombstones
@@ -30,10 +30,18 @@ _STORE_TOMBSTONE = """INSERT INTO tombstones
     WHERE excluded.ended_at >= ended_at"""
 _PURGE_TOMBSTONES = """DELETE FROM tombstones WHERE key IN
     (SELECT key FROM tombstones WHERE buried_at <= ? ORDER BY buried_at, key LIMIT ?)"""
+_PURGE_REFUSED = f"""DELETE FROM aliases WHERE key IN (SELECT key FROM aliases INDEXED BY aliases_refused
+    WHERE {REFUSED_ALIAS} AND at <= ? ORDER BY at LIMIT ?)"""
 _PURGE_WEBHOOK_EVENTS = f"""DELETE FROM notices WHERE number IN (SELECT number FROM notices INDEXED BY notices_done
     WHERE {WEBHOOK_EVENT_DONE} AND received_at <= ? ORDER BY received_at, number LIMIT ?)"""
 
 
+# The newest of an account that can be used again stays as long as its payments: background calls need one.
+_PURGE_CREDENTIALS = """DELETE FROM credentials WHERE (account, credential) IN
+    (SELECT account, credential FROM credentials AS old
+    WHERE accepted_at <= ? OR (accepted_at <= ? AND accepted_at < COALESCE((SELECT MAX(accepted_at)
+    FROM credentials AS newer WHERE newer.account = old.account AND newer.sealed IS NOT NULL), 9e999))
+    ORDER BY account, credential LIMIT ?)"""
 _OLD_ROWS = "SELECT key FROM ledger INDEXED BY ledger_ages WHERE touched_at <= ? ORDER BY touched_at LIMIT ?"
 
 
@@ -42,14 +50,21 @@ class SqliteRetention:
         self._writer = writer
         self._resume_after = 0  # the number of the operation that the next walk goes on after
 
-    def retire(self, arguments: tuple[float, float, int, float]) -> int:
-        retention_s, tombstone_s, limit, payments_s = arguments
+    def retire(self, arguments: tuple[float, float, int, float, float]) -> int:
+        retention_s, tombstone_s, limit, payments_s, now_max = arguments
         now = self._writer.time.now()
-        retired = self._retire_operations(now - retention_s, limit, now)
+        counted_at = min(now, now_max)
+        retired = self._retire_operations(counted_at - retention_s, limit, now)
         cursor = self._writer.cursor
-        tombstones = cursor.execute(_PURGE_TOMBSTONES, (now - tombstone_s, limit)).rowcount
-        notices = cursor.execute(_PURGE_WEBHOOK_EVENTS, (now - retention_s, limit)).rowcount
-        return retired + tombstones + notices + self._forget_ledger_rows(now - payments_s, limit, now)
+        tombstones = cursor.execute(_PURGE_TOMBSTONES, (counted_at - tombstone_s, limit)).rowcount
+        refused = cursor.execute(_PURGE_REFUSED, (counted_at - retention_s, limit)).rowcount
+        notices = cursor.execute(_PURGE_WEBHOOK_EVENTS, (counted_at - retention_s, limit)).rowcount
+        oldest_at = counted_at - max(payments_s, retention_s)
+        credentials = cursor.execute(_PURGE_CREDENTIALS, (oldest_at, counted_at - retention_s, limit)).rowcount
+        if credentials:
+            self._writer.forget_acceptances()
+        forgotten = tombstones + refused + notices + credentials
+        return retired + forgotten + self._forget_ledger_rows(counted_at - payments_s, limit, now)
 
     def _forget_ledger_rows(self, touched_before: float, limit: int, now: float) -> int:
         cursor, rows = self._writer.cursor, self._writer.rows
@@ -92,9 +107,7 @@ class SqliteRetention:
 
     def _replace_by_tombstones(self, operation: Operation, last: Operation, now: float) -> None:
         cursor, rows = self._writer.cursor, self._writer.rows
-        if operation.guard is not None and is_remembered(operation):
-            remembered = rows.row(intent_key(operation.guard.value))
-            rows.store_rows([remembered_row(operation, remembered)], now)
+        rows.store_rows([row_kept_of(operation, key, rows.row(key)) for key in keys_kept_of(operation)], now)
         for tombstone in tombstones_of(operation, self._writer.rows.aliases_of(operation.id), last):
             cursor.execute(_STORE_TOMBSTONE, (*_tombstone_row(tombstone), now))
         cursor.execute("DELETE FROM aliases WHERE operation_id = ?", (operation.id,))

@@ -121,6 +121,10 @@ class SqliteRows:
         found = self._cursor.execute(_ROW, (key,)).fetchone()
         return None if found is None else LedgerRow(*found)
 
+    def accepted(self, account: str, credential: str) -> bool:
+        query = "SELECT 1 FROM credentials WHERE account = ? AND credential = ?"
+        return self._cursor.execute(query, (account, credential)).fetchone() is not None
+
     # What the other steps look up.
 
     def row_or_linked(self, key: str) -> LedgerRow | None:

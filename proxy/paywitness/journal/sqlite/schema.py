@@ -166,8 +166,12 @@ _VERSION_3 = (
     "CREATE INDEX by_payment ON operations (payment) WHERE payment IS NOT NULL",
 )
 
+REFUSED_ALIAS = "kind = 'refused'"
+
+_VERSION_4 = (f"CREATE INDEX aliases_refused ON aliases (at) WHERE {REFUSED_ALIAS}",)
+
 # The statements that lead to version 1, 2, ...: append, never edit.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:

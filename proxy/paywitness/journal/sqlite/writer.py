@@ -8,6 +8,7 @@ file.
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,14 +16,24 @@ from typing import Any
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
+from paywitness.core.levels import JournalLevel
 from paywitness.core.operation import Lease, Operation
-from paywitness.journal import claim_plan, fallback_plan, transitions
-from paywitness.journal.base import DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange
+from paywitness.journal import claim_answer, fallback_plan, transitions
+from paywitness.journal.base import AGES_KEY, DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange, StoreClock
+from paywitness.journal.claim_plan import ClaimPlan
 from paywitness.journal.payouts import rows_of_writes
-from paywitness.journal.sqlite.file import FileLock, open_for_writing, truncate_wal, unavailable
+from paywitness.journal.sqlite.file import (
+    FileLock,
+    HighWaterMark,
+    move_wal_into_file,
+    open_for_writing,
+    truncate_wal,
+    unavailable,
+)
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.worker import WorkerCall
 
+_log = logging.getLogger("paywitness.journal")
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
 _STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
@@ -31,9 +42,17 @@ _STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at
 class SqliteWriter:
     """Owns the writing connection and the lock. Made anywhere, then used by one thread alone."""
 
-    def __init__(self, path: Path, clock: transitions.WallClock, lock: FileLock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: transitions.WallClock,
+        lock: FileLock,
+        wall_clock: transitions.WallClock,
+        level: int,
+    ) -> None:
         self._path = path
         self._lock = lock
+        self._wall_clock = wall_clock
         self._connection = open_for_writing(path)
         self.cursor = self._connection.cursor()
         self.rows = SqliteRows(self.cursor)
@@ -44,12 +63,53 @@ class SqliteWriter:
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._newly_accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._broken = False
+        self.level = self._raised_level(level)
         self.commits = 0
+        self._wal_inode: int | None = None  # of the log that we write, once there is one
+        self._wal_removed = False  # somebody removed it: what is committed is moved into the file at once
+        self._mark = HighWaterMark(path)
+        self._journal_id = self._stored_journal_id()
+        self.rolled_back_s = self._check_mark()
+
+    def _raised_level(self, level: int) -> JournalLevel:
+        """The level of the file, raised to ours: nobody else holds it. Raises JournalUnusable if it is higher."""
+        stored = self.rows.scalar("SELECT value FROM meta WHERE name = 'level'")
+        if stored is not None and int(stored) > level:
+            raise JournalUnusable(
+                f"the journal is at level {int(stored)}, and this release keeps level {level}: run the newer release "
+                "again, or give this one a journal of its own"
+            )
+        if stored is None or int(stored) < level:
+            is_new = stored is None and self._opened_at_seq == 0
+            raised_at = 0.0 if is_new else self.time.now()
+            self.cursor.execute("BEGIN IMMEDIATE")
+            self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('level', ?)", (level,))
+            self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('level_raised_at', ?)", (raised_at,))
+            self.cursor.execute("COMMIT")
+        raised_at = float(self.rows.scalar("SELECT value FROM meta WHERE name = 'level_raised_at'") or 0.0)
+        return JournalLevel(level, raised_at)
 
     def _latest_at(self) -> float:
         changed_at = self.rows.scalar("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
         stored_at = self.rows.scalar("SELECT value FROM meta WHERE name = 'latest_at'")
         return max(float(changed_at or 0.0), float(stored_at or 0.0))
+
+    def _stored_journal_id(self) -> str:
+        self.cursor.execute("INSERT OR IGNORE INTO meta VALUES ('journal_id', lower(hex(randomblob(16))))")
+        return str(self.rows.scalar("SELECT value FROM meta WHERE name = 'journal_id'"))
+
+    def _last_seq(self) -> int:
+        return int(self.rows.scalar("SELECT seq FROM sqlite_sequence WHERE name = 'changes'") or 0)
+
+    def _check_mark(self) -> float | None:
+        """How long ago the journal turned out to be another or an older one than stood here before; None: never."""
+        known, now, seq = self._mark.read(), self.time.now(), self._last_seq()
+        if known is not None and (known[0] != self._journal_id or seq < known[1]):
+            _log.error("the journal %s is another or an older one than stood here before", self._path)
+            self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('rolled_back_at', ?)", (now,))
+        self._mark.store(self._journal_id, seq)
+        rolled_back_at = self.rows.scalar("SELECT value FROM meta WHERE name = 'rolled_back_at'")
+        return None if rolled_back_at is None else max(0.0, now - float(rolled_back_at))
 
     # The transaction.
 
@@ -57,6 +117,7 @@ class SqliteWriter:
         try:
             if self._broken:
                 self._reconnect()
+            self._check_files()
         except sqlite3.Error as error:
             return [unavailable(error) for _ in calls]
         except PaywitnessError as error:
@@ -81,6 +142,8 @@ class SqliteWriter:
                     results.append(error)  # raised before it wrote anything
             computed()
             self.cursor.execute("COMMIT")
+            if self._wal_removed and not move_wal_into_file(self._connection):
+                raise sqlite3.OperationalError("the log was removed, and cannot be moved into the file now")
         except sqlite3.OperationalError as error:  # the disk, not the call
             self._roll_back()
             return [unavailable(error) for _ in calls]
@@ -98,6 +161,9 @@ class SqliteWriter:
 
     def _after_commit(self) -> None:
         self.commits += 1
+        if self._wal_inode is None:
+            self._wal_inode = _inode_of(self._wal_path)
+        self._mark.store(self._journal_id, self._last_seq())
         if self._newly_accepted:
             if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
                 self._accepted.clear()
@@ -118,7 +184,7 @@ class SqliteWriter:
         self._connection = open_for_writing(self._path)
         self.cursor = self._connection.cursor()
         self.rows = SqliteRows(self.cursor)
-        self._broken = False
+        self._broken, self._wal_inode, self._wal_removed = False, None, False
 
     def on_idle(self) -> None:
         truncate_wal(self._connection)
@@ -130,31 +196,30 @@ class SqliteWriter:
             truncate_wal(self._connection)
             self._connection.close()
         finally:
+            self._mark.close()
             self._lock.release()
 
     # The steps.
 
     def claim(self, request: ClaimRequest) -> Claim:
         now = self.time.now()
-        plan = claim_plan.plan_claim(request, now, self.rows)
+        plan = claim_answer.plan_answer(request, now, self.rows)
         self.rows.update_all(plan.updates)
         if plan.alias is not None:
             self.rows.store_alias(plan.alias)
         if plan.insert is not None:
             self.rows.insert(plan.insert, request.sealed_request)
         self._store_rows(plan.rows, now)
-        return self._claim_result(plan, request, now)
+        return self._claim_result(plan, now)
 
     def _store_rows(self, rows: tuple[LedgerRow, ...], now: float) -> None:
         if not self.rows.store_rows(rows, now):
             raise RuntimeError(f"a ledger row changed within one transaction: {', '.join(row.key for row in rows)}")
 
-    def _claim_result(self, plan: claim_plan.ClaimPlan, request: ClaimRequest, now: float) -> Claim:
-        asked, credential = plan.original, request.fresh.credential
-        if plan.holder is None or asked is None or not claim_plan.needs_sealed_messages(plan):
-            return claim_plan.claim_result(plan, now, (None, None), accepted=True)
-        accepted = asked.credential == credential or self._stored_acceptance((asked.account, credential)) is not None
-        return claim_plan.claim_result(plan, now, self.rows.sealed(plan.holder.id), accepted=accepted)
+    def _claim_result(self, plan: ClaimPlan, now: float) -> Claim:
+        if plan.holder is None or not claim_answer.needs_sealed_messages(plan):
+            return claim_answer.claim_result(plan, now, (None, None))
+        return claim_answer.claim_result(plan, now, self.rows.sealed(plan.holder.id))
 
     def record(self, change: OperationChange) -> Operation:
         now = self.time.now()
@@ -195,7 +260,7 @@ class SqliteWriter:
         if plan.second.insert is not None:
             self.rows.insert(plan.second.insert, request.sealed_request)
         self._store_rows(plan.second.rows, now)
-        return plan.first, self._claim_result(plan.second, request, now)
+        return plan.first, self._claim_result(plan.second, now)
 
     def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
         token, lease_s, limit, full = asked
@@ -225,12 +290,13 @@ class SqliteWriter:
             renewed.add(operation_id)
         return frozenset(renewed)
 
-    def expire_leases(self, all_of_earlier_holders: bool) -> tuple[Operation, ...]:
+    def expire_leases(self, asked: tuple[bool, float]) -> tuple[Operation, ...]:
+        all_of_earlier_holders, over_at = asked
         now = self.time.now()
         if all_of_earlier_holders:
-            over = self.rows.of_earlier_holders(now, self._opened_at_seq)
+            over = self.rows.of_earlier_holders(min(now, over_at), self._opened_at_seq)
         else:
-            over = self.rows.expired(now)
+            over = self.rows.expired(min(now, over_at))
         writes = transitions.expired_lease_writes(over, now)
         rows = rows_of_writes(over, (write.operation for write in writes), self.rows)
         expired = self.rows.update_all(writes)
@@ -256,12 +322,42 @@ class SqliteWriter:
         elif kept != check_value:
             raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
 
+    def read_clock(self, _: None) -> StoreClock:
+        return StoreClock(self.time.now(), self._wall_clock.now(), self.rows.row(AGES_KEY))
+
     def store_time(self, _: None) -> None:
         """A small real write, which health asks for; and a restart goes on from the time it holds."""
         self._check_file()  # what is written to a file without a name is lost at the next start
         self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self.time.now(),))
 
     # What the steps are made of.
+
+    @property
+    def _wal_path(self) -> Path:
+        return self._path.with_name(self._path.name + "-wal")
+
+    def _check_files(self) -> None:
+        """Before anything is written: the file is the one that was opened, and so is the log beside it. A log that was
+        removed is still open here, with all that was committed: it is moved into the file, and so is every commit from
+        then on. Nothing is lost."""
+        try:
+            self._check_file()
+        except JournalUnavailable:
+            self._broken = True  # another one is opened once the file is back
+            raise
+        if self._wal_removed or self._wal_inode is None or _inode_of(self._wal_path) == self._wal_inode:
+            return
+        _log.error(
+            "the log of the journal %s was removed while it was open: its content is moved into the file", self._path
+        )
+        try:
+            moved = move_wal_into_file(self._connection)
+        except sqlite3.ProgrammingError:
+            self._broken = True  # the connection was closed, and took its log along
+            raise
+        if not moved:
+            raise JournalUnavailable("the journal's log was removed, and cannot be moved into the file now")
+        self._wal_removed = True
 
     def _check_file(self) -> None:
         try:
@@ -270,6 +366,10 @@ class SqliteWriter:
             there = False
         if not there:
             raise JournalUnavailable(f"the journal {self._path} was moved or deleted while it was open")
+
+    def forget_acceptances(self) -> None:
+        """Some were removed: what is in the file counts."""
+        self._accepted.clear()
 
     def _stored_acceptance(self, pair: tuple[str, str]) -> transitions.AcceptedCredential | None:
         accepted = self._newly_accepted.get(pair) or self._accepted.get(pair)
@@ -284,6 +384,13 @@ class SqliteWriter:
         if accepted is not None:
             self.cursor.execute(_STORE_CREDENTIAL, (*pair, now, sealed))
             self._newly_accepted[pair] = accepted
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 # --- Cursors

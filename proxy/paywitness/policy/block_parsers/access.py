@@ -1,4 +1,5 @@
-"""The blocks `credentials` and `tls`, and the key `private`: how a provider is reached and how we prove who we are.
+"""The blocks `credentials`, `who_am_i` and `tls`, and the key `private`: how a provider is reached, how we prove who we
+are, and how it tells whose a credential is.
 
 For credentials the file gives only the names of environment variables. Whether a variable is set is a matter of the
 running process, not of the file.
@@ -6,7 +7,11 @@ running process, not of the file.
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
+from paywitness.core.account_rules import WhoAmI
 from paywitness.core.policy import BackgroundCredentials, OAuth2, UpstreamTrust
+from paywitness.policy.reading.expressions import expression
 from paywitness.policy.reading.section import Section, invalid_value_message, read_text
 from paywitness.policy.reading.value_readers import (
     InvalidValue,
@@ -16,7 +21,7 @@ from paywitness.policy.reading.value_readers import (
     route,
     text,
 )
-from paywitness.policy.schema import CREDENTIALS, OAUTH2, TLS
+from paywitness.policy.schema import CREDENTIALS, OAUTH2, TLS, WHO_AM_I
 
 
 def read_credentials(file: Section) -> BackgroundCredentials | None:
@@ -52,6 +57,24 @@ def _read_oauth2(section: Section) -> OAuth2 | None:
     if token is None or client_id is None or client_secret is None:
         return None
     return OAuth2(token.method, "/" + "/".join(token.segments), client_id, client_secret, scope)
+
+
+def read_who_am_i(file: Section) -> WhoAmI | None:
+    section = file.child("who_am_i", WHO_AM_I)
+    if section is None:
+        return None
+    request, field = section.read("request", route), section.read("field", expression)
+    if request is not None and (request.method != "GET" or any(part.startswith("{") for part in request.segments)):
+        section.add_problem("request", f"found '{request}', allowed: GET and a path without placeholders")
+    pairs = []
+    for entry in section.entries("query"):
+        value = read_text(entry.node, entry.path, "text", text, section.problems)
+        if value is not None:
+            pairs.append((entry.name, value))
+    if request is None or field is None:
+        return None
+    query = f"?{urlencode(pairs)}" if pairs else ""
+    return WhoAmI(request.method, "/" + "/".join(request.segments) + query, field)
 
 
 # --- TLS

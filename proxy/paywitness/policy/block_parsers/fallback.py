@@ -2,6 +2,8 @@
 
 A second payment of one purchase is kept out by the guard of its intent. So both files must guard the same intents: one
 `merchant`, the same operation under the same name, the same place of the intent.
+
+The other route has credentials of its own, or says whose it takes: no secret of one route is sent to another.
 """
 
 from __future__ import annotations
@@ -46,6 +48,17 @@ def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]
                 "when", "found 'absent', which needs 'resolve.settle': from when on absence may be believed"
             )
     return tuple(entries)
+
+
+def read_mirrored(file: Section, *, own_name: str) -> str:
+    """`same_credentials_as`: the provider of which this one is a mirror, which takes the same credentials."""
+    mirrored = file.read_or("same_credentials_as", name, "")
+    if mirrored == own_name:
+        file.add_problem("same_credentials_as", f"found '{mirrored}', which is this provider, allowed: another one")
+    if mirrored and file.has("credentials"):
+        why = "a mirror takes those of the other route"
+        file.add_problem("same_credentials_as", f"found '{mirrored}' beside 'credentials', allowed: one of both: {why}")
+    return mirrored
 
 
 def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies: tuple[Policy, ...]) -> None:
@@ -94,11 +107,35 @@ def fallback_problems(
             if target.observe:
                 wrong = f"found '{to}', which is only observed, allowed: one that is in force"
                 yield f"{entry.location}: {entry.path}: {wrong}"
+            if _gets_foreign_credentials(providers[source], target, providers):
+                yield f"{entry.location}: {entry.path}: found '{to}', {_NO_CREDENTIALS.format(to=to, source=source)}"
             for found in _incompatibilities(providers[source], target):
                 yield f"{entry.location}: {entry.path}: found '{to}', {found}"
             if _leads_back(source, to, entries):
                 found = f"whose own fallback leads back to '{source}', allowed: a chain that ends"
                 yield f"{entry.location}: {entry.path}: found '{to}', {found}"
+
+
+_NO_CREDENTIALS = (
+    "whose file has no 'credentials', so it would be sent those of '{source}', allowed: a provider with 'credentials' "
+    "of its own, or, in the file of '{to}', 'same_credentials_as: {source}' if it is a mirror that takes the same"
+)
+
+
+def _gets_foreign_credentials(provider: Provider, target: Provider, providers: Mapping[str, Provider]) -> bool:
+    """Whether a fallback would send the credentials of one route to another that is not said to take them."""
+    has_own = any(policy.credentials is not None for policy in target.policies)
+    return not has_own and _mirrored(target, providers) != _mirrored(provider, providers)
+
+
+def _mirrored(provider: Provider, providers: Mapping[str, Provider]) -> str:
+    """The provider whose credentials it takes in the end: of several that name one another, the first by name."""
+    seen = [provider.name]
+    while (following := providers.get(seen[-1])) is not None and following.same_credentials_as:
+        if following.same_credentials_as in seen:
+            return min(seen[seen.index(following.same_credentials_as) :])
+        seen.append(following.same_credentials_as)
+    return seen[-1]
 
 
 def _incompatibilities(provider: Provider, target: Provider) -> Iterator[str]:

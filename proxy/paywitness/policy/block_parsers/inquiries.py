@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from paywitness.core import policy_defaults
-from paywitness.core.classify import ResponseRule
+from paywitness.core.classify import Expression, ResponseRule
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.inquiry import BelongsFields, Cancel, Inquiry
 from paywitness.core.provider_contract import FieldRef
@@ -49,6 +49,9 @@ class PlaceholderSources:
     fits_amount: bool
     amount_at: str  # where the request has it
     acts_on: tuple[FieldRef, ...]  # where the request names the thing, or the payment, that it acts on
+    reference: Expression | None  # where the answer shows the reference
+    fits_stamp: Expression | None  # where the answer shows our stamp
+    owns_reference: bool  # no other operation has the same reference
 
 
 def check_answer_name(section: Section, key: str, answers: Collection[str]) -> str | None:
@@ -101,7 +104,8 @@ def _read_inquiry(
     more = section.read("more", expression)
     lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), policy_defaults.ASK_LAG_S)
     misses = section.read_or("misses", whole_number(1, 10), policy_defaults.ASK_MISSES)
-    belongs = _read_belongs(section.child("belongs", BELONGS), operation_belongs, used, known)
+    whole_page = request.path if request is not None and at is None else None
+    belongs = _read_belongs(section.child("belongs", BELONGS), operation_belongs, used, known, whole_page)
     if section.problems.count > before or request is None or answer is None:
         return None
     _check_identifies_operation(section, used, known)
@@ -119,19 +123,47 @@ def _read_inquiry(
         lag_s=lag_s,
         misses=misses,
         belongs=belongs,
+        shared=_finds_what_others_share(used, known),
     )
 
 
+def _finds_what_others_share(used: list[Template], known: PlaceholderSources) -> bool:
+    """Whether other operations, or earlier ones, may find the same object by what the inquiry names."""
+    own = {"operation_id", "provider_key", *(["reference"] if known.owns_reference else [])}
+    return not any(blank.head in own for value in used for blank in value.placeholders)
+
+
+def check_belongs(section: Section, *, has_key: bool, has_stamp: bool) -> None:
+    """A `belongs` must name something, and nothing that the provider never saw."""
+    if not any(section.has(key) for key in section.block.keys):
+        section.problems.add(
+            section.location,
+            section.path,
+            f"found nothing in it, allowed: at least one of {listed(section.block.keys)}",
+        )
+    if section.has("key") and not has_key:
+        section.add_problem("key", "found without 'idempotency.send_as': the provider never saw the key")
+    if section.has("stamp") and not has_stamp:
+        section.add_problem("stamp", "found without 'stamp', which puts it into the request: the provider never saw it")
+
+
 def _read_belongs(
-    own: Section | None, operation_belongs: Section | None, used: list[Template], known: PlaceholderSources
+    own: Section | None,
+    operation_belongs: Section | None,
+    used: list[Template],
+    known: PlaceholderSources,
+    whole_page: Template | None,
 ) -> BelongsFields:
-    """The inquiry's own places, else the operation's, as far as there is something to hold them against."""
+    """The inquiry's own places, else the operation's, as far as there is something to hold them against. If neither
+    names any: the page of a reference (`whole_page` is its path) shows that reference where the answer does."""
     layers = Layers(own, operation_belongs)
+    stamp = layers.read("stamp", expression) or known.fits_stamp
+    if not layers.sections:
+        is_page = whole_page is not None and whole_page.parts[-1] == Placeholder("reference")
+        asked = Template((Placeholder("reference"),)) if is_page and known.reference is not None else None
+        return BelongsFields(reference=known.reference if asked is not None else None, stamp=stamp, asked=asked)
     for section in layers.sections:
-        if not section.has("reference") and not section.has("key"):
-            section.problems.add(
-                section.location, section.path, "found neither 'reference' nor 'key', allowed: at least one of them"
-            )
+        check_belongs(section, has_key=known.send_as is not None, has_stamp=known.stamp is not None)
     asked = _asked_for(used, known.acts_on)
     if own is not None and own.has("reference") and asked is None:
         own.add_problem(
@@ -139,12 +171,12 @@ def _read_belongs(
             "found in an inquiry that names neither {reference} nor what the operation acts on ('target', 'payment'): "
             "there is nothing to hold it against",
         )
-    if layers.having("key") is not None and known.send_as is None:
-        layers.add_problem("key", "found without 'idempotency.send_as': the provider never saw the key")
     return BelongsFields(
         reference=layers.read("reference", expression) if asked is not None else None,
         key=layers.read("key", expression),
+        stamp=stamp,
         asked=asked if layers.having("reference") is not None else None,
+        denied_at=layers.read("denied_at", expression),
     )
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paywitness.core import policy_defaults
+from paywitness.core.account_rules import AccountRules
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.payment import FOLLOW_UPS
-from paywitness.core.policy import AmountField, BackgroundCredentials, Policy, PriorityRule, Route, UpstreamTrust
+from paywitness.core.payment_rules import PaymentRules
+from paywitness.core.policy import (
+    AmountField,
+    BackgroundCredentials,
+    ConnectionUse,
+    Policy,
+    PriorityRule,
+    Route,
+    UpstreamTrust,
+)
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.template import Template
 from paywitness.policy.block_parsers.fallback import FallbackEntry, can_fall_back
@@ -41,6 +52,7 @@ from paywitness.policy.reading.value_readers import (
     one_of,
     parameters_of,
     route,
+    whole_number,
 )
 from paywitness.policy.schema import AMOUNT, FITS, IDEMPOTENCY, OPERATION, RESOLVE, TIMEOUTS
 
@@ -55,6 +67,7 @@ class SharedRules:
     revision: str
     upstream: str
     trust: UpstreamTrust
+    connections: ConnectionUse
     encoding: Encoding
     account: tuple[FieldRef, ...]
     merchant: str
@@ -63,6 +76,7 @@ class SharedRules:
     classify: tuple[ResponseRule, ...]
     all_rows_valid: bool  # False where a row could not be read: what the others leave out proves nothing
     credentials: BackgroundCredentials | None
+    accounts: AccountRules
     fallbacks: tuple[FallbackEntry, ...]
     has_evidence_webhook: bool  # there is a webhook whose signatures can be checked
     has_hint_webhook: bool  # there is one, and its events only hint
@@ -74,30 +88,30 @@ class SharedRules:
 def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
     """The operation's policy, or None where its block cannot be used; why is among the problems."""
     problems = shared.file.problems
-    _check_name(entry, shared)
     section = section_of(entry, OPERATION, problems)
     if section is None:
         return None
     before = problems.count
+    _check_name(entry, shared)
     kind = section.read_or("kind", one_of(OperationKind), OperationKind.NONE)
     routes = section.read_list("match", route, single=True)
     keys = read_key_rules(_layers(section, shared, "idempotency"), moves_money=kind.moves_money)
     stamp = _read_stamp(section, shared)
-    target = section.read("target", read_target)
+    target, *target_also = _read_targets(section, kind)
     payment = read_payment(section, shared.file, shared.encoding, target)
-    known = _placeholder_sources(section, shared, routes, keys, stamp, (*filter(None, [target]), *payment.acts_on))
+    classify = _classify_rules(section, shared, kind, stamp)
+    known = _placeholder_sources(section, shared, routes, keys, classify, kind, target, payment)
     timeouts = read_timeouts(_layers(section, shared, "timeouts"))
     inquiries = read_inquiries(section, known)
     contract = _contract(section, shared, keys, can_be_asked=bool(inquiries))
     retry_default, retry = read_retry(section, shared.file)
-    problem = shared.file.node("problem")
     policy = Policy(
         provider=shared.name,
         operation=entry.name,
         kind=kind,
         routes=routes,
         contract=contract,
-        classify=_classify_rules(section, shared, kind, stamp),
+        classify=classify,
         revision=shared.revision,
         upstream=shared.upstream,
         trust=shared.trust,
@@ -108,12 +122,14 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         key_required=keys.required,
         names=(shared.key_name, section.read_or("formerly", name, entry.name)),
         stamp=stamp,
-        ignore=(*shared.file.read_list("ignore", body_path), *section.read_list("ignore", body_path)),
-        never_store=(*shared.file.read_list("never_store", body_path), *section.read_list("never_store", body_path)),
+        stamp_keys_max=Layers(section, shared.file).read("stamp_keys_max", whole_number(1, 10_000)),
+        ignore=_read_paths(section, shared, "ignore"),
+        never_store=_read_paths(section, shared, "never_store"),
         amount=_read_amount(section),
         currency=section.read("currency", expression),
         intent=section.read("intent", expression),
         target=target,
+        target_also=tuple(filter(None, target_also)),
         payment=payment,
         payout=read_payout(section, known.parameters),
         merchant=shared.merchant,
@@ -123,7 +139,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         retry=retry,
         retry_default=retry_default,
         resolve=read_resolve(_layers(section, shared, "resolve"), contract, timeouts, entry.name),
-        problem=json_value(problem) if problem is not None else None,
+        problem=_read_problem(shared),
         give_up_headers=_read_headers(section, shared, "give_up_headers"),
         headers=_read_headers(section, shared, "headers"),
         inquiries=inquiries,
@@ -131,16 +147,22 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         as_response=section.read("as_response", expression),
         dashboard=_read_dashboard(section, shared, known),
         credentials=shared.credentials,
+        accounts=shared.accounts,
         observe=shared.observe,
         budget=shared.budget,
         priorities=_read_priorities(section, shared),
     )
-    if can_fall_back(policy):
-        policy = replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
     _check_path_fields(section, shared, policy, known.parameters)
-    if problems.count == before:
-        _check_success(section, shared, policy)
-    return policy if problems.count == before else None
+    _check_success(section, shared, policy, before)
+    return _with_provider_rules(policy, shared) if problems.count == before else None
+
+
+def _with_provider_rules(policy: Policy, shared: SharedRules) -> Policy:
+    """The policy with what only the provider's level says."""
+    policy = replace(policy, connections=shared.connections, stamp_reserved=_read_reserved_stamp(shared))
+    if not can_fall_back(policy):
+        return policy
+    return replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
 
 
 _BLOCKS = {"idempotency": IDEMPOTENCY, "timeouts": TIMEOUTS, "resolve": RESOLVE}
@@ -161,6 +183,11 @@ def _read_repeat_rule(section: Section, key: str, default: str) -> RepeatPayment
     return section.read_or(key, one_of(RepeatPaymentRule), RepeatPaymentRule(default))
 
 
+def _read_reserved_stamp(shared: SharedRules) -> FieldRef | None:
+    found = shared.file.read("stamp", key_field_or_none)
+    return None if found is NO_FIELD else found
+
+
 def _read_stamp(section: Section, shared: SharedRules) -> FieldRef | None:
     found = Layers(section, shared.file).read("stamp", key_field_or_none)
     return None if found is NO_FIELD else found
@@ -170,6 +197,17 @@ def _read_priorities(section: Section, shared: SharedRules) -> tuple[PriorityRul
     has_money = section.has("amount") and section.has("currency")
     own = read_priorities(section, expression_over(shared.encoding), has_money=has_money)
     return (*own, *shared.priorities)
+
+
+def _read_paths(section: Section, shared: SharedRules, key: str) -> tuple[str, ...]:
+    """Body paths of the provider's level and the operation's."""
+    return (*shared.file.read_list(key, body_path), *section.read_list(key, body_path))
+
+
+def _read_problem(shared: SharedRules) -> dict[str, Any] | None:
+    """The provider's error shape."""
+    problem = shared.file.node("problem")
+    return json_value(problem) if problem is not None else None
 
 
 def _read_dashboard(section: Section, shared: SharedRules, known: PlaceholderSources) -> Template | None:
@@ -183,9 +221,12 @@ def _placeholder_sources(
     shared: SharedRules,
     routes: tuple[Route, ...],
     keys: KeyRules,
-    stamp: FieldRef | None,
-    acts_on: tuple[FieldRef, ...],
+    classify: ClassifyRules,
+    kind: OperationKind,
+    target: FieldRef | None,
+    payment: PaymentRules,
 ) -> PlaceholderSources:
+    acts_on = (*filter(None, [target]), *payment.acts_on)
     parameters = [parameters_of(found) for found in routes]
     return PlaceholderSources(
         parameters=frozenset.intersection(*parameters) if parameters else frozenset(),
@@ -194,10 +235,13 @@ def _placeholder_sources(
         has_currency=section.has("currency"),
         has_reference=section.has("reference"),
         send_as=keys.send_as,
-        stamp=stamp,
+        stamp=_read_stamp(section, shared),
         fits_amount=_has_fit(section, "amount"),
         amount_at=_text_under(section, "amount", "at"),
         acts_on=acts_on,
+        reference=classify.reference,
+        fits_stamp=classify.fit.stamp,
+        owns_reference=kind in FOLLOW_UPS or not (acts_on or payment.continues),
     )
 
 
@@ -277,6 +321,14 @@ def _read_fit(section: Section, stamp: FieldRef | None, *, of_payment: bool) -> 
     )
 
 
+def _read_targets(section: Section, kind: OperationKind) -> tuple[FieldRef | None, ...]:
+    """What the operation acts on; of a payout all the places that make its reference."""
+    targets = section.read_list("target", read_target, single=True)
+    if len(targets) > 1 and kind is not OperationKind.PAYOUT:
+        section.add_problem("target", f"found a list in an operation of kind {kind}, allowed: in one of kind payout")
+    return targets or (None,)
+
+
 def _read_headers(section: Section, shared: SharedRules, key: str) -> tuple[tuple[str, str], ...]:
     """Headers of the provider's level and the operation's, which wins where both name one."""
     found: dict[str, tuple[str, str]] = {}
@@ -291,8 +343,9 @@ def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, pa
     if not policy.routes:
         return
     allowed = f"allowed: {listed(sorted(parameters))}" if parameters else "and no parameter is"
-    if policy.target is not None and policy.target.kind is FieldKind.PATH and policy.target.name not in parameters:
-        section.add_problem("target", f"found '{policy.target}', which is not in every 'match', {allowed}")
+    for found in (policy.target, *policy.target_also):
+        if found is not None and found.kind is FieldKind.PATH and found.name not in parameters:
+            section.add_problem("target", f"found '{found}', which is not in every 'match', {allowed}")
     for found in policy.payment.acts_on if section.has("payment") else ():
         if found.kind is FieldKind.PATH and found.name not in parameters:
             section.add_problem("payment", f"found '{found}', which is not in every 'match', {allowed}")
@@ -308,9 +361,11 @@ def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, pa
             shared.file.add_problem("account", f"found '{found}', {lack}, {allowed}")
 
 
-def _check_success(section: Section, shared: SharedRules, policy: Policy) -> None:
-    """A money-moving operation of which nothing could ever be read as a success: every 2xx would be doubt."""
-    if not shared.all_rows_valid or not policy.kind.moves_money:
+def _check_success(section: Section, shared: SharedRules, policy: Policy, problems_before: int) -> None:
+    """A money-moving operation of which nothing could ever be read as a success: every 2xx would be doubt. Not asked of
+    one that has problems already."""
+    has_problems = section.problems.count > problems_before
+    if has_problems or not shared.all_rows_valid or not policy.kind.moves_money:
         return
     if can_read_a_success((*policy.classify.rows, *policy.classify.answers)):
         return

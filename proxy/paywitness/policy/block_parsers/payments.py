@@ -5,7 +5,14 @@ from __future__ import annotations
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import Expression
 from paywitness.core.money import Unit
-from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, LimitMode, PartialCaptures, PaymentRules
+from paywitness.core.payment_rules import (
+    BalanceFields,
+    IncrementMeaning,
+    LimitMode,
+    Overcapture,
+    PartialCaptures,
+    PaymentRules,
+)
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
 from paywitness.policy.reading.expressions import expression, expression_over
 from paywitness.policy.reading.locations import did_you_mean, listed
@@ -16,12 +23,15 @@ from paywitness.policy.reading.value_readers import (
     choice_of,
     duration,
     field_ref,
+    money,
     one_of,
+    percentage,
     yes_or_no,
 )
-from paywitness.policy.schema import BALANCE
+from paywitness.policy.schema import BALANCE, OVERCAPTURE
 
 _DAY_S = 86400.0
+_OVERCAPTURE_MAX_PERCENT = 100.0  # as much again: no provider allows more
 _EXPIRY_MAX_S = 400 * _DAY_S  # as long as payments are kept
 
 _PAYS = tuple(kind for kind in OperationKind if kind.pays)
@@ -33,6 +43,7 @@ _KINDS: dict[str, tuple[OperationKind, ...]] = {
     "captures": _PAYS,
     "balance": _HAS_PAYMENT,
     "limits": tuple(kind for kind in _HAS_PAYMENT if kind.moves_money),
+    "overcapture": _PAYS,
     "means": (OperationKind.INCREMENT,),
     "final": (OperationKind.CAPTURE,),
     "partial": (OperationKind.CAPTURE,),
@@ -68,6 +79,7 @@ def read_payment(section: Section, file: Section, encoding: Encoding, target: Fi
         captures=section.read("captures", _word_or({"automatic": True, "manual": False}, over_response)),
         balance=_read_balance(section),
         limits=Layers(section, file).read_or("limits", read_limit_mode, LimitMode.WARN),
+        overcapture=_read_overcapture(section),
         increment_means=section.read("means", one_of(IncrementMeaning)),
         final=section.read("final", _word_or({"yes": True, "no": False, "true": True, "false": False}, over_request)),
         partial=section.read("partial", one_of(PartialCaptures)),
@@ -120,6 +132,21 @@ def _read_balance(section: Section) -> BalanceFields:
         currency=balance.read("currency", expression),
         unit=balance.read_or("unit", one_of(Unit), Unit.MINOR),
     )
+
+
+def _read_overcapture(section: Section) -> Overcapture | None:
+    found = section.child("overcapture", OVERCAPTURE)
+    share = found.read("share", percentage(_OVERCAPTURE_MAX_PERCENT)) if found is not None else None
+    if found is None or share is None:
+        return None
+    if share == 0:
+        found.add_problem("share", "found 0%, which allows nothing, allowed: above 0%, or leave the block out")
+    bounds = found.read_list("at_most", money, single=True)
+    currencies = [bound.currency for bound in bounds]
+    for currency in dict.fromkeys(currencies):
+        if currencies.count(currency) > 1:
+            found.add_problem("at_most", f"found {currency} a second time, allowed: one amount for each currency")
+    return Overcapture(round(share * 10_000), bounds)
 
 
 def _check_kinds(section: Section, kind: OperationKind) -> None:

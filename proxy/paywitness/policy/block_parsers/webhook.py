@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from paywitness.core import policy_defaults
 from paywitness.core.classify import Expression, ResponseRule
-from paywitness.core.webhook_event import EventIdHeader, MatchKey, WebhookRules
-from paywitness.policy.block_parsers.inquiries import check_answer_name
+from paywitness.core.webhook_event import EventBelongsFields, EventIdHeader, MatchKey, WebhookRules
+from paywitness.policy.block_parsers.inquiries import check_answer_name, check_belongs
 from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import ListNode, MapNode, TextNode
 from paywitness.policy.reading.expressions import expression
@@ -29,7 +29,7 @@ from paywitness.policy.reading.value_readers import (
     header_name,
     text,
 )
-from paywitness.policy.schema import WEBHOOK
+from paywitness.policy.schema import BELONGS, WEBHOOK
 
 _HMAC_OPTIONS = ("header", "encoding", "prefix", "timestamp_header", "signed")
 SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
@@ -94,6 +94,7 @@ def read_webhook(
         secrets=secrets,
         event_id=_read_event_id(section),
         find=_read_match_keys(section, stamped=stamped),
+        belongs=_read_belongs(section, stamped=stamped),
         tolerance_s=section.read_or("tolerance", duration(1, 86400), policy_defaults.WEBHOOK_TOLERANCE_S),
         events=section.read("events", expression),
         at=section.read("at", expression),
@@ -312,6 +313,22 @@ def _read_match_keys(section: Section, *, stamped: bool) -> tuple[tuple[MatchKey
     if not node.items:
         section.add_problem("find", "found an empty list, allowed: at least one {what: expression}")
     return tuple(found)
+
+
+def _read_belongs(section: Section, *, stamped: bool) -> EventBelongsFields:
+    belongs = section.child("belongs", BELONGS)
+    if belongs is None:
+        return EventBelongsFields()
+    check_belongs(belongs, has_key=True, has_stamp=stamped)
+    if belongs.has("denied_at"):
+        belongs.add_problem(
+            "denied_at", "found in a webhook, allowed: in 'ask'. A denial of a shared object is asked about"
+        )
+    return EventBelongsFields(
+        reference=belongs.read("reference", expression),
+        key=belongs.read("key", expression),
+        stamp=belongs.read("stamp", expression),
+    )
 
 
 def _relay_url(value: str) -> str:

@@ -223,6 +223,7 @@ _NODES_MAX = 200  # an "or" over twenty statuses has 80
 _COPIES_MAX = 16  # how many times a multi-select may repeat what it was given, all of them multiplied
 _CALLS_MAX = 8
 _COMPARATORS = frozenset({"eq", "ne", "lt", "lte", "gt", "gte"})
+_VALUE_WORDS = frozenset({"true", "false", "null"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,9 @@ def expression(text: str) -> JmesPath:
     except Exception as error:  # noqa: BLE001  # whatever the library raises for odd text, the file is at fault, not us
         raise InvalidValue(message=f"this is not a JMESPath expression: {type(error).__name__}") from None
     _refuse_quoted_values(tokens)
-    _refuse_unbounded_growth(list(_walk(compiled.parsed)))
+    nodes = list(_walk(compiled.parsed))
+    _refuse_unbounded_growth(nodes)
+    _refuse_bare_operands(nodes)
     return JmesPath(text, compiled.parsed, closure_of(compiled.parsed) or compiled.search)
 
 
@@ -310,6 +313,27 @@ def _refuse_quoted_values(tokens: list[Any]) -> None:
                 message=f'found "{value}" as a value: in JMESPath double quotes name a field; '
                 f"""write '{value}' or `"{value}"` for the text, or @."{value}" for the field""",
             )
+
+
+def _refuse_bare_operands(nodes: list[Any]) -> None:
+    """`paid == true` compares two fields, `paid` and one called `true`. Both are missing in most bodies, and nothing
+    equals nothing: the row would hold for an empty body and for a refusal."""
+    for node in nodes:
+        if node["type"] != "comparator":
+            continue
+        left, right = node["children"]
+        if left["type"] == "field" and left["value"] in _VALUE_WORDS:
+            raise _bare_operand(left["value"])
+        if right["type"] == "field" and (left["type"] != "literal" or right["value"] in _VALUE_WORDS):
+            raise _bare_operand(right["value"])
+
+
+def _bare_operand(name: str) -> InvalidValue:
+    value = f"`{name}` for the value" if name in _VALUE_WORDS else f"'{name}' for the text"
+    return InvalidValue(
+        message=f"found {name} as an operand: in JMESPath a bare word names a field; "
+        f"write {value}, or @.{name} for the field"
+    )
 
 
 def _refuse_unbounded_growth(nodes: list[Any]) -> None:

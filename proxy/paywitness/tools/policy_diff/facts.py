@@ -26,7 +26,9 @@ Facts = dict[str, str]
 
 NOTHING = "nothing"
 # What every operation of a file has alike: told once, of the file. And what says only where it came from.
-_FILE_WIDE = frozenset({"upstream", "account", "merchant", "encoding", "budget", "problem", "credentials", "observe"})
+_FILE_WIDE = frozenset(
+    {"upstream", "account", "merchant", "encoding", "budget", "problem", "credentials", "accounts", "observe"}
+)
 _NOT_FACTS = frozenset({"provider", "operation", "revision", "name", "content", "source", "policies", "identity"})
 _REPORTED_ELSEWHERE = frozenset(
     {
@@ -52,11 +54,13 @@ _POLICY_KEYS = {
     "payment.acts_on": "payment",
     "payment.increment_means": "means",
     "payment.failed_is_return": "failed_after_success",
+    "payment.continued_without_account": "names are kept without an account",
     **{f"payment.{key}": key for key in ("also_known_as", "captures", "balance", "limits", "final", "partial")},
     **{
         f"payment.{key}": key for key in ("continues", "once_per_target", "intent_total", "intent_at", "capture_before")
     },
     "payment.authorization_expires_s": "authorization_expires",
+    "payment.overcapture": "overcapture",
     "names": "name in keys",
     "encoding": "body",
     "inquiries": "ask",

@@ -105,6 +105,26 @@ EXPECT = Block(
 
 # --- Cases
 
+# What a reader of a policy looks for. A case or flow says what it shows, `left_out` says why a file has none.
+SITUATIONS = (
+    "second_capture",  # another capture of a part
+    "already_captured",  # the provider refuses a capture, because the payment is captured
+    "over_refund",  # a refund of more than is left
+    "void_against_capture",  # a void while a capture is open or unknown
+    "pay_after_refund",  # an order is paid again after its payment was given back
+    "begun_anew",  # another object for the same order, after a lost response
+    "decline_then_pay",  # a decline, then another try
+    "customer_action",  # 3DS and redirects: the payment is completed by another call, or away from us
+    "refund_fails_later",  # a refund that succeeded comes back
+    "payout_repeated",  # a payout again under a fresh key
+    "dispute",  # a chargeback is opened, won or lost
+    "foreign_object",  # asked about one thing, the provider shows another one like it
+    "stale_object",  # what the object shows was left by an earlier try
+    "two_merchants",  # equal keys, orders and amounts of two accounts
+)
+SHOWS_FORMS = f"{listed(SITUATIONS)}, or a list of them"
+LEFT_OUT = Block("left_out", dict.fromkeys(SITUATIONS, "the reason why no case and no flow shows it"))
+
 RESPONSE_FORMS = "a status such as 402, the name of a response, or a mapping: like, status, headers, body"
 FILE = Block(
     "case file",
@@ -114,6 +134,7 @@ FILE = Block(
         "responses": "a mapping from a name to a response",
         "cases": "a list of cases",
         "flows": "a list of flows: several steps in a row",
+        "left_out": "a mapping from a situation to the reason why no case and no flow shows it",
     },
 )
 REQUEST = Block(
@@ -148,6 +169,7 @@ CASE = Block(
         "event": "a webhook's delivery, a mapping: headers, body",
         "cancelled": f"what a cancel was answered: {RESPONSE_FORMS}",
         "expect": "a mapping: what should come of it",
+        "shows": SHOWS_FORMS,
     },
     required=("request", "expect"),
 )
@@ -164,7 +186,7 @@ AFTER = Block(
         "background": "true or false",
     },
 )
-BLOCKS = (FILE, REQUEST, RESPONSE, EVENT, CASE, AFTER, EXPECT)
+BLOCKS = (FILE, REQUEST, RESPONSE, EVENT, CASE, AFTER, EXPECT, LEFT_OUT)
 
 PLACEHOLDERS = ("each", "operation_id", "provider_key", "client_key", "reference")  # in texts of what comes back
 RESULT_KEYS = ("response", "fault", "asked", "event", "cancelled")
@@ -225,6 +247,7 @@ class Case:
     inquiry_response: GivenResponse | None = None
     webhook_event: GivenResponse | None = None  # its body and headers; a delivery has no status
     cancel_response: GivenResponse | None = None
+    shows: tuple[str, ...] = ()
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
@@ -269,6 +292,7 @@ def with_each(case: Case, each: str) -> Case:
         inquiry_response=of(case.inquiry_response),
         webhook_event=of(case.webhook_event),
         cancel_response=of(case.cancel_response),
+        shows=case.shows,
     )
 
 

@@ -271,6 +271,7 @@ def _apply_external_evidence(
     result.facts["found"] = finding.kind
     if finding.classification is not None:
         result.facts |= _classification_facts(finding.classification)
+        # What may be an earlier call's is read as ours: a case is about one call. A flow waits for `settle`.
         operation, _ = conclude_external(operation, source, finding.classification, policy.contract, settled=False)
     result.facts |= _state_facts(operation)
 

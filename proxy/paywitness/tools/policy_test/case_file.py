@@ -30,6 +30,7 @@ from paywitness.tools.policy_test.case import (
     EVENT,
     EXPECT,
     FILE,
+    LEFT_OUT,
     NONE,
     PLACEHOLDERS,
     READERS,
@@ -37,6 +38,7 @@ from paywitness.tools.policy_test.case import (
     RESPONSE,
     RESPONSE_FORMS,
     RESULT_KEYS,
+    SITUATIONS,
     Case,
     Expectation,
     GivenAttempt,
@@ -109,7 +111,20 @@ class _CaseReader:
         if not self.file.has("cases") and not self.file.has("flows"):
             required = f"found nothing, it is required: {FILE.keys['cases']}; or 'flows', {FILE.keys['flows']}"
             self.problems.add(self.file.location, "cases", required)
-        return CaseFile(source, self.file.read("policy", text), tuple(cases), tuple(flows))
+        shown: list[Case | Flow] = [*cases, *flows]
+        left_out = self._left_out({situation for one in shown for situation in one.shows})
+        return CaseFile(source, self.file.read("policy", text), tuple(cases), tuple(flows), left_out)
+
+    def _left_out(self, shown: set[str]) -> Mapping[str, str]:
+        """The situations that nothing in the file shows, each with its reason."""
+        section = self.file.child("left_out", LEFT_OUT)
+        if section is None:
+            return {}
+        for situation in sorted(shown & set(SITUATIONS)):
+            if section.has(situation):
+                section.add_problem(situation, "found although a case or flow shows it, allowed: one of the two")
+        found = {situation: section.read(situation, text) for situation in SITUATIONS if section.has(situation)}
+        return {situation: reason for situation, reason in found.items() if reason is not None}
 
     def _request(self, entry: SectionEntry) -> GivenRequest:
         if isinstance(entry.node, TextNode):
@@ -200,6 +215,7 @@ class _CaseReader:
             inquiry_response=self._optional_response(section, "asked"),
             webhook_event=self._event(section),
             cancel_response=self._optional_response(section, "cancelled"),
+            shows=section.read_list("shows", choice_of(*SITUATIONS), single=True),
         )
         if not section.has("each"):
             return [case]
@@ -209,7 +225,8 @@ class _CaseReader:
         steps = [self._step(step, number) for number, step in enumerate(section.children("steps", STEP), 1)]
         if len(steps) > STEPS_MAX:
             section.add_problem("steps", f"found {len(steps)} steps, allowed: at most {STEPS_MAX}")
-        return Flow(section.read_or("name", text, ""), section.location, tuple(steps))
+        shows = section.read_list("shows", choice_of(*SITUATIONS), single=True)
+        return Flow(section.read_or("name", text, ""), section.location, tuple(steps), shows)
 
     def _step(self, section: Section, number: int) -> Step:
         kinds = [key for key in _STEP_KINDS if section.has(key)]

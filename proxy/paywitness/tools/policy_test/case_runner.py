@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from paywitness.core.policy import Provider
 from paywitness.policy.book import compile_content, policy_files, read_policy_file
 from paywitness.policy.reading.locations import SourceLocation
 from paywitness.tools.policy_explain import reason_not_applied
-from paywitness.tools.policy_test.case import NONE, Case
+from paywitness.tools.policy_test.case import NONE, SITUATIONS, Case
 from paywitness.tools.policy_test.case_evaluation import CaseResult, evaluate_case
 from paywitness.tools.policy_test.case_file import is_case_file, read_case_file
 from paywitness.tools.policy_test.coverage import Coverage, ReachedRule, coverage_of, instrumented
@@ -66,6 +66,7 @@ class CaseRun:
     coverage: Coverage = Coverage((), frozenset())
     problems: tuple[str, ...] = ()
     has_cases: bool = True
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[JudgedCase]:
@@ -78,6 +79,13 @@ class CaseRun:
     @property
     def ok(self) -> bool:
         return not self.problems and not self.failed and not self.failed_flows
+
+    @property
+    def situations_shown(self) -> dict[str, list[str]]:
+        """By situation, in the order of the list: the names of the cases and flows that show it."""
+        judged: list[Case | Flow] = [*(one.case for one in self.judged), *(one.flow for one in self.flows)]
+        found = {situation: [one.name for one in judged if situation in one.shows] for situation in SITUATIONS}
+        return {situation: names for situation, names in found.items() if names}
 
     @property
     def covered(self) -> bool:
@@ -136,6 +144,7 @@ def _run(policy: Path, cases: Path) -> CaseRun:
     except PolicyError as error:
         found.problems = error.problems
         return found
+    found.left_out = file.left_out
     reached: list[ReachedRule] = []
     instrumented_provider = instrumented(provider, reached.append)
     found.judged = [_judge(case, instrumented_provider, reached) for case in file.cases]
@@ -289,6 +298,7 @@ def _file_as_json(one: CaseRun) -> dict[str, Any]:
             }
             for judged in one.flows
         ],
+        "situations": {"shown": one.situations_shown, "left_out": dict(one.left_out)},
         "classes": {operation: sorted(found - {NONE}) for operation, found in sorted(classes.items())},
         "reached": {kind: {"reached": reached, "of": there} for kind, reached, there in one.coverage.counts()},
         "not_reached": [

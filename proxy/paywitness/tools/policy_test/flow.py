@@ -7,7 +7,7 @@ refused while another operation is open, whether an order may be paid again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.lifecycle import IncidentKind
@@ -18,6 +18,7 @@ from paywitness.tools.policy_test.case import (
     NONE,
     READERS,
     RESPONSE_FORMS,
+    SHOWS_FORMS,
     Case,
     Expectation,
     GivenAttempt,
@@ -79,7 +80,7 @@ POSTING = Block("posting", {"kind": "sale, authorization, capture, refund, void,
 
 FLOW = Block(
     "flow",
-    {"name": "what the flow shows, in a few words", "steps": "a list of steps"},
+    {"name": "what the flow shows, in a few words", "shows": SHOWS_FORMS, "steps": "a list of steps"},
     required=("name", "steps"),
 )
 STEP = Block(
@@ -119,6 +120,7 @@ class Flow:
     name: str
     location: SourceLocation
     steps: tuple[Step, ...]
+    shows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +131,4 @@ class CaseFile:
     policy: str | None
     cases: tuple[Case, ...]
     flows: tuple[Flow, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # situations that nothing here shows: why

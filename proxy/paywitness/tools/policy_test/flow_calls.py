@@ -15,6 +15,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide, decision_context
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.guard import is_paid
+from paywitness.core.identity import credential_claim
 from paywitness.core.lifecycle import Event, advance, conclusion_changes
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.payment import Payment, ShownBalance
@@ -95,6 +96,7 @@ def run_call(
         sealed_request=None,
         key_stem=recognised.identity.key_stem,
         payment=recognised.payment,
+        credential=credential_claim(recognised.policy, recognised.identity),
     )
     plan = world.journal.claim(request, world.now)
     if plan.verdict is ClaimVerdict.OWNED and plan.holder is not None:
@@ -186,7 +188,6 @@ def _run_attempts(
             tree,
             now=world.now,
             request_tree=recognised.tree,
-            intent=recognised.payment.intent,
         )
         shown = to_be_verified(shown, following, classification, policy, now=world.now)
         if is_paid_elsewhere(following, classification, policy):

@@ -28,8 +28,10 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, adopted, has_new_totals
-from paywitness.core.payment_evidence import held_against_payment, shown_by_object, shows_totals
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment_changes import adopted, has_new_totals
+from paywitness.core.payment_evidence import held_against_names, held_against_payment, shown_by_object, shows_totals
+from paywitness.core.payment_names import payment_names
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.core.reply import changes_replay, replay_response
@@ -44,6 +46,7 @@ from paywitness.core.webhook_event import (
     webhook_events_in,
 )
 from paywitness.engine.durability.journal_writer import change_of
+from paywitness.journal.ledger import payment_by_name
 from paywitness.tools.policy_test.case import NONE, GivenAttempt, GivenResponse, evidence_of, fill_response, response_of
 from paywitness.tools.policy_test.flow_calls import LEASE_S, FlowWorld, release_voided_payment
 from paywitness.tools.policy_test.recognition import CaseError, placeholders_of
@@ -80,6 +83,7 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
     payment = world.journal.payment(operation.payment)
     if payment is not None and operation.paid_elsewhere and _is_to_be_verified(payment):
         return _verify(world, operation, payment, seen)
+    seen = held_against_names(operation, policy, inquiry, seen, payment, _owner_of(world, operation, seen))
     seen = held_against_payment(operation, policy, seen, payment, now=world.now)
     finding = seen.finding
     if finding.kind is FindingKind.MISSED and operation.state.in_doubt and operation.doubt:
@@ -90,6 +94,16 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
         elif missed is not operation:
             operation = _write(world, operation, missed, (Event.INQUIRY_MISSED,), EvidenceSource.INQUIRY)
     return _apply(world, operation, EvidenceSource.INQUIRY, seen)
+
+
+def _owner_of(world: FlowWorld, operation: Operation, seen: FoundObject) -> Payment | None:
+    """The payment that has the reference which was found."""
+    classification = seen.finding.classification
+    reference = classification.reference if classification is not None else None
+    policy = world.policy_of(operation)
+    names = payment_names(policy.names[0] or policy.provider, operation.account, [reference] if reference else [])
+    found = payment_by_name(world.journal, names[0]) if names else None
+    return found.payment if found is not None else None
 
 
 def _is_to_be_verified(payment: Payment) -> bool:
@@ -144,11 +158,23 @@ def run_event(world: FlowWorld, given: GivenResponse) -> EvidenceResult:
 
 def _matched(world: FlowWorld, webhook_event: WebhookEvent) -> tuple[Operation | None, str]:
     """The operation that the event names, and by what. The first finder that names exactly one key wins."""
+    is_ambiguous = False
     for finder, value in webhook_event.match_values:
         named = [one for one in world.journal.operations.values() if value in _names(one, finder)]
         found = standing_for_steps(named)
         if len({one.key for one in found}) == 1:
             return max(found, key=lambda one: one.generation), finder
+        is_ambiguous = is_ambiguous or bool(found)
+    return (None, NONE) if is_ambiguous else _step_of_payment(world, webhook_event)
+
+
+def _step_of_payment(world: FlowWorld, webhook_event: WebhookEvent) -> tuple[Operation | None, str]:
+    """The newest paying step of the payment that has a reference of the event as a further name."""
+    references = {value for finder, value in webhook_event.match_values if finder is MatchKey.REFERENCE}
+    for operation in reversed(world.journal.operations.values()):
+        payment = world.journal.payment(operation.payment) if operation.kind.pays else None
+        if payment is not None and not references.isdisjoint(payment.names):
+            return operation, MatchKey.REFERENCE
     return None, NONE
 
 
@@ -196,7 +222,9 @@ def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen:
     result_class = classification.result_class
     taken_back = as_taken_back(operation, classification, failed_is_return=policy.payment.failed_is_return)
     settled = is_settled(operation, _settle_s(policy), world.now)
-    after, event = conclude_external(operation, source, taken_back, policy.contract, settled=settled)
+    after, event = conclude_external(
+        operation, source, taken_back, policy.contract, settled=settled, may_be_stale=seen.may_be_stale
+    )
     shown = shown_by_object(after, policy, classification, seen.provider_object, now=world.now)
     if shown is not None and shown.dispute:
         operation = _write_dispute(world, operation, source, shown)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_paid
-from paywitness.core.operation import Operation, Posting
+from paywitness.core.operation import Operation, Posting, State
 from paywitness.core.payment import Payment
 from paywitness.core.payment_names import (
     payment_key,
 )
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.claim_plan import ClaimPlan, plan_claim
+from paywitness.journal.claim_answer import plan_answer
+from paywitness.journal.claim_plan import ClaimPlan
 from paywitness.journal.ledger import payment_by_id, payment_row
 from paywitness.journal.transitions import (
     GUARDED_MAX,
@@ -35,7 +36,7 @@ class FlowJournal:
     postings: list[Posting] = field(default_factory=list)  # as they were announced
 
     def claim(self, request: ClaimRequest, now: float) -> ClaimPlan:
-        plan = plan_claim(request, now, self)
+        plan = plan_answer(request, now, self)
         for write in plan.updates:
             self._write(write)
         if plan.alias is not None:
@@ -94,6 +95,10 @@ class FlowJournal:
 
     def row(self, key: str) -> LedgerRow | None:
         return self.rows.get(key)
+
+    def accepted(self, account: str, credential: str) -> bool:
+        made = [found for found in self.operations.values() if found.state is State.SUCCEEDED]
+        return any((found.account, found.credential) == (account, credential) for found in made)
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         return tuple(found for found in self.operations.values() if indexed_guard(found) == guard)[-GUARDED_MAX:]

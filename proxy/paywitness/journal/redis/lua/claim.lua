@@ -1,6 +1,10 @@
 -- time | question (5) | count of ledger rows | rows | start, or nothing where it is not permitted.
 -- Nothing known, not of a retired payment of the guard either, and the ledger as it was thought to be: the operation is written as it starts, and owned. Else: what is
 -- known, for Python to judge.
+local refused = refusal()
+if refused then
+  return refused
+end
 local now = tell_time(ARGV[1])
 local key = ARGV[2]
 local known = redis.call('HMGET', P .. 'keys', 'k' .. key, 'a' .. key, 't' .. key)

@@ -1,6 +1,10 @@
 -- time | question (5) | token | judged at | good for so many seconds | acceptance (3) | alias's key | alias |
 -- count of sheets | count of ledger rows | sheets | rows | start, or nothing.
 -- All of what Python judged, over exactly what it read; else nothing, and what is known now.
+local refused = refusal()
+if refused then
+  return refused
+end
 local now = tell_time(ARGV[1])
 local found = look(2, now)
 if found[2] ~= ARGV[7] or tonumber(now) - tonumber(ARGV[8]) > tonumber(ARGV[9]) then

@@ -1,35 +1,82 @@
 -- Times in seconds since 1970, as text. What all scripts share: it is put in front of each of them. Redis makes every
 -- function anew whenever a script runs: what only some need stands in a file of its own.
--- KEYS[1] is the prefix of every key. Rules are not here: Python judges, these look up, compare and write.
+-- KEYS[1] is the prefix of every key. KEYS[2] ends with the level that the sidecar keeps (`core.levels`). Rules are not here: Python judges, these look up, compare and write.
 --
 -- o:ID           one operation: n number, v version, t and u lease token and end, f what it is, m how it stands, x the
 --                moving lines of the index, s the last number told, q and r sealed, e1 e2 ... its history
--- keys           kKEY -> ids, oldest first; aKEY -> its alias; tKEY -> its tombstone
+-- keys           kKEY -> ids, oldest first; aKEY -> its alias (refused: see lib_aliases.lua); tKEY -> its tombstone
 -- x:LETTER       index: word NUL id, in the order of words (a guard's in the order that operations started)
 -- leases         until -> number:id               due:PROVIDER          due -> number:id, of those that nobody holds
 -- told           the stream of changes that tell something, by seq (counted in seq)
 -- doubts         ID -> what the gauges tell of it, of those in doubt
 -- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, itself, the newest
 -- revisions, latest_revisions, cursors, meta, time       by name (meta: see replication_seen.lua); the latest time told
+-- time_behind, level                                     see tell_time, level.lua
+-- epoch          which life of the journal this is: another one, or none, means that it forgot what it knew
 -- cursor_leases                                          see lib_cursor.lua
 -- l:KEY, ledger_due, ledger_ages                         see lib_ledger.lua
 -- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see lib_webhook_events.lua, tombstone.lua, purge.lua
 local P = KEYS[1]
 local NUL = '\0'
 
--- The journal's time: given, or Redis' own; it never goes back.
-local function tell_time(given)
+local function redis_time()
+  local time = redis.call('TIME')
+  return time[1] .. '.' .. string.format('%06d', time[2])
+end
+
+-- The journal must be the one that the asker knows: of the same epoch, and not older than what it was told last. Else it
+-- lost its keys, or older ones were put back. The first to notice begins another epoch, so that all others notice too.
+local function check_memory(latest, at, epoch, mark)
+  local stored = redis.call('GET', P .. 'epoch')
+  if stored == epoch and tonumber(latest or 0) >= tonumber(mark) then
+    return
+  end
+  if not stored or stored == epoch then
+    stored = redis.sha1hex(at .. epoch .. mark)
+    redis.call('SET', P .. 'epoch', stored)
+    for _, counter in ipairs({'seq', 'takers'}) do
+      redis.call('INCRBY', P .. counter, NUMBERS_SKIPPED)
+    end
+  end
+  if tonumber(latest or 0) > tonumber(at) then
+    redis.call('SET', P .. 'time', latest)
+  end
+  redis.call('HSET', P .. 'meta', 'rolled_back_at', at)
+  error('JOURNALLOST ' .. stored, 0)
+end
+
+-- The journal's time: given, or Redis' own; it never goes back. After the clock was set back it goes on at half its pace
+-- (`transitions.JournalTime`): time_behind is the time told then, a space, and what the clock said. Asked for as: given |
+-- epoch that is known | latest time that was told.
+local function tell_time(asked)
+  local given, epoch, mark = string.match(asked, '^([^|]*)|([^|]*)|(.*)$')
   local at = given
   if at == '' then
-    local time = redis.call('TIME')
-    at = time[1] .. '.' .. string.format('%06d', time[2])
+    at = redis_time()
   end
   local latest = redis.call('SET', P .. 'time', at, 'GET')
+  if epoch ~= '' then
+    check_memory(latest, at, epoch, mark)
+  end
   if latest and not (#latest == #at and latest <= at) and tonumber(latest) > tonumber(at) then
+    local told, clock = string.match(redis.call('GET', P .. 'time_behind') or '', '^(%S+) (%S+)$')
+    if told == latest and tonumber(at) > tonumber(clock) then
+      latest = string.format('%.6f', math.max(tonumber(at), tonumber(latest) + (tonumber(at) - tonumber(clock)) / 2))
+    end
     redis.call('SET', P .. 'time', latest)
+    redis.call('SET', P .. 'time_behind', latest .. ' ' .. at)
     return latest
   end
   return at
+end
+
+-- What a script answers that was asked by a sidecar of a lower level than the journal's; nil: it is high enough.
+local function refusal()
+  local level = tonumber(string.match(redis.call('GET', P .. 'level') or '', '^%d+') or '1')
+  if level > tonumber(string.match(KEYS[2] or '', '%d+$') or '1') then
+    return redis.error_reply('PWLEVEL the journal is at level ' .. level)
+  end
+  return nil
 end
 
 local function lines(text)

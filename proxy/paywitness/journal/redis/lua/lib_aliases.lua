@@ -1,13 +1,19 @@
--- An alias is lines: operation id, the word of its client key, the rest.
+-- An alias is lines: operation id, the word of its client key, the rest. Keys that were refused stand in `refused` too, by
+-- when that was.
 local function alias_entries(key, alias)
   local id, word = string.match(alias, '^([^\n]*)\n([^\n]*)\n')
   return id, word .. NUL .. key .. NUL .. id, id .. NUL .. key
+end
+
+local function refused_at(alias)
+  return string.match(alias, ',"refused",([^,%]]+)%]$')
 end
 
 local function forget_alias(key, alias)
   local _, by_client_key, of_operation = alias_entries(key, alias)
   redis.call('ZREM', P .. 'x:k', by_client_key)
   redis.call('ZREM', P .. 'x:a', of_operation)
+  redis.call('ZREM', P .. 'refused', key)
   redis.call('HDEL', P .. 'keys', 'a' .. key)
 end
 
@@ -20,4 +26,7 @@ local function keep_alias(key, alias)
   redis.call('ZADD', P .. 'x:k', 0, by_client_key)
   redis.call('ZADD', P .. 'x:a', 0, of_operation)
   redis.call('HSET', P .. 'keys', 'a' .. key, alias)
+  if refused_at(alias) then
+    redis.call('ZADD', P .. 'refused', refused_at(alias), key)
+  end
 end

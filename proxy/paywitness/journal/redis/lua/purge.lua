@@ -1,4 +1,5 @@
--- tombstones buried up to | webhook events received up to | at most, of each: forgotten; how many.
+-- tombstones buried up to | webhook events received up to, keys refused, and credentials accepted | at most, of each | credentials
+-- accepted up to, the newest of an account too | where to go on with credentials: forgotten; how many, and where to go on.
 local forgotten = 0
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. 'buried', '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])) do
   redis.call('HDEL', P .. 'keys', 't' .. key)
@@ -14,4 +15,28 @@ for _, number in ipairs(redis.call('ZRANGEBYSCORE', P .. 'notices_done', '-inf',
   redis.call('ZREM', P .. 'notices_done', number)
   forgotten = forgotten + 1
 end
-return forgotten
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. 'refused', '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+  local alias = redis.call('HGET', P .. 'keys', 'a' .. key)
+  if alias and refused_at(alias) then  -- a sidecar of an earlier release may have let it join since
+    forget_alias(key, alias)
+  end
+  redis.call('ZREM', P .. 'refused', key)
+  forgotten = forgotten + 1
+end
+-- Accepted credentials, some at a time; an account's newest that is sealed stays as long as its payments do.
+local page = redis.call('HSCAN', P .. 'credentials', ARGV[5], 'COUNT', ARGV[3])
+for i = 1, #page[2], 2 do
+  local pair, at = page[2][i], tonumber(page[2][i + 1])
+  if at <= tonumber(ARGV[2]) then
+    local account, credential = string.match(pair, '^(%Z*)%z(.*)$')
+    local accepted = P .. 'accepted:' .. account
+    local newest_at = tonumber(redis.call('ZREVRANGE', accepted, 0, 0, 'WITHSCORES')[2] or math.huge)
+    if at <= tonumber(ARGV[4]) or newest_at > at then
+      redis.call('HDEL', P .. 'credentials', pair)
+      redis.call('HDEL', P .. 'sealed_credentials', pair)
+      redis.call('ZREM', accepted, credential)
+      forgotten = forgotten + 1
+    end
+  end
+end
+return {forgotten, page[1]}

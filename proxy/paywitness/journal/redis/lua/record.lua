@@ -1,6 +1,10 @@
 -- time | guard whose others are to be asked, or '' | acceptance (3) | count of ledger rows | rows | sheet.
 -- One change over its version. Where another stands under the guard, or the ledger is not as it was thought to be,
 -- nothing is written: Python has to judge.
+local refused = refusal()
+if refused then
+  return refused
+end
 local now = tell_time(ARGV[1])
 local rows = tonumber(ARGV[6])
 local sheet = sheet_at(7 + rows * LEDGER_ROW)

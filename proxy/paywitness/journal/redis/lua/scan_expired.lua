@@ -1,7 +1,11 @@
--- time | retention in seconds | after this id | at most: operations in the order of their ids that may be old enough
+-- time | retention in seconds | after this id | at most | counted back from this at the latest, or '': operations in the order of their ids that may be old enough
 -- to go. Now, how far every reader of outcomes has come (or nothing), the id to go on after ('' at the end), ids.
 local now = tell_time(ARGV[1])
-local before = tonumber(now) - tonumber(ARGV[2])
+local counted = tonumber(now)
+if ARGV[5] ~= '' then
+  counted = math.min(counted, tonumber(ARGV[5]))
+end
+local before = counted - tonumber(ARGV[2])
 local read_to = false
 for _, seq in ipairs(redis.call('HVALS', P .. 'cursors')) do
   if not read_to or tonumber(seq) < tonumber(read_to) then
@@ -20,6 +24,8 @@ for _, member in ipairs(members) do
       break
     end
     local ended = tonumber(string.match(found[2], '^%[[^,]+,[^,]+,([^,]+),'))
+    -- Of one whose customer never acted, that nobody will look at again: when it was written last.
+    ended = ended or tonumber(string.match(found[2], '^%[([^,]+),[^,]+,null,"requires_action",null,'))
     if ended and ended <= before and not found[3] then
       old[#old + 1] = id
     end

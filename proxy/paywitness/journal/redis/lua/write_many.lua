@@ -1,4 +1,8 @@
 -- time | judged at | good for seconds | sheets: each over exactly what was read of it, or not. Which were written.
+local refused = refusal()
+if refused then
+  return refused
+end
 local now = tell_time(ARGV[1])
 if tonumber(now) - tonumber(ARGV[2]) > tonumber(ARGV[3]) then
   return {}

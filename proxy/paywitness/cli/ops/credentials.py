@@ -1,0 +1,76 @@
+"""`paywitness ops credential show | map | unmap`: whose the credential is that made an operation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
+from paywitness.cli.ops.actions import actor_of_session
+from paywitness.cli.ops.output import print_json, text_of
+
+
+@click.group("credential")
+def credential() -> None:
+    """Whose the credential is that made an operation.
+
+    A credential is named by an operation that it made. If a provider cannot tell whose a new credential is, its calls
+    get 504 `account-unknown` wherever another credential's operation answers them.
+    """
+
+
+def _print(found: AdminResponse, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    lines = [f"the credential that made {found['operation']}"]
+    lines += [f"  is known to belong to one {each['of']}, by the {each['said_by']}" for each in found["known"]]
+    if not found["known"]:
+        lines.append("  nothing is known of it")
+    click.echo(text_of("\n".join(lines)).plain)
+
+
+@credential.command("show", epilog=EPILOG)
+@click.argument("operation")
+@admin_options
+def show(admin: str, token: str | None, home: Path, as_json: bool, operation: str) -> None:
+    """Show what is known of the credential that made OPERATION."""
+    client = client_for(admin, token, home)
+    _print(call_admin(lambda: client.credential(operation)), as_json=as_json)
+
+
+@credential.command("map", epilog=EPILOG)
+@click.argument("operation")
+@click.option("--same-as", required=True, metavar="OPERATION", help="An operation that the other credential made.")
+@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--reason", required=True, help="Why: kept in the timeline.")
+@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@admin_options
+def map_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
+    """Say that the credential that made OPERATION is of the same account as another one.
+
+    It is then shown the replies of the other one, may send for it, and "not found" under it counts. If that is wrong,
+    a payment may be made twice: look twice.
+
+    \b
+      paywitness ops credential map op_01H... --same-as op_01G... --reason "key rolled, ticket 4730" \\
+          --evidence "Stripe's dashboard lists both keys under acct_1"
+    """
+    client = client_for(admin, token, home)
+    _print(call_admin(lambda: client.map_credential(operation, command)), as_json=as_json)
+
+
+@credential.command("unmap", epilog=EPILOG)
+@click.argument("operation")
+@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--reason", required=True, help="Why: kept in the timeline.")
+@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@admin_options
+def unmap_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
+    """Forget what operators and control questions said of the credential that made OPERATION.
+
+    What the provider said of it stays.
+    """
+    client = client_for(admin, token, home)
+    _print(call_admin(lambda: client.unmap_credential(operation, command)), as_json=as_json)

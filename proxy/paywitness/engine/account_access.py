@@ -1,0 +1,90 @@
+"""Whose account a call acts for, before it is claimed: `merchants: one` and `merchants: many`.
+
+With one merchant the identity is the policy's account and stays it, whatever is learnt. The owner only separates: a
+credential of another owner than the account's is refused. With many, the owner is part of the identity, and nothing is
+claimed before it is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paywitness.clock import Clock
+from paywitness.core.credential_owners import AccountSource, credential_key, owner_in
+from paywitness.core.operation import Operation, State
+from paywitness.core.policy import Policy
+from paywitness.core.recognise import recognise_under
+from paywitness.core.reply import Reply
+from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.duplicates import account_unknown, another_owner
+from paywitness.engine.credential_owners import CredentialOwners
+from paywitness.journal.base import Journal, OperationQuery
+from paywitness.secrets import Vault
+
+_OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING})
+_OPEN_MAX = 200  # open operations of an account that are looked at for the oldest
+_OWNER_FOR_S = 60.0  # how long an account's owner is taken as it was
+_ACCOUNTS_MAX = 10_000
+
+
+@dataclass(slots=True)
+class AccountAccess:
+    journal: Journal
+    owners: CredentialOwners
+    vault: Vault
+    clock: Clock
+    _account_owners: dict[str, tuple[float, str | None]] = field(default_factory=dict)  # until when, and who
+
+    async def enter(self, context: CallContext) -> Reply | None:
+        """Let the call go on as its owner's; the reply if it may not."""
+        policy = context.policy
+        if policy.accounts.who_am_i is None:
+            return None
+        time_left_s = context.deadline_mono - self.clock.mono()
+        owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
+        if policy.accounts.many:
+            if owner is None:
+                # Also what only opens a payment: under another account its intent would not reach the confirm.
+                return account_unknown(context)
+            self._go_on_as(context, policy.of_owner(owner))
+            return None
+        if owner is None or not policy.kind.moves_money:
+            return None
+        if context.identity.account_source is not AccountSource.CONSTANT:
+            return None  # the provider knows the account, and who may act for it
+        of_account = await self._owner_of(context.identity.account, policy, owner)
+        return another_owner(context) if of_account not in {None, owner} else None
+
+    def _go_on_as(self, context: CallContext, policy: Policy) -> None:
+        client_key, operation = context.identity.client_key, context.operation
+        recognised = recognise_under(
+            policy, context.call, context.tree, dict(context.parameters), self.vault.identity_secret, lambda: client_key
+        )
+        context.policy, context.identity = policy, recognised.identity
+        context.payment_claim, context.payout_claim = recognised.payment, recognised.payout
+        if operation is not None:
+            context.operation = recognised.fresh_operation(operation.id, operation.created_at)
+
+    async def _owner_of(self, account: str, policy: Policy, caller: str) -> str | None:
+        """The owner of a constant account: of the credential that made its oldest open operation, else its newest paid
+        one; of whoever calls first, if there is none. None: nobody knows whose that credential was."""
+        known = self._account_owners.get(account)
+        if known is not None and known[0] > self.clock.mono():
+            return known[1]
+        made = await self._deciding_operation(account, policy)
+        owner: str | None = caller
+        if made is not None:
+            owner = owner_in(await self.owners.marks(credential_key(policy.key_provider, made.credential)))
+        if len(self._account_owners) >= _ACCOUNTS_MAX:
+            self._account_owners.clear()
+        self._account_owners[account] = (self.clock.mono() + _OWNER_FOR_S, owner)
+        return owner
+
+    async def _deciding_operation(self, account: str, policy: Policy) -> Operation | None:
+        accounts = frozenset({account})
+        query = OperationQuery(provider=policy.provider, accounts=accounts, states=_OPEN, limit=_OPEN_MAX)
+        if still_open := await self.journal.find_operations(query):
+            return still_open[-1]
+        paid = OperationQuery(provider=policy.provider, accounts=accounts, states=frozenset({State.SUCCEEDED}), limit=1)
+        found = await self.journal.find_operations(paid)
+        return found[0] if found else None

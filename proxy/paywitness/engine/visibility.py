@@ -1,0 +1,91 @@
+"""Who asks on the payment port: which operations and intents the credential of a question may be told of.
+
+Whoever asks sends the credential headers that its payments carry. The rule is that of replays
+(`core.credential_owners.may_see`). Everybody else hears what a stranger hears who made the id up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paywitness.core.call import Call
+from paywitness.core.credential_owners import credential_key, marks_from_text, may_see, related
+from paywitness.core.identity import account_of, credential_of, intent_guard
+from paywitness.core.operation import Operation
+from paywitness.journal.base import Journal
+from paywitness.policy.book import PolicyBook
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """What one question may be told."""
+
+    journal: Journal
+    book: PolicyBook
+    identity_secret: bytes
+    call: Call
+
+    @property
+    def credential(self) -> str:
+        """As replays know it: whoever sends no credential header is one of those who send none."""
+        return credential_of(self.call, self.identity_secret)
+
+    async def sees(self, operation: Operation) -> bool:
+        """Raises JournalUnavailable."""
+        credential, provider = self.credential, self.book.providers.get(operation.provider)
+        if credential == operation.credential:
+            return True
+        if provider is None or not provider.policies:
+            return False
+        policy = provider.policies[0]
+        keys = tuple(credential_key(policy.key_provider, each) for each in (credential, operation.credential))
+        rows = await self.journal.ledger_rows(keys)
+        marks = [{} if row is None else marks_from_text(row.text) for row in rows]
+        return may_see(
+            related(credential, marks[0], operation.credential, marks[1], operation.account),
+            accepted=await self.journal.accepts_credential(operation.account, credential),
+            source=operation.account_source,
+            separates=policy.accounts.who_am_i is not None,
+        )
+
+    async def guards_of(self, intent: str, operations: Iterable[Operation]) -> frozenset[str] | None:
+        """The guards of the intent that may be told of, of these operations and of payments that were retired. None:
+        none, or there is one of which it cannot be said. Whoever sees one operation of a guard sees all of them: they
+        are one merchant's."""
+        own = await self._guards_of_accounts(intent)
+        groups: dict[str, list[Operation]] = defaultdict(list)
+        for operation in operations:
+            if operation.guard is not None:
+                groups[operation.guard.value].append(operation)
+        visible = set(own.keys() - groups.keys())
+        for guard, group in groups.items():
+            if await self._sees_any(group):
+                visible.add(guard)
+            elif guard in own:
+                if any(operation.provider in own[guard] for operation in group):
+                    return None  # of the same account, and made by a credential that may be another owner's
+                visible.add(guard)  # of another provider of the merchant
+        return frozenset(visible) or None
+
+    async def _sees_any(self, operations: list[Operation]) -> bool:
+        for operation in operations:
+            if await self.sees(operation):
+                return True
+        return False
+
+    async def _guards_of_accounts(self, intent: str) -> dict[str, set[str]]:
+        """The guards of the intent in the accounts that the question names and whose providers have accepted its
+        credential; with these providers."""
+        credential = self.credential
+        guards: dict[str, set[str]] = defaultdict(set)
+        accepted: dict[str, bool] = {}
+        for provider in self.book.providers.values():
+            for policy in provider.policies:
+                account = account_of(self.call, policy, None, {}, self.identity_secret)
+                if account not in accepted:
+                    accepted[account] = await self.journal.accepts_credential(account, credential)
+                if accepted[account]:
+                    guards[intent_guard(policy, account, intent, self.identity_secret)].add(provider.name)
+        return guards

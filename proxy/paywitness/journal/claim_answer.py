@@ -1,0 +1,107 @@
+"""A claim's answer, pure: its plan as its credential may hear of it. Another owner's operation is never named, nor
+joined, nor is anything refused because of it.
+
+If another credential made the operation that stands in the way, the two must be of one owner. If the policy can tell
+owners apart and nobody knows it yet, nothing is told and nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.credential_owners import (
+    AccountSource,
+    CredentialRelation,
+    credential_key,
+    marks_from_text,
+    may_see,
+    related,
+)
+from paywitness.core.operation import Operation
+from paywitness.journal import claim_plan
+from paywitness.journal.claim_plan import ClaimLookups, ClaimPlan
+
+# What starts something, or is said without another operation.
+_TELLS_OF_NOBODY = frozenset(
+    {
+        ClaimVerdict.OWNED,
+        ClaimVerdict.ABSENT,
+        ClaimVerdict.OVER_CAP,
+        ClaimVerdict.NEEDS_APPROVAL,
+        ClaimVerdict.CHECK_REFUSED,
+    }
+)
+
+
+def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+    """What a claim comes to for its credential. Every store runs this in the one step that the claim is."""
+    return _with_credential(claim_plan.plan_claim(request, now, lookups), request, lookups)
+
+
+def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookups) -> ClaimPlan:
+    """The plan, with what its credential may be shown and may send; or the refusal that names nothing."""
+    if plan.verdict in _TELLS_OF_NOBODY:
+        return plan
+    other = plan.original or plan.holder
+    if other is None and plan.payment is not None:
+        other = lookups.by_id(plan.payment.id)  # the balance refuses it: whoever made the payment
+    fresh, known = request.fresh, request.credential
+    if other is None or other.credential == fresh.credential:
+        return plan
+    if other.provider != fresh.provider:
+        # Of another provider of the merchant: its credentials say nothing of ours.
+        accepted = lookups.accepted(other.account, fresh.credential)
+        return replace(plan, credential_accepted=accepted, credential_mapped=False)
+    relation = relation_to(other, request, lookups)
+    if relation is CredentialRelation.OTHER:
+        return ClaimPlan(ClaimVerdict.ANOTHER_OWNER, None)
+    is_same = relation is CredentialRelation.SAME
+    accepted = not is_same and known.account is not AccountSource.HEADER
+    accepted = accepted and lookups.accepted(other.account, fresh.credential)
+    seen = may_see(relation, accepted=accepted, source=known.account, separates=known.separates)
+    # The provider executed its call for an account that it read itself.
+    is_same = is_same or (seen and known.account is AccountSource.SELECTOR)
+    if known.separates and not is_same:
+        return ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
+    return replace(plan, credential_accepted=seen, credential_mapped=is_same)
+
+
+def relation_to(other: Operation, request: ClaimRequest, lookups: ClaimLookups) -> CredentialRelation:
+    scope, mine = request.credential.scope, request.fresh.credential
+    marks = [_marks_of(scope, credential, lookups) for credential in (mine, other.credential)]
+    return related(mine, marks[0], other.credential, marks[1], other.account)
+
+
+def _marks_of(scope: str, credential: str, lookups: ClaimLookups) -> dict[str, str]:
+    row = lookups.row(credential_key(scope, credential))
+    return {} if row is None else marks_from_text(row.text)
+
+
+def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None]) -> Claim:
+    """The claim's answer. `sealed` is the holder's request and response."""
+    verdict = plan.verdict
+    sealed_request = sealed[0] if verdict is ClaimVerdict.IN_DOUBT else None
+    sealed_response = sealed[1] if verdict is ClaimVerdict.REPLAY else None
+    return Claim(
+        verdict,
+        plan.holder,
+        now,
+        sealed_request,
+        sealed_response,
+        plan.credential_accepted,
+        plan.credential_mapped,
+        plan.alias_kind,
+        plan.first_delivery,
+        plan.tombstone,
+        plan.payment,
+        plan.limit,
+        plan.waits,
+        plan.paid_by,
+        plan.payout,
+    )
+
+
+def needs_sealed_messages(plan: ClaimPlan) -> bool:
+    """Whether the answer holds what is sealed."""
+    return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)

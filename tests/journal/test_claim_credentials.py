@@ -1,0 +1,109 @@
+"""Claims under another credential than the one that made the operation: what each store lets it hear, join and send."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.credential_owners import AccountSource, CredentialClaim, credential_key, marks_to_text
+from paywitness.journal.base import Journal, LedgerRow
+from tests.journal.samples import asking, doubting, intent, owned, succeeding
+
+SEPARATES = CredentialClaim("acme", separates=True)
+ASSUMES = CredentialClaim("acme")
+PLATFORM = CredentialClaim("acme", separates=True, account=AccountSource.SELECTOR)
+TOLD = CredentialClaim("acme", account=AccountSource.HEADER)
+
+
+def asked(known: CredentialClaim, key: str = "key-1", **changes: Any) -> ClaimRequest:
+    return replace(asking(key, **{"credential": "credential-2", **changes}), credential=known)
+
+
+async def mark(journal: Journal, credential: str, **marks: str) -> None:
+    named = {name.replace("owner_", "=").replace("peer_", "~"): source for name, source in marks.items()}
+    key = credential_key("acme", credential)
+    assert await journal.write_ledger_rows((LedgerRow(key, 1, marks_to_text(named)),))
+
+
+async def paid(journal: Journal, **changes: Any) -> None:
+    operation = await owned(journal, **changes)
+    await journal.record(succeeding(operation, accepted_credential=True, sealed_response=b"sealed response"))
+
+
+def tells_of_nothing(claim: Claim, verdict: ClaimVerdict) -> bool:
+    return claim == Claim(verdict, None, claim.now)
+
+
+async def test_m2b_a_credential_of_unknown_owner_is_told_of_nothing_that_another_made(journal: Journal) -> None:
+    await paid(journal, guard=intent())
+    await owned(journal, "key-open", guard=intent("open"))
+    unknown = ClaimVerdict.ACCOUNT_UNKNOWN
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES)), unknown)
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES, fingerprint="another")), unknown)
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES, "key-open")), unknown)
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES, "key-2", guard=intent("open"))), unknown)
+    assert (await journal.claim(asking("key-2", guard=intent("open")))).verdict is ClaimVerdict.IN_FLIGHT
+
+
+async def test_a_refusal_of_an_unknown_credential_leaves_no_alias_behind(journal: Journal) -> None:
+    await owned(journal, guard=intent())
+    await journal.claim(asked(SEPARATES, "key-2", guard=intent()))
+    mine = await journal.claim(asking("key-2", guard=intent("mine")))
+    assert mine.verdict is ClaimVerdict.OWNED
+
+
+async def test_n6_a_credential_of_unknown_owner_may_claim_fresh_keys_and_intents(journal: Journal) -> None:
+    await paid(journal, guard=intent())
+    claim = await journal.claim(asked(SEPARATES, "fresh", guard=intent("fresh")))
+    assert claim.verdict is ClaimVerdict.OWNED
+
+
+async def test_m2a_a_rotated_credential_of_the_same_owner_is_shown_the_reply_and_may_send(journal: Journal) -> None:
+    await paid(journal)
+    await journal.record(doubting(await owned(journal, "key-lost")))
+    await mark(journal, "credential-1", owner_alice="provider")
+    await mark(journal, "credential-2", owner_alice="provider")
+    shown = await journal.claim(asked(SEPARATES))
+    assert (shown.verdict, shown.sealed_response) == (ClaimVerdict.REPLAY, b"sealed response")
+    assert (shown.credential_accepted, shown.credential_mapped) == (True, True)
+    assert (await journal.claim(asked(SEPARATES, "key-lost"))).credential_mapped
+
+
+async def test_a_credential_of_another_owner_is_refused_and_told_of_nothing(journal: Journal) -> None:
+    await paid(journal, guard=intent())
+    await mark(journal, "credential-1", owner_alice="provider")
+    await mark(journal, "credential-2", owner_bob="provider")
+    another = ClaimVerdict.ANOTHER_OWNER
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES)), another)
+    assert tells_of_nothing(await journal.claim(asked(ASSUMES)), another)
+
+
+async def test_p8_acceptance_for_a_constant_account_shows_and_never_sends(journal: Journal) -> None:
+    await journal.record(doubting(await owned(journal)))
+    await paid(journal, key="key-2", credential="credential-2")
+    claim = await journal.claim(asked(ASSUMES))
+    assert (claim.verdict, claim.credential_accepted, claim.credential_mapped) == (ClaimVerdict.IN_DOUBT, True, False)
+
+
+async def test_n16_a_call_that_was_executed_maps_its_credential_to_the_account_that_a_selector_named(
+    journal: Journal,
+) -> None:
+    await journal.record(doubting(await owned(journal)))
+    assert (await journal.claim(asked(PLATFORM))).verdict is ClaimVerdict.ACCOUNT_UNKNOWN
+    await paid(journal, key="key-2", credential="credential-2")
+    claim = await journal.claim(asked(PLATFORM))
+    assert (claim.verdict, claim.credential_mapped) == (ClaimVerdict.IN_DOUBT, True)
+
+
+async def test_n5_an_account_that_only_our_header_named_maps_nothing(journal: Journal) -> None:
+    await paid(journal)
+    await paid(journal, key="key-2", credential="credential-2")
+    claim = await journal.claim(asked(TOLD))
+    assert (claim.verdict, claim.credential_accepted, claim.credential_mapped) == (ClaimVerdict.REPLAY, False, False)
+
+
+async def test_n22_an_operators_word_maps_a_credential_to_another(journal: Journal) -> None:
+    await paid(journal)
+    await mark(journal, "credential-2", **{"peer_credential-1": "operator"})
+    assert (await journal.claim(asked(SEPARATES))).credential_mapped

@@ -1,0 +1,62 @@
+"""The enemies of a world: what lies, is mixed up or is taken away, beside the faults that everybody knows.
+
+Each seed picks some of them. They are drawn apart: a world without enemies goes as it would go if there were none.
+Each is one field of `Mix`, so that a test can play a world with one enemy alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulation.swarm import GATEWAYS, USUAL_PAYMENTS, Mix, stream
+
+_ROUGHEST = 0.25  # of the full rates, in a world of the usual length
+
+
+def with_enemies(mix: Mix) -> Mix:
+    """The same world, with the enemies that its seed chose."""
+    for enemy in (_gateways, _strange_objects, _merchants, _clocks):
+        mix = enemy(mix)
+    return mix
+
+
+def _gateways(mix: Mix) -> Mix:
+    """Something in front of the provider answers in its place: with pages, and with redirects to elsewhere."""
+    dice = stream(mix.seed, "mix, gateways")
+    if dice.random() < 0.5:
+        return mix
+    rough = min(1.0, _ROUGHEST * max(1.0, USUAL_PAYMENTS / mix.payments))
+    chosen = dice.sample(GATEWAYS, dice.choice((1, 2, len(GATEWAYS))))
+    return replace(mix, faults=mix.faults | {name: dice.choice((0.01, 0.03)) * rough for name in chosen})
+
+
+def _strange_objects(mix: Mix) -> Mix:
+    """An inquiry shows another object, of the same amount; or ours, with the decline of an earlier attempt on it."""
+    dice = stream(mix.seed, "mix, strange objects")
+    foreign = dice.choice((0.0, 0.0, 0.1, 0.4))
+    return replace(
+        mix,
+        foreign_objects=foreign,
+        equal_amounts=foreign > 0 and dice.random() < 0.8,
+        shows_declines=mix.money_between and dice.random() < 0.5 and not mix.failovers,
+    )
+
+
+def _merchants(mix: Mix) -> Mix:
+    """A second merchant with the keys, orders and amounts of the first. `owners`, and credentials that are renewed, are
+    left to `test_enemies`: what they found is not mended yet."""
+    dice = stream(mix.seed, "mix, merchants")
+    chosen = dice.choice(("", "", "selector", "many"))
+    if not chosen or mix.failovers or mix.money_between:
+        return mix
+    return replace(mix, merchants=chosen, asks=True, webhooks=False, fallback=False, retires=False)
+
+
+def _clocks(mix: Mix) -> Mix:
+    """The store's clock is set, or machines are started anew. Only in plain worlds of one merchant."""
+    dice = stream(mix.seed, "mix, clocks")
+    steps, reboots = dice.choice(((0, False), (0, False), (1, False), (3, False), (0, True)))
+    if mix.failovers or mix.money_between or mix.merchants:
+        return mix
+    crashes = max(mix.crashes, dice.choice((1, 2))) if reboots else mix.crashes
+    return replace(mix, store_steps=steps, reboots=reboots, crashes=crashes)

@@ -1,0 +1,101 @@
+"""The enemies of simulated worlds: each is played by several seeds, and one alone breaks no promise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from paywitness_sandbox.messages import Request, json_response
+from tests.simulation.enemies import with_enemies
+from tests.simulation.provider import _Arrived
+from tests.simulation.strange_objects import StrangeObjects
+from tests.simulation.swarm import GATEWAYS, Mix, mix_of, stream, with_money_between
+from tests.simulation.world import World
+
+ALONE = {
+    "gateways": Mix(3, 40, contract="not_stored", faults=dict.fromkeys(GATEWAYS, 0.05), events=False, webhooks=False),
+    "strange_objects": Mix(
+        4,
+        40,
+        contract="not_stored",
+        faults={"answer_lost": 0.2, "black_hole": 0.1},
+        foreign_objects=0.5,
+        equal_amounts=True,
+        events=False,
+        webhooks=False,
+    ),
+    "declines_on_shared_objects": Mix(
+        5,
+        40,
+        contract="not_stored",
+        faults={"answer_lost": 0.1, "black_hole": 0.1, "late_commit": 0.1},
+        money_between=True,
+        orders=1.0,
+        shows_declines=True,
+        events=False,
+        webhooks=False,
+    ),
+}
+
+
+TWO_MERCHANTS = Mix(7, 40, contract="not_stored", events=False, webhooks=False)
+
+
+@pytest.mark.parametrize("told_by", ["selector", "many"])
+def test_two_merchants_with_equal_keys_orders_and_amounts_do_not_meet(told_by: str) -> None:
+    world = World(replace(TWO_MERCHANTS, merchants=told_by, equal_amounts=True))
+    outcome = world.play()
+    assert outcome.ok, outcome.violations
+    assert world.twin is not None
+    first, second = world.checkers.ledger, world.twin.checkers.ledger
+    assert min(len(first), len(second)) >= 30
+    assert not {entry.charge for entry in first.entries} & {entry.charge for entry in second.entries}
+
+
+def test_a_payment_is_not_opened_before_its_owner_is_known() -> None:
+    """It was opened under an account without an owner, so its intent did not reach the confirm: the order was paid by
+    a second payment."""
+    mix = with_enemies(with_money_between(mix_of(23, 60)))
+    outcome = World(replace(mix, merchants="many", rotates=True, asks=True, webhooks=False, retires=False)).play()
+    assert "an order is paid once" not in {violation.promise for violation in outcome.violations}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_enemy_alone_breaks_no_promise(name: str) -> None:
+    outcome = World(ALONE[name]).play()
+    assert outcome.ok, "\n".join(outcome.history.lines(outcome.violations[0].about))
+
+
+def test_every_enemy_is_played_by_several_of_fifty_seeds() -> None:
+    mixes = [with_enemies(with_money_between(mix_of(seed, 1_000))) for seed in range(1, 51)]
+    seldom = {name for name in GATEWAYS if sum(name in mix.faults for mix in mixes) < 5}
+    enemies = ("foreign_objects", "equal_amounts", "shows_declines")
+    seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
+    plain = [with_enemies(mix_of(seed, 1_000)) for seed in range(1, 51)]
+    enemies = ("merchants", "store_steps", "reboots")
+    seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in plain) < 5}
+    assert not seldom
+
+
+def test_somebody_else_s_object_is_shown_and_never_an_old_copy_of_what_was_asked_for() -> None:
+    strange = StrangeObjects(1.0, stream(1, "strange"))
+    for name in ("ch_a", "ch_b"):
+        made = json_response(200, {"id": name, "object": "charge", "metadata": {"paywitness": f"op_{name}"}})
+        strange.instead(_asked("POST", "/v1/charges"), made, calm=False)
+    right = json_response(200, {"id": "ch_a", "object": "charge"})
+    assert _ids(strange.instead(_asked("GET", "/v1/charges/ch_a"), right, calm=False).body) == ["ch_b"]
+    nothing = json_response(200, {"data": [], "has_more": False})
+    searched = _asked("GET", "/v1/charges?paywitness=op_ch_a")
+    assert _ids(strange.instead(searched, nothing, calm=False).body) == ["ch_b"]
+    assert strange.instead(searched, nothing, calm=True) is nothing
+
+
+def _asked(method: str, target: str) -> Request:
+    return _Arrived(method, target, {}, b"")
+
+
+def _ids(body: bytes) -> list[str]:
+    shown = json.loads(body)
+    return [one["id"] for one in shown.get("data", [shown])]
