@@ -129,6 +129,40 @@ def test_an_effect_is_posted_once_for_all_steps_of_a_payment() -> None:
     assert second.payment.captured == 100
 
 
+@pytest.mark.parametrize(
+    ("captures", "movements"),
+    [
+        (True, ((Kind.REFUND, 40),)),
+        (True, ((Kind.REFUND, 40), (Kind.REFUND, 60))),
+        (True, ((Kind.REVERSAL, None),)),
+        (False, ((Kind.CAPTURE, 60),)),
+        (False, ((Kind.CAPTURE, 60), (Kind.REFUND, 60))),
+        (False, ((Kind.CAPTURE, 60), (Kind.VOID, None))),
+        (False, ((Kind.VOID, None),)),
+        (False, ((Kind.REVERSAL, None),)),
+    ],
+)
+def test_a_success_that_movements_overtook_leaves_the_numbers_as_if_it_had_been_seen_first(
+    captures: bool, movements: tuple[tuple[Kind, int | None], ...]
+) -> None:
+    """The record of the payment lay in the spool of a sidecar without a journal. Another one refunded a half of it, and
+    that half was forgotten: a refund of all of it seemed to be one of a half."""
+    sale, shown = ended(operation(Kind.SALE, 100)), ShownBalance(captures=captures)
+    in_order = after_change(Payment("op_1", "acme", "a", currency="EUR"), sale, shown).payment
+    overtaken = Payment("op_1", "acme", "a", currency="EUR")
+    for kind, amount in movements:
+        started = operation(kind, amount)
+        in_order = after_change(reserving(in_order, started), ended(started), ShownBalance()).payment
+        overtaken = after_change(reserving(overtaken, started), ended(started), ShownBalance()).payment
+    overtaken = after_change(overtaken, sale, shown).payment
+
+    def numbers(of: Payment) -> tuple[object, ...]:
+        known = (of.authorised, of.captured, of.refunded, of.voided, of.disputed)
+        return *known, of.given_back, of.final, of.capturable, hold_of_payment(of)
+
+    assert numbers(overtaken) == numbers(in_order)
+
+
 def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
     made = payment(100, captures=False)
     sale = ended(operation(Kind.AUTHORIZATION, 100))
@@ -438,6 +472,17 @@ def test_already_done_that_our_own_numbers_say_too_makes_nothing_unknown(kind: K
     started = operation(kind, 60)
     refused = ended(started, State.FAILED, ResultClass.ALREADY_DONE)
     assert getattr(after_change(reserving(before, started), refused, ShownBalance()).payment, number) == 100
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
+def test_already_done_that_an_open_movement_says_too_makes_nothing_unknown(kind: Kind, number: str) -> None:
+    """A refund of the rest was pending. The next one was refused, and the order stayed held after both had ended."""
+    pending, started = operation(kind, 40), operation(kind, 30)
+    before = reserving(moved(payment(100, captures=kind is Kind.REFUND), kind, 60), pending, started)
+    refused = ended(started, State.FAILED, ResultClass.ALREADY_DONE)
+    after = after_change(before, refused, ShownBalance()).payment
+    assert getattr(after, number) == 60
+    assert getattr(after_change(after, ended(pending), ShownBalance()).payment, number) == 100
 
 
 def test_a_total_that_is_less_than_our_own_movements_is_out_of_date() -> None:

@@ -115,9 +115,12 @@ class Payment:
     def reserved(self, *kinds: OperationKind) -> tuple[Movement, ...]:
         return self._movements(MovementStatus.RESERVED, kinds)
 
+    def posted(self, *kinds: OperationKind) -> tuple[Movement, ...]:
+        return self._movements(MovementStatus.POSTED, kinds)
+
     def posted_total(self, *kinds: OperationKind) -> int:
         """What movements of ours have moved at least, also while the number itself is unknown."""
-        return sum(movement.minor_units or 0 for movement in self._movements(MovementStatus.POSTED, kinds))
+        return sum(movement.minor_units or 0 for movement in self.posted(*kinds))
 
     def _movements(self, status: MovementStatus, kinds: tuple[OperationKind, ...]) -> tuple[Movement, ...]:
         found = (movement for movement in self.movements if movement.status is status)

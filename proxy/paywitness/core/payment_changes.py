@@ -101,10 +101,7 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
         payment = _remainder_released(payment)
     elif after.result_class in GIVEN_BACK and not payment.given_back:
         left, key = difference(payment.captured, payment.refunded), payment_posting_key(payment)
-        undone = any(
-            each.kind is OperationKind.VOID and each.status is MovementStatus.POSTED for each in payment.movements
-        )
-        if left or not undone:  # else the void has posted it
+        if left or not payment.posted(OperationKind.VOID):  # else the void has posted it
             posting = Posting(returned_posting_key(key), "reversal", left, payment.currency, payment.id, key)
         is_return = after.result_class is ResultClass.RETURNED
         payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
@@ -115,10 +112,7 @@ def _is_captured_in_part(payment: Payment) -> bool:
     """Whether a void, or the end of the authorization, leaves what was captured before. What is unknown counts as
     captured if a capture of ours exists."""
     if payment.captured is None:
-        return any(
-            movement.kind is OperationKind.CAPTURE and movement.status is MovementStatus.POSTED
-            for movement in payment.movements
-        )
+        return bool(payment.posted(OperationKind.CAPTURE))
     return payment.captured > 0 and (payment.authorised is None or payment.captured < payment.authorised)
 
 
@@ -138,12 +132,18 @@ def returned_posting_key(posting_key: str) -> str:
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
-    """The first success: what was authorised and captured, as far as it is known; nothing was given back yet."""
+    """The first success: what was authorised and captured, as far as it is known. Nothing was given back yet, unless a
+    movement of ours overtook it: somebody else saw the success first, and moved it."""
     asked = after.money.minor_units if after.money is not None else None
     authorised = asked if shown.authorised is None else shown.authorised
     if shown.moved is not None and (authorised is None or shown.moved < authorised):
         authorised = shown.moved  # a partial authorization
+    first = payment if not payment.returned else replace(payment, refunded=0, movements=())  # what follows is its own
     captured = authorised if shown.captures else 0 if shown.captures is False else None
+    if captured == 0:
+        captured = total_of(first.posted(OperationKind.CAPTURE))
+    refunded = first.refunded if first.refunded is not None else total_of(first.posted(OperationKind.REFUND))
+    is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
     payment = replace(
         payment,
         paid=True,
@@ -151,11 +151,11 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
         captured=captured,
         paid_by=after.id,
         times_paid=payment.times_paid + 1,
-        given_back=False,
+        given_back=is_reversed or (is_voided and captured == 0),
         returned=False,
-        final=False,
-        refunded=0 if payment.returned else payment.refunded or 0,
-        voided=payment.voided or 0,
+        final=is_reversed or is_voided,
+        refunded=captured if is_reversed else refunded,
+        voided=difference(authorised, captured) if is_voided else payment.voided or 0,
         disputed=payment.disputed or 0,
         overcapture=shown.overcapture,
         expires_at=None if captured is not None and captured == authorised else shown.expires_at,
@@ -194,9 +194,12 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
 
 
 def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
-    """The payment after the provider said "already done" to a movement. If our own numbers do not say so too, somebody
-    else has moved it. By how much is unknown until an object shows it."""
-    capturable, refundable = payment.capturable, difference(payment.captured, payment.refunded)
+    """The payment after the provider said "already done" to a movement. If our own movements, open ones too, do not
+    say so too, somebody else has moved it. By how much is unknown until an object shows it."""
+    captures = payment.reserved(OperationKind.CAPTURE)
+    gives_back = payment.reserved(OperationKind.REFUND, OperationKind.REVERSAL)
+    capturable = difference(payment.capturable, total_of(captures))
+    refundable = difference(payment.captured, payment.refunded, total_of(gives_back))
     nothing_to_capture = capturable is not None and capturable <= 0
     nothing_to_refund = payment.given_back or (refundable is not None and refundable <= 0 < (payment.captured or 0))
     if kind is OperationKind.CAPTURE or (kind is OperationKind.VOID and payment.captured == 0):

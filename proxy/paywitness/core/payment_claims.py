@@ -274,8 +274,7 @@ def hold_of_payment(payment: Payment) -> IntentHold:
         return IntentHold.REFUNDED
     if payment.captured is None or payment.refunded is None:
         # A number is unknown: a void frees the intent, unless a capture of ours exists.
-        posted = {movement.kind for movement in payment.movements if movement.status is MovementStatus.POSTED}
-        is_voided = OperationKind.VOID in posted and OperationKind.CAPTURE not in posted
+        is_voided = bool(payment.posted(OperationKind.VOID)) and not payment.posted(OperationKind.CAPTURE)
         return IntentHold.REFUNDED if is_voided else IntentHold.PAID
     if payment.captured - payment.refunded > 0 or payment.disputed:
         return IntentHold.PAID

@@ -15,6 +15,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
+from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
@@ -94,6 +95,8 @@ class AttemptRecorder:
         call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN
         decided: Decision
         before = operation
+        executed = classification.executed
+        sealed_credential = self.journal_writer.credential_to_store(call_context) if executed else None
 
         allowed = True
         first = self._decide(operation, finished, budget_allows=True)
@@ -110,7 +113,6 @@ class AttemptRecorder:
             if not following.state.ended:
                 following, more = _after_decision(following, decided)
                 events += more
-            executed = classification.executed
             shown = self._shown_balance(finished, following)
             if is_paid_elsewhere(following, classification, policy):
                 following = following.changed(paid_elsewhere=True)
@@ -127,7 +129,7 @@ class AttemptRecorder:
                 delay_s=decided.delay_s,
                 sealed_response=self._sealed_response(following, classification, evidence.response),
                 accepted_credential=executed,
-                sealed_credential=self.journal_writer.credential_to_store(call_context) if executed else None,
+                sealed_credential=sealed_credential,
                 shown=shown,
             )
 
@@ -136,6 +138,8 @@ class AttemptRecorder:
         except JournalUnavailable:
             await self.retry_budget.refund(call_context)
             return await self._spool_evidence(call_context, operation, policy, attempt, evidence)
+        if sealed_credential is not None:
+            self.journal_writer.note_credential_stored(call_context)
         if call_context.grant is not None and decided.action is not Action.RETRY_SAME_OPERATION:
             await self.retry_budget.refund(call_context)  # somebody was faster, and it stands otherwise
         self._emit_events(before, recorded, attempt, decided)
@@ -167,6 +171,8 @@ class AttemptRecorder:
         policy, evidence, attempt = finished.policy, finished.evidence, finished.attempt
         changed, event = conclusion_changes(current, attempt.number, attempt.classification, policy.contract)
         events = (event,)
+        if precedes_end(current, attempt.classification, failed_is_return=policy.payment.failed_is_return):
+            changed["incident"] = current.incident  # others found first what became of it later
         if (end := END_DECISIONS.get(changed["state"])) is not None:
             return current.changed(**changed, because=end.because), events, end
         after = current.changed(**changed)

@@ -18,6 +18,7 @@ from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
+from paywitness.core.guard import is_reply_under_way
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payout import PayoutRefusal
@@ -200,9 +201,10 @@ class DuplicateCalls:
             return await self._wait_while_in_doubt(reply, context, operation)
 
     async def _wait_while_in_doubt(self, reply: Reply, context: CallContext, operation: Operation) -> Reply:
-        """Wait until it is resolved, or the caller's time is up."""
+        """Wait until it is resolved, or the caller's time is up. If an event ended it during a re-send, wait for that
+        too: whoever carries the re-send notes whether the reply reached anybody."""
         recorded_here = False
-        while operation.state.in_doubt and operation.incident is None and context.still_there():
+        while _is_unresolved(operation) and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
@@ -211,7 +213,7 @@ class DuplicateCalls:
             if operation.state is State.REQUIRES_REVIEW:
                 break
         context.operation = operation
-        if operation.state.in_doubt or blocks_replay(operation):
+        if _is_unresolved(operation) or blocks_replay(operation):
             return reply
         reply = await self._reply_as_recorded(context, operation)
         if recorded_here:
@@ -292,6 +294,10 @@ class DuplicateCalls:
         request = context.request
         repeated = request_hash_of(request.method, request.target, request.body, self.vault.identity_secret)
         return (policy, request) if repeated == operation.request_hash else None
+
+
+def _is_unresolved(operation: Operation) -> bool:
+    return operation.state.in_doubt or is_reply_under_way(operation)
 
 
 def account_unknown(context: CallContext) -> Reply:
