@@ -64,6 +64,21 @@ def test_a_denial_with_several_attempts_in_doubt_waits_until_all_has_settled() -
     assert conclude_external(before, EvidenceSource.WEBHOOK, denial, REPLAYED, settled=False)[0].state is State.FAILED
 
 
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.PENDING, State.REQUIRES_ACTION])
+@pytest.mark.parametrize("source", [EvidenceSource.INQUIRY, EvidenceSource.WEBHOOK])
+def test_a_denial_that_may_be_stale_says_nothing_against_an_answered_attempt_before_all_has_settled(
+    source: EvidenceSource, state: State
+) -> None:
+    """The decline of an earlier confirm, shown by a replica that lags, contradicted the confirm that had paid."""
+    before, denial = standing(state), read(ResultClass.ISSUER_SOFT_DECLINE)
+    early = conclude_external(before, source, denial, REPLAYED, settled=False, may_be_stale=True)
+    assert early == (before, None)
+    after, event = conclude_external(before, source, denial, REPLAYED, settled=True, may_be_stale=True)
+    assert event is not None
+    assert (after.state is State.FAILED) is (state is not State.SUCCEEDED)
+    assert (after.incident is not None) is (state is State.SUCCEEDED)
+
+
 @pytest.mark.parametrize("state", [State.PENDING, State.REQUIRES_ACTION])
 def test_an_event_that_denies_another_execution_does_not_end_the_one_that_was_accepted(state: State) -> None:
     before = standing(state).changed(attempts=2, reference="ch_2")

@@ -173,6 +173,8 @@ def _must_wait(
     denies = event in {*EXTERNAL_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
     # An event tells of one execution, and not of which. That nothing can still arrive does not say that nothing did.
     covers_all = settled and event not in _SPEAKS_OF_ONE_EXECUTION
+    if may_be_stale and operation.state in {State.SUCCEEDED, State.PENDING, State.REQUIRES_ACTION}:
+        return denies and not settled  # a replica that lags shows the object as it was before our attempt
     return denies and (several or of_earlier_call) and not covers_all and not operation.state.ended
 
 

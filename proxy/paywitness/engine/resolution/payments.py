@@ -117,7 +117,9 @@ class PaymentSweep:
         result = await self.inquiry_client.inquire(operation, policy, request)
         finding = result.seen.finding
         checked, schedule_s = payment.verifications + 1, policy.resolve.schedule_s
-        if finding.kind is FindingKind.HIT:
+        # A denial on it may be that of an earlier step, shown by a replica that lags.
+        is_read = finding.kind is FindingKind.HIT and not result.seen.may_be_stale
+        if is_read:
             found = result.seen.provider_object
             await self.external_evidence.apply(
                 operation, policy, EvidenceSource.INQUIRY, finding, provider_object=found
@@ -126,7 +128,7 @@ class PaymentSweep:
         if current is None:
             return False
         latest = payment_from_row(current)
-        again = finding.kind is not FindingKind.HIT or may_still_expire(latest, now)
+        again = not is_read or may_still_expire(latest, now)
         verify_at = now + schedule_s[checked] if again and checked < len(schedule_s) else None
         return await self._write(current, replace(latest, verify_at=verify_at, verifications=checked))
 
