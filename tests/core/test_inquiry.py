@@ -145,6 +145,13 @@ def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:
     assert asked(page(has_more=True)).finding.kind is FindingKind.FAILED
 
 
+def test_an_empty_answer_is_no_miss() -> None:
+    """A cache or gateway that answers 200 or 204 without a body has not looked anything up."""
+    for status_code in (200, 204):
+        for inquiry in (BY_LIST, BY_REFERENCE):
+            assert asked(answered(response(status_code, b" ")), inquiry).finding.kind is FindingKind.FAILED
+
+
 @pytest.mark.parametrize("changes", [{}, {"stamp": "op_02"}, {"status": "processing"}, {"status": "failed"}])
 def test_a_payment_in_the_place_of_a_list_is_no_miss(changes: dict[str, object]) -> None:
     """An answer that was mixed up with another's: three of those must not make a payment absent."""
