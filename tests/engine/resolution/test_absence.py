@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from paywitness.core.operation import FindingKind, State
+from paywitness.core.result import ResultClass
+from paywitness.journal.base import Journal
 from paywitness_sandbox.server import Sandbox
 from tests.engine.resolution.test_resolver import NOT_STORED, QUICK, SOON, ended, resolved, resolving
-from tests.engine.world import book_of, header, outcome, sooner
+from tests.engine.world import World, book_of, header, outcome, problem_type, sooner
 
 NOTHING = {"data": [], "has_more": False}
 
@@ -33,7 +37,7 @@ class Scripted:
         await reader.readexactly(int(length))
         self.arrivals.append((method, target))
         status, shown = self.answer(method, target)
-        body = json.dumps(shown).encode()
+        body = json.dumps(shown).encode() if shown is not None else b""
         head_line = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
         writer.write(head_line + body)
         await writer.drain()
@@ -117,3 +121,65 @@ async def test_m22_if_the_first_address_is_gone_only_what_the_new_one_finds_coun
         paid = {**CHARGE, "status": "succeeded", "metadata": {"paywitness": unknown.stamp}}
         shown["now"] = {"data": [paid], "has_more": False}
         assert (await client.inquire(gone, policy, request)).seen.finding.kind is FindingKind.HIT
+
+
+JSON = {"Content-Type": "application/json", "Authorization": "Bearer test"}
+SHOWN_BEFORE: dict[str, dict[str, Any]] = {
+    "confirm": {"confirm": False},
+    "capture": {"capture": False, "source": "tok_ok"},
+    "void": {"capture": False, "source": "tok_ok"},
+}
+
+
+async def follow(world: World, charge: str, step: str, key: str, fault: str = "-") -> Any:
+    body = {"source": "tok_ok"} if step == "confirm" else {}
+    headers = {**JSON, "Idempotency-Key": key, "Sandbox-Fault": fault}
+    return await world.post(f"/v1/charges/{charge}/{step}", body, headers)
+
+
+@pytest.mark.parametrize("step", SHOWN_BEFORE)
+async def test_p13_a_target_that_is_shown_as_it_was_before_our_attempt_is_a_miss_like_any_other(
+    sandbox: Sandbox, stored_journal: Journal, step: str
+) -> None:
+    """P13: "never absent if its target was shown" kept every lost confirm, capture and void for ever, and the void
+    behind it. After `settle` and `misses` it is absent, and its own key makes it."""
+    async with resolving(sandbox, NOT_STORED, journal=stored_journal) as world:
+        order = {"amount": 1000, "currency": "EUR", "metadata": {"order_id": "order-1"}, **SHOWN_BEFORE[step]}
+        made = await world.post("/v1/charges", order, {**JSON, "Idempotency-Key": "made"})
+        charge = json.loads(made.body)["id"]
+        lost = await follow(world, charge, step, "key", "reset_before_commit")
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, found.result_class, found.key_released) == (State.FAILED, ResultClass.ABSENT, True)
+        assert found.misses >= 2
+        assert [entry.kind for entry in sandbox.ledger.entries] == ([] if step == "confirm" else ["authorization"])
+        again = await follow(world, charge, step, "key")
+        assert (again.status_code, outcome(again)) == (200, "succeeded")
+
+
+async def test_p13_a_target_that_was_shown_and_is_not_found_any_more_is_never_absent(stored_journal: Journal) -> None:
+    """P13: a 404 of it is a failed inquiry."""
+    created = {**CHARGE, "status": "created", "metadata": {"order_id": "order-1"}}
+    gone = {"now": False}
+
+    def answer(method: str, target: str) -> tuple[int, object]:
+        if method == "GET":
+            return (404, {"error": "no such charge"}) if gone["now"] else (200, created)
+        return (200, created) if target == "/v1/charges" else (500, {})
+
+    async with (
+        scripted(answer) as provider,
+        resolving(cast(Sandbox, provider), NOT_STORED, journal=stored_journal) as world,
+    ):
+        order = {"amount": 1099, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-1"}}
+        await world.post("/v1/charges", order, {**JSON, "Idempotency-Key": "made"})
+        gone["now"] = True
+        lost = await follow(world, "ch_mine", "confirm", "key")
+        assert (lost.status_code, outcome(lost)) == (504, "unknown")
+        found = await resolved(world, header(lost, "Paywitness-Operation"), lambda seen: seen.state != State.UNKNOWN)
+        assert (found.state, found.key_released) == (State.REQUIRES_REVIEW, False)
+        anew = await world.charge("key-2", amount=1100, timeout_s=0.2)
+        assert (anew.status_code, problem_type(anew)) == (409, "guarded")
+        assert [each for each in provider.arrivals if each[0] == "POST"] == [
+            ("POST", "/v1/charges"),
+            ("POST", "/v1/charges/ch_mine/confirm"),
+        ]
