@@ -132,6 +132,23 @@ async def test_m2a_a_rotated_key_of_the_same_owner_is_replayed_and_never_told_th
         assert len(merchants.paid) == 1
 
 
+async def test_p2a_an_unknown_order_is_not_paid_again_under_a_rotated_key(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P2 A: the credential was a part of the account. After its rotation nothing guarded the order."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_a"}, lose=True)
+    async with behind_one_sidecar(sandbox, merchants, journal=stored_journal) as world:
+        lost = await pay(world, "k1", key="first", order="42", timeout_s=0.5)
+        assert lost.status_code == 504
+        merchants.lose = False
+        operation = header(lost, "Paywitness-Operation")
+        other = await pay(world, "k2", key="second", order="42", amount=900, timeout_s=0.5)
+        assert (other.status_code, problem_type(other)) == (409, "guarded")
+        assert json.loads(other.body)["operation"] == operation
+        equal = await pay(world, "k2", key="third", order="42", timeout_s=0.5)
+        assert header(equal, "Paywitness-Operation") == operation
+
+
 async def test_m2b_another_merchant_with_equal_keys_and_orders_is_refused_and_told_of_nothing(sandbox: Sandbox) -> None:
     merchants = Merchants({"k1": "acct_a", "k2": "acct_b"})
     async with behind_one_sidecar(sandbox, merchants) as world:
