@@ -298,6 +298,14 @@ def test_m1_a_denial_of_a_shared_object_may_be_that_of_an_earlier_attempt() -> N
     assert (paid.finding.kind, paid.may_be_stale) == (FindingKind.HIT, False)
 
 
+def test_m29_an_action_of_a_shared_object_may_be_that_of_an_earlier_step() -> None:
+    """The customer was asked to act for the confirm before ours, and has done so since."""
+    rows = (ResponseRule("answers.charge[0]", ResultClass.REQUIRES_ACTION, when=is_status("failed")),)
+    assert shared_denial(replace(SHARED, answers=rows))
+    ours = replace(SHARED, answers=rows, belongs=BelongsFields(key=field("key")))
+    assert not shared_denial(ours, key="pk_1")
+
+
 @pytest.mark.parametrize(
     ("denied_at", "date", "attempts", "stale"),
     [

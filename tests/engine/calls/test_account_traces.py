@@ -85,6 +85,17 @@ async def test_b5_two_merchants_behind_one_sidecar_share_neither_keys_nor_orders
     assert world.effects(order="order-1") == 2
 
 
+async def test_m17_two_headers_that_name_the_account_are_refused_and_nothing_is_sent(stored_world: World) -> None:
+    """M17: identity took the first of them, and both went to the provider."""
+    world = stored_world
+    body = json.dumps({"amount": 1099, "currency": "EUR", "source": "tok_ok"}).encode()
+    named = tuple((b"Acme-Account", each) for each in (b"shop-a", b"shop-b"))
+    pairs = (*((name.encode(), value.encode()) for name, value in HEADERS.items()), (b"Idempotency-Key", b"k"), *named)
+    call = Call("acme", "POST", "/v1/charges", "", ("v1", "charges"), pairs, body, CallerOptions())
+    refused = await world.engine.reply_to(call, lambda: True)
+    assert (refused.status_code, len(world.arrivals)) == (400, 0)
+
+
 async def at_the_provider(world: World, key: str) -> Mapping[str, object]:
     """What a client sends that goes past a sidecar which is down."""
     body = {"amount": 1099, "currency": "EUR", "source": "tok_ok", "metadata": {"order_id": "order-1"}}

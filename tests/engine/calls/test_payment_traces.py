@@ -389,3 +389,35 @@ async def test_already_confirmed_elsewhere_is_not_told_as_free_to_pay(stored_wor
     anew = await world.charge("anew", amount=1000)
     assert (anew.status_code, problem_type(anew)) == (409, "guarded")
     assert lines(world) == [("charge", 1000)]
+
+
+async def test_already_refunded_on_a_first_attempt_is_passed_on_at_once(stored_world: World) -> None:
+    """U3: it took 38 seconds, became unknown, and was told as not sent ten minutes later."""
+    world = stored_world
+    paid = {"amount": 1000, "currency": "EUR", "source": "tok_ok", "metadata": {"order_id": ORDER}}
+    charge = str((await elsewhere(world, "/v1/charges", paid))["id"])
+    await elsewhere(world, f"/v1/charges/{charge}/refunds", {})
+    arrivals = len(world.arrivals)
+    refused = await call(world, f"/v1/charges/{charge}/refunds", "refund", {"amount": 1000})
+    told = json.loads(refused.body)
+    assert (refused.status_code, told["error"]["code"]) == (409, "charge_already_refunded")  # the provider's own
+    operation = await operation_of(world, refused)
+    assert (operation.state, operation.attempts, operation.key_released) == (State.FAILED, 1, False)
+    assert [arrival.path for arrival in list(world.arrivals)[arrivals:]] == [f"/v1/charges/{charge}/refunds"]
+    assert lines(world) == [("charge", 1000), ("refund", 1000)]
+
+
+async def test_a_capture_still_passes_after_the_date_at_which_the_authorization_expires(stored_world: World) -> None:
+    """P24: our own date refused captures that the provider would have taken. It only tells."""
+    world = stored_world
+    charge = await authorise(world)
+    payment = await payment_of(world, charge)
+    [row] = await world.journal.ledger_rows((f"p:{payment.id}",))
+    assert row is not None
+    over = replace(payment_from_row(row), expires_at=world.clock.now() - 86_400.0)
+    assert await world.journal.write_ledger_rows((payment_row(over, row),))
+    await world.parts.payment_sweep.sweep()
+    assert (await payment_of(world, charge)).expiry_announced == "expired"
+    assert lines(world) == [("authorization", 1000)]  # nobody has voided it
+    captured = await call(world, f"/v1/charges/{charge}/capture", "capture", {"amount": 1000})
+    assert (captured.status_code, outcome(captured)) == (200, "succeeded")
