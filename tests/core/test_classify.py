@@ -69,6 +69,19 @@ def test_a_row_says_whether_its_answer_is_kept_under_the_key() -> None:
     assert read(response(503), rules(busy)).stored
 
 
+def test_p28d_a_row_that_reads_the_body_speaks_of_an_empty_one_only_if_it_names_its_status() -> None:
+    """P28 D: a void is answered 204 without a body. An empty page of a gateway is no success, and no decline either."""
+    not_failed = ResponseRule("not failed", ResultClass.SUCCEEDED, when=lambda tree: value_at(tree, "error") is None)
+    for found in (response(200), response(204), response(502), response(409)):
+        assert read(found, rules(not_failed)).result_class is not ResultClass.SUCCEEDED
+        assert read(found, rules(replace(not_failed, result_class=ResultClass.FAILED))).result_class not in DENIALS
+    assert read(response(200, {"id": "ch_1"}), rules(not_failed)).result_class is ResultClass.SUCCEEDED
+    voided = ResponseRule("voided", ResultClass.SUCCEEDED, status_codes=frozenset({204}))
+    for row in (voided, replace(not_failed, status_codes=frozenset({204}))):
+        assert read(response(204), rules(row)).result_class is ResultClass.SUCCEEDED
+        assert read(response(502), rules(row)).result_class is not ResultClass.SUCCEEDED
+
+
 def test_m11_a_copy_of_the_answer_before_it_is_lost_if_it_names_a_payment() -> None:
     paid = ResponseRule("paid", ResultClass.SUCCEEDED, status_codes=frozenset({200}))
     copy = replace(answered(response(200, {"id": "ch_1"})), repeats_previous=True)

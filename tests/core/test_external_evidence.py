@@ -53,6 +53,16 @@ def test_a_denial_never_ends_what_an_attempt_may_still_pay(reading: ResultClass)
             assert is_postponed(before, source, reading, REPLAYED)
 
 
+@pytest.mark.parametrize("reading", [ResultClass.ISSUER_HARD_DECLINE, ResultClass.REQUIRES_ACTION])
+def test_m1_m29_what_may_be_of_an_earlier_step_ends_no_doubt_before_all_has_settled(reading: ResultClass) -> None:
+    before = standing(State.UNKNOWN)
+    for known in (REPLAYED, REEXECUTED):
+        found = conclude_external(
+            before, EvidenceSource.INQUIRY, read(reading), known, settled=False, may_be_stale=True
+        )
+        assert found == (before, None)
+
+
 def test_a_denial_with_several_attempts_in_doubt_waits_until_all_has_settled() -> None:
     before = standing(State.UNKNOWN, doubt=frozenset({1, 2}))
     denial = read(ResultClass.ISSUER_HARD_DECLINE)

@@ -145,6 +145,13 @@ def test_nothing_found_is_a_miss_but_not_on_one_page_of_several() -> None:
     assert asked(page(has_more=True)).finding.kind is FindingKind.FAILED
 
 
+def test_an_empty_answer_is_no_miss() -> None:
+    """A cache or gateway that answers 200 or 204 without a body has not looked anything up."""
+    for status_code in (200, 204):
+        for inquiry in (BY_LIST, BY_REFERENCE):
+            assert asked(answered(response(status_code, b" ")), inquiry).finding.kind is FindingKind.FAILED
+
+
 @pytest.mark.parametrize("changes", [{}, {"stamp": "op_02"}, {"status": "processing"}, {"status": "failed"}])
 def test_a_payment_in_the_place_of_a_list_is_no_miss(changes: dict[str, object]) -> None:
     """An answer that was mixed up with another's: three of those must not make a payment absent."""
@@ -289,6 +296,14 @@ def test_m1_a_denial_of_a_shared_object_may_be_that_of_an_earlier_attempt() -> N
     assert not shared_denial(ours, key="pk_1")
     paid = read_inquiry(SHARED, dated(CHARGE, None), RULES, ASKED, TemplateValues(operation(), {}))
     assert (paid.finding.kind, paid.may_be_stale) == (FindingKind.HIT, False)
+
+
+def test_m29_an_action_of_a_shared_object_may_be_that_of_an_earlier_step() -> None:
+    """The customer was asked to act for the confirm before ours, and has done so since."""
+    rows = (ResponseRule("answers.charge[0]", ResultClass.REQUIRES_ACTION, when=is_status("failed")),)
+    assert shared_denial(replace(SHARED, answers=rows))
+    ours = replace(SHARED, answers=rows, belongs=BelongsFields(key=field("key")))
+    assert not shared_denial(ours, key="pk_1")
 
 
 @pytest.mark.parametrize(

@@ -571,6 +571,7 @@ def test_a_pending_movement_posts_nothing() -> None:
 
 
 def test_a_dispute_is_a_fact_of_its_own_and_a_won_one_gives_it_back() -> None:
+    """P6 D and E: a chargeback freed the order, or was refunded beside it: the customer paid twice, or the merchant."""
     sale = ended(operation(Kind.SALE, 100))
     disputed = after_change(payment(100), sale, ShownBalance(dispute="opened", moved=100)).payment
     assert disputed.disputed == 100

@@ -24,7 +24,7 @@ def test_a_port_is_one_providers_and_follows_its_policy(
     sandbox: Provider, make_sidecar: Callable[..., Sidecar]
 ) -> None:
     first, second = free_port(), free_port()
-    sidecar = make_sidecar(sandbox.url, ("merchant: shop", f"listen: 127.0.0.1:{first}\nmerchant: shop"))
+    sidecar = make_sidecar(sandbox.url, ("provider: acme ", f"listen: 127.0.0.1:{first}\nprovider: acme "))
     sidecar.start()
     wait_until(lambda: listens(first), "the port opening")  # after the main one, which a policy must not take from us
     assert charge(f"http://127.0.0.1:{first}", "a") == (200, None)
@@ -43,7 +43,8 @@ def test_a_port_that_is_taken_stops_nobody_and_is_opened_when_it_is_free(
     sandbox: Provider, make_sidecar: Callable[..., Sidecar]
 ) -> None:
     holder = make_sidecar(sandbox.url).start()
-    sidecar = make_sidecar(sandbox.url, ("merchant: shop", f"listen: 127.0.0.1:{holder.port}\nmerchant: shop")).start()
+    taken = f"listen: 127.0.0.1:{holder.port}\nprovider: acme "
+    sidecar = make_sidecar(sandbox.url, ("provider: acme ", taken)).start()
     assert charge(sidecar.url, "a") == (200, None)
     wait_until(lambda: "cannot listen" in sidecar.log, "its being told")
     assert holder.stop() == 0

@@ -38,15 +38,18 @@ def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def stored_world(sandbox: Sandbox, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """A world over each store that keeps real money."""
-    journal: Journal
+async def stored_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
+    """Each store that keeps real money. Whoever builds a world over it closes it."""
     if request.param == "sqlite":
-        journal = await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
-    else:
-        server: RedisServer = request.getfixturevalue("running_redis")
-        journal = await RedisJournal.open(f"{server.url}?prefix={tmp_path.name}:", clock=SystemClock())
-    built = await make_world(sandbox, journal=journal)
+        return await SqliteJournal.open(tmp_path / "journal.db", clock=SystemClock())
+    server: RedisServer = request.getfixturevalue("running_redis")
+    return await RedisJournal.open(f"{server.url}?prefix={tmp_path.name}:", clock=SystemClock())
+
+
+@pytest.fixture
+async def stored_world(sandbox: Sandbox, stored_journal: Journal) -> AsyncIterator[World]:
+    """A world over each store that keeps real money."""
+    built = await make_world(sandbox, journal=stored_journal)
     yield built
     await close(built)
 

@@ -14,9 +14,12 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 
 from paywitness.core.call import Call, CallerOptions
+from paywitness.core.credential_owners import credential_key
+from paywitness.core.identity import credential_in
 from paywitness.core.reply import Reply
 from paywitness.engine.credential_commands import CredentialCommands
 from paywitness.engine.operator_commands import InvalidCommand
+from paywitness.journal.base import Journal
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness_sandbox.server import Sandbox
 from tests.engine.world import World, header, make_world, problem_type, roomy
@@ -74,16 +77,19 @@ class Merchants:
 
 
 @asynccontextmanager
-async def behind_one_sidecar(sandbox: Sandbox, merchants: Merchants, more: str = "") -> AsyncIterator[World]:
+async def behind_one_sidecar(
+    sandbox: Sandbox, merchants: Merchants, more: str = "", journal: Journal | None = None
+) -> AsyncIterator[World]:
     server = await asyncio.start_server(merchants.reply, "127.0.0.1", 0)
     merchants.port = server.sockets[0].getsockname()[1]
-    world = await make_world(sandbox)
+    world = await make_world(sandbox, journal=journal)
     address = f"upstream: http://127.0.0.1:{merchants.port}"
     text = f"extends: paywitness:stripe\n{address}\nretry: {{default: {{attempts: 1}}}}\n{more}"
     world.engine.book = roomy(PolicyBook.of([load_content(text.encode(), "stripe.yaml")]))
     yield world
     await world.engine.tasks.close(5.0)
     await world.parts.upstream.close()
+    await world.journal.close()
     server.close()
 
 
@@ -124,6 +130,23 @@ async def test_m2a_a_rotated_key_of_the_same_owner_is_replayed_and_never_told_th
         again = await pay(world, "k2", key="order-1")
         assert (again.status_code, again.replayed, again.operation_id) == (200, True, first.operation_id)
         assert len(merchants.paid) == 1
+
+
+async def test_p2a_an_unknown_order_is_not_paid_again_under_a_rotated_key(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P2 A: the credential was a part of the account. After its rotation nothing guarded the order."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_a"}, lose=True)
+    async with behind_one_sidecar(sandbox, merchants, journal=stored_journal) as world:
+        lost = await pay(world, "k1", key="first", order="42", timeout_s=0.5)
+        assert lost.status_code == 504
+        merchants.lose = False
+        operation = header(lost, "Paywitness-Operation")
+        other = await pay(world, "k2", key="second", order="42", amount=900, timeout_s=0.5)
+        assert (other.status_code, problem_type(other)) == (409, "guarded")
+        assert json.loads(other.body)["operation"] == operation
+        equal = await pay(world, "k2", key="third", order="42", timeout_s=0.5)
+        assert header(equal, "Paywitness-Operation") == operation
 
 
 async def test_m2b_another_merchant_with_equal_keys_and_orders_is_refused_and_told_of_nothing(sandbox: Sandbox) -> None:
@@ -241,3 +264,53 @@ async def test_n22_an_operator_maps_a_credential_that_the_provider_says_nothing_
         assert (told[-1].events, told[-1].actor) == (("credential_mapped",), "ada")
         await commands.unmap(other.operation_id or "", **said)
         assert (await pay(world, "k2", key="order-1", order="1")).status_code == 504
+
+
+async def ask(world: World, credential: str, method: str, path: str, form: dict[str, str]) -> Reply:
+    headers = (
+        (b"Authorization", f"Bearer {credential}".encode()),
+        (b"Idempotency-Key", b"a-key"),
+        (b"Content-Type", b"application/x-www-form-urlencoded"),
+    )
+    segments = tuple(path.strip("/").split("/"))
+    call = Call("stripe", method, path, "", segments, headers, urlencode(form).encode(), CallerOptions())
+    return await world.engine.reply_to(call, lambda: True)
+
+
+async def test_n24_observe_mode_asks_nobody_whose_a_credential_is_and_maps_nothing(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """N24: it changes nothing. Two owners pay, equal in everything, and both calls pass."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_b"})
+    async with behind_one_sidecar(sandbox, merchants, "mode: observe\n", stored_journal) as world:
+        replies = [await pay(world, key, key="inv-7", order="1001") for key in ("k1", "k2")]
+        assert [reply.status_code for reply in replies] == [200, 200]
+        assert merchants.paid == [("acct_a", "1001", "700"), ("acct_b", "1001", "700")]
+        assert merchants.asked == []
+        assert await marks(world, "k1", "k2") == [{}, {}]
+
+
+@pytest.mark.parametrize("path", ["/v1/payment_intents/pi_1", "/v1/customers"])
+async def test_n24_what_moves_no_money_passes_whoever_asks_and_maps_nothing(
+    sandbox: Sandbox, stored_journal: Journal, path: str
+) -> None:
+    """N24: a stranger's read, and a call that is no operation, are the provider's to judge."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_b"})
+    async with behind_one_sidecar(sandbox, merchants, journal=stored_journal) as world:
+        assert (await pay(world, "k1", key="inv-7", order="1001")).status_code == 200
+        assert (await pay(world, "k2", key="fresh", order="2001")).status_code == 403  # it is known to be a stranger
+        before = await marks(world, "k2", "new")
+        merchants.owners["new"] = "acct_c"
+        asked = list(merchants.asked)
+        for credential in ("k2", "new"):
+            reply = await ask(world, credential, "GET", path, {"amount": "1", "currency": "eur"})
+            assert reply.status_code == 200
+        assert merchants.asked == asked
+        assert await marks(world, "k2", "new") == before
+
+
+async def marks(world: World, *credentials: str) -> list[dict[str, str]]:
+    """What the journal has of these credentials: the account or owner that each is mapped to, and by whose word."""
+    secret, owners = world.engine.vault.identity_secret, world.engine.credential_owners
+    headers = [((b"Authorization", f"Bearer {credential}".encode()),) for credential in credentials]
+    return [await owners.marks(credential_key("stripe", credential_in(each, secret))) for each in headers]

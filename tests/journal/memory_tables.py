@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone
-from paywitness.core.guard import indexed_guard
+from paywitness.core.guard import indexed_guard, is_more_than_paid
 from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import transitions
@@ -67,7 +67,9 @@ class MemoryTables:
         if kept is None:
             return ()
         ids = sorted(kept, key=self.numbers.__getitem__) if len(kept) > 1 else list(kept)
-        return tuple(self.operations[operation_id] for operation_id in ids[-transitions.GUARDED_MAX :])
+        found = [self.operations[operation_id] for operation_id in ids]
+        newest, before = found[-transitions.GUARDED_MAX :], found[: -transitions.GUARDED_MAX]
+        return (*(operation for operation in before if is_more_than_paid(operation)), *newest)
 
     def row(self, key: str) -> LedgerRow | None:
         found = self.ledger.get(key)

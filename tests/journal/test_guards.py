@@ -176,6 +176,17 @@ class TestManyAtOnce:
         claim = await journal.claim(asking("late", guard=intent(), fingerprint="another"))
         assert (claim.verdict, claim.operation) == (ClaimVerdict.GUARDED, open_one)
 
+    async def test_m29_what_came_into_doubt_again_is_found_behind_many_that_were_meant(self, journal: Journal) -> None:
+        """A customer who must act keeps nobody off, and others pay the purchase. Then the first one is accepted."""
+        first = await journal.record(acting(await owned(journal, "first", guard=intent())))
+        for number in range(GUARDED_MAX + 5):
+            paid = await owned(journal, f"key-{number}", guard=intent(), distinct="another month")
+            await journal.record(succeeding(paid))
+        told = advance(first, Event.WEBHOOK_TOLD_PENDING).changed(result_class=ResultClass.PENDING, effect=Effect.DONE)
+        assert (await journal.record(OperationChange(told, (Event.WEBHOOK_TOLD_PENDING,)))).state is State.PENDING
+        claim = await journal.claim(asking("late", guard=intent(), fingerprint="another", distinct="another month"))
+        assert (claim.verdict, claim.operation and claim.operation.id) == (ClaimVerdict.GUARDED, first.id)
+
 
 class TestEnds:
     @of_each_kind

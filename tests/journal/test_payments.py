@@ -357,7 +357,7 @@ async def test_two_steps_that_both_succeed_are_one_success(journal: Journal) -> 
 
 
 async def test_an_order_that_a_step_without_an_intent_has_paid_is_not_paid_again(journal: Journal) -> None:
-    """3DS: the sale waits for the customer, and the call that completes it names neither payment nor order."""
+    """P4 C, 3DS: the sale waits for the customer, and the call that completes it names neither payment nor order."""
     started = await started_sale(journal, guard=BLOCKING)
     acting = advance(started, Event.ACTION_SEEN, 1).changed(lease=None, result_class=ResultClass.REQUIRES_ACTION)
     await journal.record(OperationChange(acting, (Event.ACTION_SEEN,), shown=shown("pi_1", creates=True)))

@@ -112,6 +112,19 @@ def test_a_bad_file_is_told_whole_beside_the_good_ones(tmp_path):
     assert f"{good}: OK" in report.lines
 
 
+def test_b5_a_merchant_that_joins_whatever_accounts_a_call_names_is_told(tmp_path):
+    """Two merchants with equal order numbers blocked each other, and each was told of the other's operation."""
+
+    def warnings(text: str) -> list[str]:
+        return [line for line in check([written(tmp_path, text)]).lines if line.startswith("  warning: ")]
+
+    named = changed("account: [const:main]", "account: [const:main, header:Tenant]")
+    (warning,) = warnings("merchant: shop\n" + named)
+    assert ": merchant: makes one merchant of all accounts that header:Tenant can name: " in warning
+    assert not warnings(named)
+    assert not warnings("merchant: shop\n" + MINIMAL)
+
+
 def test_warnings_do_not_fail_a_check(tmp_path):
     text = "identity_change: accepted\n" + changed("http://127.0.0.1:9000", "http://api.bank.example.com")
     text = changed("  window: 24h\n", "  window: 24h\n  take_from: [header:Paywitness-Key]\n", text)

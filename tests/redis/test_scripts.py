@@ -13,10 +13,10 @@ from paywitness.redis.pipeline import LuaScript
 # Of the code of each script, without the lines that are comments. Another code means that sidecars of two versions run
 # two scripts on the same keys: change a line here only together with the script, and if both can work on the same data.
 HASHES = {
-    "claim": "b1a560ac53fa786b97ab485d0bb3acceca6a10e1",
-    "lookup": "3d701d4d7987f1f5c66789611c9b03425dd7fb51",
+    "claim": "3cad08f3b9559211ff1f80546bc810769adc1784",
+    "lookup": "1bff7811933806feb042d911b3718979c2b2f324",
     "record": "9a50c8c0e8b1dd3df889dd79ea05506ce7a619a8",
-    "commit": "39533ed333077c65fa2e881fc99318379661f525",
+    "commit": "fce76162338352e186f883a3d79f91a9a59a431f",
     "write_many": "fc8e161fb66c4a27a19b9e04c2506b7d35a5e4f3",
     "due": "3e4c29148ca2beb85802f1b3708917ede1b50c04",
     "expired_leases": "976f94d646518166ef829a032cbaa139d7ee24f8",

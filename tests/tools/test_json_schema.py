@@ -117,7 +117,7 @@ def test_words_that_an_editor_takes_for_booleans_are_valid() -> None:
     ("old", "new"),
     [
         ("provider: acme ", "provider: Acme "),
-        ("merchant: shop", "merchnt: shop"),
+        ("provider: acme ", "merchnt: shop\nprovider: acme "),
         ("kind: sale", "kind: sail"),
         ("first_byte: 5s", "first_bite: 5s"),
         ("first_byte: 5s", "first_byte: 5 seconds"),

@@ -62,6 +62,12 @@ class ResponseRule:
         """Whether it can recognise a page that somebody in front of the provider wrote."""
         return self.status_codes is not None and bool(self.headers)
 
+    @property
+    def reads_empty_body(self) -> bool:
+        """Whether it may speak of a response without a body. `!error` holds for an empty 502 too: a row that reads the
+        body must then say which status it means."""
+        return self.status_codes is not None or (self.when is None and self.code is None)
+
     def read(self, response: Response, tree: Tree) -> ResultClass | None:
         """What the row says of this response, or None where it does not match."""
         if self.status_codes is not None and response.status_code not in self.status_codes:
@@ -200,10 +206,11 @@ def _by_rules(
     foreign page is read only by rows that name its status and a header: what it shows is no object of the provider."""
     observed: ShadowMatch | None = None
     status_code = response.status_code
+    empty = not response.body.strip()
     for row in (*rules.rows, *rules.answers):
         if row.status_codes is not None and status_code not in row.status_codes:
             continue  # most rows, for most answers: they need not be asked
-        if foreign and not row.recognises_page:
+        if (foreign and not row.recognises_page) or (empty and not row.reads_empty_body):
             continue
         result_class = row.read(response, tree)
         if result_class is None:

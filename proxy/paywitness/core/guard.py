@@ -55,6 +55,12 @@ def indexed_guard(operation: Operation) -> str | None:
     return guard.value if keeps and guard.after_success is not RepeatPaymentRule.ALLOW else None
 
 
+def is_more_than_paid(operation: Operation) -> bool:
+    """Whether it must be found under its guard however many others have been paid there since. Of those that were
+    simply paid the newest are enough. Stores ask this of their own columns."""
+    return operation.state is not State.SUCCEEDED or operation.incident is not None or operation.lease is not None
+
+
 def hold_of(operation: Operation, now: float) -> GuardHold | None:
     """Whether the operation keeps another one off, and why."""
     guard = operation.guard

@@ -211,7 +211,7 @@ def _read_inquiry(
     status = response.status_code
     if status == 404 and (readable or not response.body):
         return _not_found(inquiry)
-    if not 200 <= status < 300 or not readable:
+    if not 200 <= status < 300 or not readable or not response.body.strip():
         return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
     more = inquiry.more is not None and truthy(inquiry.more, tree)
     provider_object = tree

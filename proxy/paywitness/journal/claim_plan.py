@@ -81,8 +81,9 @@ class ClaimLookups(OperationLookups, Protocol):
         ...
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX. What is
-        open is among the newest, for nothing starts after it; an intent that is paid every month has many."""
+        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX, and of the
+        others those that `core.guard.is_more_than_paid`. An intent that is paid every month has many; one whose
+        customer had to act may be accepted after them."""
         ...
 
 

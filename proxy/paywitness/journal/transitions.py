@@ -28,6 +28,7 @@ from paywitness.journal.payouts import rows_of_change
 _log = logging.getLogger("paywitness.journal")
 
 GUARDED_MAX = 50  # operations looked at under one guard: a paid intent has one, an argued one a few
+GUARDED_BEFORE_MAX = 20 * GUARDED_MAX  # of those before them that are more than paid
 EXPIRED_LEASES_MAX = 1_000  # acted upon in one call: a start after a crash must not hold up the first claims for long
 HISTORY_MAX = 1_000  # entries told of one operation
 LISTING_MAX = 500  # operations listed in one call

@@ -111,6 +111,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
     classify = read_rows(file, "classify", tables)
     rows_are_whole = file.problems.count == before
     encoding = file.read_or("body", one_of(Encoding), Encoding(policy_defaults.BODY))
+    account = _read_account(file)
     return SharedRules(
         file=file,
         name=own_name,
@@ -120,8 +121,8 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         trust=read_trust(file),
         connections=file.read_or("connections", one_of(ConnectionUse), ConnectionUse(policy_defaults.CONNECTIONS)),
         encoding=encoding,
-        account=_read_account(file),
-        merchant=file.read_or("merchant", name, ""),
+        account=account,
+        merchant=_read_merchant(file, account),
         tables=tables,
         answers=answers,
         classify=classify,
@@ -209,6 +210,18 @@ def _read_account(file: Section) -> tuple[FieldRef, ...]:
                 "account", f"found '{selector}', a credential, allowed: what outlives it, such as an account's id"
             )
     return found or (FieldRef(FieldKind.CONST, policy_defaults.ACCOUNT),)
+
+
+def _read_merchant(file: Section, account: tuple[FieldRef, ...]) -> str:
+    found = file.read_or("merchant", name, "")
+    selectors = [str(selector) for selector in account if selector.kind is not FieldKind.CONST]
+    if found and selectors:
+        file.add_warning(
+            "merchant",
+            f"makes one merchant of all accounts that {' and '.join(selectors)} can name: equal order numbers of two "
+            "of them are one purchase; leave it out unless they are the same merchant's",
+        )
+    return found
 
 
 def _read_account_rules(file: Section) -> AccountRules:

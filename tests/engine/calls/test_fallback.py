@@ -34,7 +34,9 @@ BEARER = {"Authorization": "Bearer test", "Content-Type": "application/json"}
 
 def policy_text(name: str, upstream: str, *edits: tuple[str, str]) -> str:
     text = (
-        POLICY.read_text().replace("http://127.0.0.1:8702", upstream).replace("provider: acme ", f"provider: {name} ")
+        POLICY.read_text()
+        .replace("http://127.0.0.1:8702", upstream)
+        .replace("provider: acme ", f"merchant: shop\nprovider: {name} ")
     )
     for old, new in (("hosts: [api.acme.test]", f"hosts: [{name.replace('_', '-')}.acme.test]"), *edits):
         assert old in text, old

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+import pytest
 
 from paywitness.core.call import CallerOptions
 from paywitness.core.external_evidence import EvidenceSource
@@ -18,6 +19,7 @@ from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.payment import PaidElsewhere, Payment
 from paywitness.core.reply import Reply
 from paywitness.core.result import Classification, ResultClass
+from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
@@ -329,3 +331,93 @@ async def test_a_void_beside_a_capture_in_flight_waits_for_it(stored_world: Worl
     await capture
     assert outcome(void) != "succeeded"
     assert lines(world) == [("authorization", 800), ("capture", 800)]
+
+
+# --- Further parts of the traces
+
+
+async def test_the_step_that_completes_an_action_is_not_refused_by_the_guard_of_its_own_payment(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P4 D: with `during_action: block` the intent refused the very call that completes the action."""
+    world = await make_world(
+        sandbox,
+        ("    after_success: block\n", "    after_success: block\n    during_action: block\n"),
+        journal=stored_journal,
+    )
+    charge = await create(world, "create")  # the customer must act: it waits to be confirmed
+    other = await world.charge("another", amount=900)
+    assert (other.status_code, problem_type(other)) == (409, "guarded")
+    assert (await confirm(world, charge, "confirm")).status_code == 200
+    assert lines(world) == [("charge", 1000)]
+    assert not await world.journal.find_operations(OperationQuery(incidents_only=True))
+    await close(world)
+
+
+async def test_a_confirm_that_only_reserves_leaves_everything_to_capture(stored_world: World) -> None:
+    """P5 C: a sale with manual capture counted as captured, and the real capture was 422."""
+    charge = await create(stored_world, "create", capture=False)
+    assert (await confirm(stored_world, charge, "confirm")).status_code == 200
+    captured = await call(stored_world, f"/v1/charges/{charge}/capture", "capture", {"amount": 1000})
+    assert captured.status_code == 200
+    refunded = await call(stored_world, f"/v1/charges/{charge}/refunds", "refund", {"amount": 1000})
+    assert refunded.status_code == 200
+    assert lines(stored_world) == [("authorization", 1000), ("capture", 1000), ("refund", 1000)]
+
+
+@pytest.mark.parametrize("capture", [False, True])
+async def test_a_reversal_needs_either_remainder(stored_world: World, capture: bool) -> None:
+    """P5 D: the reversal of a payment that was not captured is a void, and no refund beyond what was captured."""
+    charge = await authorise(stored_world)
+    if capture:
+        assert (await call(stored_world, f"/v1/charges/{charge}/capture", "capture", {})).status_code == 200
+    reversed_ = await call(stored_world, f"/v1/charges/{charge}/reverse", "reverse", {})
+    assert (reversed_.status_code, outcome(reversed_)) == (200, "succeeded")
+    told = json.loads((await stored_world.engine.intents.describe(ORDER)).body)
+    assert told["safe_to_pay"] is True
+
+
+async def test_already_confirmed_elsewhere_is_not_told_as_free_to_pay(stored_world: World) -> None:
+    """P12 A: the browser has confirmed the charge, and the job's confirm is refused. The job must not begin anew."""
+    world = stored_world
+    charge = await create(world, "create")
+    await elsewhere(world, f"/v1/charges/{charge}/confirm", {"source": "tok_ok"})
+    refused = await confirm(world, charge, "job")
+    assert (refused.status_code >= 400, outcome(refused)) == (True, "failed")
+    assert header(refused, "Paywitness-Advice") == "do_not_pay_again"
+    assert json.loads((await world.engine.intents.describe(ORDER)).body)["safe_to_pay"] is False
+    anew = await world.charge("anew", amount=1000)
+    assert (anew.status_code, problem_type(anew)) == (409, "guarded")
+    assert lines(world) == [("charge", 1000)]
+
+
+async def test_already_refunded_on_a_first_attempt_is_passed_on_at_once(stored_world: World) -> None:
+    """U3: it took 38 seconds, became unknown, and was told as not sent ten minutes later."""
+    world = stored_world
+    paid = {"amount": 1000, "currency": "EUR", "source": "tok_ok", "metadata": {"order_id": ORDER}}
+    charge = str((await elsewhere(world, "/v1/charges", paid))["id"])
+    await elsewhere(world, f"/v1/charges/{charge}/refunds", {})
+    arrivals = len(world.arrivals)
+    refused = await call(world, f"/v1/charges/{charge}/refunds", "refund", {"amount": 1000})
+    told = json.loads(refused.body)
+    assert (refused.status_code, told["error"]["code"]) == (409, "charge_already_refunded")  # the provider's own
+    operation = await operation_of(world, refused)
+    assert (operation.state, operation.attempts, operation.key_released) == (State.FAILED, 1, False)
+    assert [arrival.path for arrival in list(world.arrivals)[arrivals:]] == [f"/v1/charges/{charge}/refunds"]
+    assert lines(world) == [("charge", 1000), ("refund", 1000)]
+
+
+async def test_a_capture_still_passes_after_the_date_at_which_the_authorization_expires(stored_world: World) -> None:
+    """P24: our own date refused captures that the provider would have taken. It only tells."""
+    world = stored_world
+    charge = await authorise(world)
+    payment = await payment_of(world, charge)
+    [row] = await world.journal.ledger_rows((f"p:{payment.id}",))
+    assert row is not None
+    over = replace(payment_from_row(row), expires_at=world.clock.now() - 86_400.0)
+    assert await world.journal.write_ledger_rows((payment_row(over, row),))
+    await world.parts.payment_sweep.sweep()
+    assert (await payment_of(world, charge)).expiry_announced == "expired"
+    assert lines(world) == [("authorization", 1000)]  # nobody has voided it
+    captured = await call(world, f"/v1/charges/{charge}/capture", "capture", {"amount": 1000})
+    assert (captured.status_code, outcome(captured)) == (200, "succeeded")

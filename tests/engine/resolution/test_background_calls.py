@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from paywitness.core.inquiry import BelongsFields
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
@@ -171,6 +173,43 @@ async def test_an_inquirys_own_headers_go_out_and_never_in_place_of_the_credenti
     assert b"\r\nX-Version: 2\r\n" in head
     assert b"\r\nAuthorization: Bearer env\r\n" in head
     assert head.count(b"X-Version") == head.count(b"Accept:") == 1
+
+
+@pytest.mark.parametrize(("kept", "kind"), [(True, FindingKind.MISSED), (False, FindingKind.FAILED)])
+async def test_m29_a_miss_counts_only_under_the_account_that_a_header_named(
+    sandbox: Sandbox, kept: bool, kind: FindingKind
+) -> None:
+    """M29: PayPal's merchant is named by a header. An inquiry without it asks about the platform's own payments. If the
+    request cannot be read any more, nobody knows what the header was."""
+    seen: list[str] = []
+
+    async def provider(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        body = b'{"data": [], "has_more": false}'
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(provider, "127.0.0.1", 0)
+    world = await make_world(sandbox, ("errors_under_key: replayed ", "errors_under_key: not_stored "))
+    lost = await world.charge(fault="drop_after_commit", headers={"Acme-Account": "shop-a"}, timeout_s=0.3)
+    unknown = await world.journal.read(header(lost, "Paywitness-Operation") or "")
+    assert unknown is not None
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    client = world.parts.resolver.inquiry_client
+    policy = replace(
+        sale(world.engine.book),
+        upstream=address,
+        credentials=BackgroundCredentials((("Authorization", "ACME_KEY"),)),
+    )
+    credentials = replace(client.credentials, environment={"ACME_KEY": "Bearer test"})
+    request = await client.stored_request(unknown) if kept else None
+    there = unknown.changed(upstream=address)
+    look = await replace(client, credentials=credentials).inquire(there, policy, request)
+    assert look.seen.finding.kind is kind
+    assert ("\r\nAcme-Account: shop-a\r\n" in seen[-1]) is kept
+    server.close()
+    await close(world)
 
 
 async def test_another_payments_object_is_passed_over_and_the_next_way_is_asked(world: World) -> None:

@@ -18,7 +18,7 @@ from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
-from paywitness.journal.base import OperationChange, OperationQuery
+from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.tasks import Tasks
 from paywitness_sandbox.bank.objects import ChargeStatus
 from paywitness_sandbox.server import Sandbox, SandboxOptions
@@ -38,9 +38,11 @@ REEXECUTED = ("errors_under_key: replayed ", "errors_under_key: reexecuted ")
 
 
 @asynccontextmanager
-async def resolving(sandbox: Sandbox, *edits: tuple[str, str], resolve: ResolutionRules = SOON) -> AsyncIterator[World]:
+async def resolving(
+    sandbox: Sandbox, *edits: tuple[str, str], resolve: ResolutionRules = SOON, journal: Journal | None = None
+) -> AsyncIterator[World]:
     """A world in which the resolver runs."""
-    world = await make_world(sandbox, *QUICK, *edits, lease_s=LEASE_S, resolve=resolve)
+    world = await make_world(sandbox, *QUICK, *edits, lease_s=LEASE_S, resolve=resolve, journal=journal)
     background = Tasks()
     background.start(world.parts.resolver.keep_resolving(), "resolver")
     background.start(world.leases.keep_renewing(), "leases")

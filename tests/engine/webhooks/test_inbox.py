@@ -419,6 +419,63 @@ async def test_m21_an_event_of_another_payment_that_carries_our_stamp_ends_nothi
     assert (await hooks.operation("key-2")).incident is None
 
 
+async def test_p28_an_event_that_shows_a_part_of_the_payment_ends_it_by_the_name_that_the_policy_finds_it_by(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P28 A: PayPal's event shows the capture of an order, Adyen's the modification of a payment. Neither carries the
+    reference as its own name, and both operations stayed pending for ever."""
+    finder = ("    - {reference: data.id}", "    - {reference: data.id}\n    - {reference: data.part_of}")
+    part = ("answers:\n", "answers:\n  part: [{when: \"status == 'done'\", as: succeeded}]\n")
+    own_name = ("    reference: id\n    also_known_as: error.charge\n", "    reference: \"object == 'charge' && id\"\n")
+    async with hooked(sandbox, ONE_TRY, finder, part, own_name, journal=stored_journal) as hooks:
+        hooks.apply_from_now_on()
+        await hooks.world.charge(source="tok_processing")
+        pending = await hooks.operation()
+        assert (pending.state, pending.reference is None) == (State.PENDING, False)
+        money = {"amount": 1099, "currency": "EUR"}
+        other = {"object": "part", "id": "part_9", "part_of": "ch_of_another", "status": "done", **money}
+        await hooks.tell({"id": "evt_0", "account": None, "data": other})
+        assert (await hooks.operation()).state is State.PENDING
+        shown = {**other, "id": "part_1", "part_of": pending.reference}
+        await hooks.tell({"id": "evt_1", "account": None, "data": shown})
+        ended = await hooks.until(lambda seen: seen.state is not State.PENDING)
+        assert (ended.state, ended.reference, ended.incident) == (State.SUCCEEDED, pending.reference, None)
+
+
+async def test_p28_an_event_of_a_payment_whose_reference_nobody_has_seen_ends_it(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P28 B: after a lost response there is no reference that the event could carry. It fits as far as is known."""
+    async with hooked(sandbox, ONE_TRY, journal=stored_journal) as hooks:
+        hooks.apply_from_now_on()
+        operation = await hooks.unknown()
+        assert operation.reference is None
+        await hooks.tell(event(operation, id="ch_9"))
+        ended = await hooks.until(lambda seen: seen.state is not State.UNKNOWN)
+        assert (ended.state, ended.reference, ended.incident) == (State.SUCCEEDED, "ch_9", None)
+
+
+async def test_p28_an_event_that_shows_what_an_increment_of_ours_made_of_the_amount_is_no_incident(
+    sandbox: Sandbox, stored_journal: Journal
+) -> None:
+    """P28 B: the object of an authorization that was incremented shows another amount than was asked for."""
+    async with hooked(sandbox, ONE_TRY, journal=stored_journal) as hooks:
+        hooks.apply_from_now_on()
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer test"}
+        order = {"amount": 1099, "currency": "EUR", "source": "tok_ok", "capture": False}
+        made = await hooks.world.post("/v1/charges", order, {**headers, "Idempotency-Key": "key-1"})
+        charge = json.loads(made.body)["id"]
+        more = await hooks.world.post(
+            f"/v1/charges/{charge}/increment", {"amount": 1500}, {**headers, "Idempotency-Key": "more"}
+        )
+        assert (made.status_code, more.status_code) == (200, 200)
+        authorised = await hooks.operation()
+        await hooks.tell(event(authorised, "authorized", amount=1500))
+        await hooks.until_counted("does_not_fit")
+        after = await hooks.operation()
+        assert (after.state, after.incident) == (State.SUCCEEDED, None)
+
+
 async def test_evidence_of_a_shared_key_goes_to_the_generation_that_it_fits(hooks: Hooks) -> None:
     """The first generation was told failed and its key released; its late success is an incident, not the second's."""
     await hooks.world.charge(fault="rate_limited(retry_after_s=3600)", timeout_s=5)

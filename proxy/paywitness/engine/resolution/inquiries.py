@@ -144,6 +144,8 @@ class InquiryClient:
         seen = await self._held_against_payment(operation, policy, inquiry, seen)
         if elsewhere or not is_of_account:
             seen = _without_miss(seen, _FOREIGN_MISS if not is_of_account else _MISS_ELSEWHERE)
+        if request is None and _account_headers(policy):
+            seen = _without_miss(seen, _MISS_WITHOUT_ACCOUNT)
         self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
         return seen, retry_after_of(evidence.response, self.clock.now())
 
@@ -355,6 +357,7 @@ def _without_miss(seen: FoundObject, detail: str) -> FoundObject:
 
 
 _MISS_ELSEWHERE = "not found, at another address than it was sent to"
+_MISS_WITHOUT_ACCOUNT = "not found, and the request that named its account in a header cannot be read any more"
 
 
 def _limited_result(reason: str, wait_s: float) -> InquiryResult:
@@ -401,12 +404,17 @@ def _request_body(places: BodyTemplate, values: TemplateValues, policy: Policy) 
         return None
 
 
+def _account_headers(policy: Policy) -> frozenset[bytes]:
+    """The headers in which a call may name its account, in lower case."""
+    return frozenset(place.name.lower().encode("latin-1") for place in policy.account if place.kind is FieldKind.HEADER)
+
+
 def _request_headers(
     policy: Policy, request: StoredRequest | None, credential: Headers, extra_headers: tuple[tuple[str, str], ...]
 ) -> Headers:
     """Headers of a call of our own: whose account it is, what the policy and the inquiry force, the credential. No key:
     it would make a read a write in some providers' books."""
-    selected = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is FieldKind.HEADER}
+    selected = _account_headers(policy)
     account_headers = (
         tuple(pair for pair in request.headers if pair[0].lower() in selected) if request is not None else ()
     )

@@ -29,6 +29,10 @@ _NEWEST_OF_KEY = f"{SELECT} WHERE key = ? ORDER BY generation DESC LIMIT 1"
 _DISPUTED_OF_KEY = f"{SELECT} WHERE key = ? AND incident IS NOT NULL ORDER BY generation DESC LIMIT 1"
 _BY_ID = f"{SELECT} WHERE id = ?"
 _GUARDED = f"{SELECT} INDEXED BY guards WHERE guard = ? ORDER BY number DESC LIMIT ?"
+_GUARDED_BEFORE = (
+    f"{SELECT} INDEXED BY guards WHERE guard = ? AND (state <> 'succeeded' OR incident IS NOT NULL "
+    "OR lease_token IS NOT NULL) ORDER BY number DESC LIMIT ?"
+)
 _PAID = f"{SELECT} INDEXED BY guards WHERE guard = ? AND state = 'succeeded' ORDER BY number DESC LIMIT ?"
 _EXPIRED = f"{SELECT} INDEXED BY leased WHERE lease_until_at <= ? ORDER BY lease_until_at, number LIMIT ?"
 # The change that made an operation what it is tells who holds it: us, or whoever had the journal before.
@@ -115,7 +119,12 @@ class SqliteRows:
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         rows = self._cursor.execute(_GUARDED, (guard, transitions.GUARDED_MAX)).fetchall()
-        return tuple(operation_from_row(row) for row in reversed(rows))
+        newest = [operation_from_row(row) for row in reversed(rows)]
+        if len(newest) < transitions.GUARDED_MAX:
+            return tuple(newest)
+        known = {operation.id for operation in newest}
+        more = self._several(_GUARDED_BEFORE, guard, transitions.GUARDED_BEFORE_MAX)[::-1]
+        return (*(operation for operation in more if operation.id not in known), *newest)
 
     def row(self, key: str) -> LedgerRow | None:
         found = self._cursor.execute(_ROW, (key,)).fetchone()

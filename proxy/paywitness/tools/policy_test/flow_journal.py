@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
-from paywitness.core.guard import indexed_guard, is_paid
+from paywitness.core.guard import indexed_guard, is_more_than_paid, is_paid
 from paywitness.core.operation import Operation, Posting, State
 from paywitness.core.payment import Payment
 from paywitness.core.payment_names import (
@@ -101,7 +101,9 @@ class FlowJournal:
         return any((found.account, found.credential) == (account, credential) for found in made)
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        return tuple(found for found in self.operations.values() if indexed_guard(found) == guard)[-GUARDED_MAX:]
+        under = [found for found in self.operations.values() if indexed_guard(found) == guard]
+        before = (found for found in under[:-GUARDED_MAX] if is_more_than_paid(found))
+        return (*before, *under[-GUARDED_MAX:])
 
     def payment(self, payment_id: str) -> Payment | None:
         found = payment_by_id(self, payment_id) if payment_id else None

@@ -13,6 +13,15 @@ local function disputed(ids)
   return false
 end
 
+local GUARDED_BEFORE_MAX = 20 * GUARDED_MAX -- as in transitions.py
+
+-- `core.guard.is_more_than_paid`: a line of its state or incident in the index, or a lease.
+local function is_more_than_paid(id)
+  local found = redis.call('HMGET', P .. 'o:' .. id, 'x', 't')
+  local index = found[1] or ''
+  return found[2] or string.sub(index, 1, 1) == '!' or string.find('\n' .. index, '\ns', 1, true)
+end
+
 -- A question of five: key, guard, ids (apart by spaces), credentials (lines of account NUL credential), keys of ledger
 -- rows (apart by spaces).
 -- Found: now, token (of everything read: equal tokens, nothing changed), rows, newest, disputed, alias, tombstone,
@@ -59,6 +68,16 @@ local function look(at, now)
     holders[#holders + 1] = id
     read[#read + 1] = id
     take(id, false)
+  end
+  if #holders == GUARDED_MAX then
+    for at_member, member in ipairs(guarded(guard, GUARDED_MAX + GUARDED_BEFORE_MAX)) do
+      local id = id_in(member)
+      if at_member > GUARDED_MAX and is_more_than_paid(id) then
+        holders[#holders + 1] = id
+        read[#read + 1] = id
+        take(id, false)
+      end
+    end
   end
   local accepted = {}
   for credential in lines(credentials) do
