@@ -318,6 +318,9 @@ def test_an_amount_that_cannot_be_read_holds_all_that_is_left_and_is_not_taken_f
     assert hold_of_payment(after) is IntentHold.PAID
     shown = after_change(reserved, ended(started), ShownBalance(moved=10)).payment
     assert getattr(shown, number) == 10
+    without = with_money(before, operation(kind), ENFORCED)  # a policy that knows no amount: it moves everything
+    all_of_it = after_change(with_reservation(before, without, ENFORCED), ended(without), ShownBalance()).payment
+    assert getattr(all_of_it, number) == 100
 
 
 # --- Serialisation

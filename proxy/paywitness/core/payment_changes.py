@@ -244,8 +244,9 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
     money = operation.money if operation is not None else None
     if money is not None and payment.currency is not None and money.currency != payment.currency:
         amount = None  # how much that is in the currency of the payment is the provider's to say
-    if takes_amount and not shows and operation is not None and money is None and payment.currency is not None:
-        amount = None  # its request named none that can be read: what it reserved was the most that it could be
+    if takes_amount and not shows and operation is not None and payment.currency is not None:
+        is_unread = money is None and not operation.takes_remainder
+        amount = None if is_unread else amount  # what it reserved was the most that it could be
     posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="")
     payment = _replaced(payment, movement, posted)
     match movement.kind:

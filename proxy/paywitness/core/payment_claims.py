@@ -167,6 +167,8 @@ def money_of(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Money |
 def with_money(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Operation:
     """The operation with its amount and currency, as far as its payment knows them."""
     money = money_of(payment, fresh, claim)
+    if money is None and claim.amount is None and not claim.takes_remainder and fresh.kind in FOLLOW_UPS:
+        return fresh.changed(takes_remainder=True)  # its policy knows no amount: it moves all that is left
     if money is not None or not claim.takes_remainder or payment.currency is None:
         return fresh if money is fresh.money else fresh.changed(money=money)
     left = _all_that_is_left(payment, fresh.kind)
