@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -203,8 +204,12 @@ async def test_a_fresh_key_of_a_paid_order_waits_until_what_is_known_here_was_pu
     for amount in (1099, 2000):
         again = await world.charge(f"fresh-{amount}", amount=amount)
         assert (again.status_code, problem_type(again), world.effects()) == (504, "journal-unavailable", 1)
+        told = await world.engine.intents.describe("order-1")
+        assert (told.status_code, problem_type(told)) == (504, "journal-unavailable")  # never that it may be paid
     assert world.parts.rollback is not None
     assert await world.parts.rollback.check() >= 1
+    told = await world.engine.intents.describe("order-1")
+    assert (told.status_code, json.loads(told.body)["safe_to_pay"]) == (200, False)
     other = await world.charge("fresh-2000", amount=2000)
     assert (other.status_code, problem_type(other), world.effects()) == (409, "guarded", 1)
     new = await world.charge("another", order="order-2")
