@@ -171,7 +171,7 @@ def assemble(
     identities = _build_identities(platform, credential_owners)
     inquiry_client = _build_inquiry_client(platform, pipeline, credential_owners)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    intents = Intents(journal, current, PaymentLookup(journal, current, vault.identity_secret))
+    intents = _build_intents(platform, current, gate)
     questions = (intents, IntentReader(journal, inquiry_client, vault, clock, telemetry))
     entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions, *identities)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
@@ -204,6 +204,11 @@ def _build_gate(
         gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
         rollback.book = current
     return gate
+
+
+def _build_intents(platform: Platform, current: Callable[[], PolicyBook], gate: Gate) -> Intents:
+    payments = PaymentLookup(platform.journal, current, platform.vault.identity_secret)
+    return Intents(platform.journal, current, payments, gate.recently_rolled_back)
 
 
 def _build_identities(

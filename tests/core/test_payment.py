@@ -289,6 +289,18 @@ def test_reservations_of_the_other_direction_do_not_compete() -> None:
     assert check_limit(unknown, Kind.CAPTURE, Money(40, "EUR")).verdict is LimitVerdict.FITS
 
 
+@pytest.mark.parametrize("kind", [Kind.CAPTURE, Kind.REFUND])
+def test_an_open_movement_of_a_negative_amount_makes_no_room_for_another(kind: Kind) -> None:
+    """A capture of -50 whose outcome is unknown let one of 120 of 100 be sent."""
+    opened = operation(kind, -50, State.UNKNOWN)
+    before = reserving(payment(100, captures=kind is Kind.REFUND), opened)
+    assert check_limit(before, kind, Money(101, "EUR")).verdict is LimitVerdict.EXCEEDS
+    assert check_limit(before, kind, Money(100, "EUR")).verdict is LimitVerdict.FITS
+    refused = operation(kind, 100)
+    change = after_change(reserving(before, refused), ended(refused, State.FAILED, ResultClass.FAILED), ShownBalance())
+    assert not change.negative
+
+
 def test_another_currency_than_the_payments_is_not_held_against_it() -> None:
     assert check_limit(payment(100), Kind.REFUND, Money(500, "USD")).verdict is LimitVerdict.UNKNOWN
 
@@ -324,6 +336,25 @@ def test_a_call_that_names_no_amount_takes_what_is_left_in_the_currency_of_its_p
         replace(before, captured=None), operation(Kind.REFUND), replace(ENFORCED, takes_remainder=True)
     )
     assert unknown.money is None
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
+def test_an_amount_that_cannot_be_read_holds_all_that_is_left_and_is_not_taken_for_all_of_it(
+    kind: Kind, number: str
+) -> None:
+    """A refund of "10.5" minor units counted as a refund of everything, and freed the intent."""
+    before = payment(100, captures=kind is Kind.REFUND)
+    started = with_money(before, operation(kind), replace(ENFORCED, amount=10.5))
+    reserved = with_reservation(before, started, replace(ENFORCED, amount=10.5))
+    assert check_limit(reserved, kind, Money(1, "EUR")).verdict is LimitVerdict.RESERVED
+    after = after_change(reserved, ended(started), ShownBalance()).payment
+    assert getattr(after, number) is None
+    assert hold_of_payment(after) is IntentHold.PAID
+    shown = after_change(reserved, ended(started), ShownBalance(moved=10)).payment
+    assert getattr(shown, number) == 10
+    without = with_money(before, operation(kind), ENFORCED)  # a policy that knows no amount: it moves everything
+    all_of_it = after_change(with_reservation(before, without, ENFORCED), ended(without), ShownBalance()).payment
+    assert getattr(all_of_it, number) == 100
 
 
 # --- Serialisation
@@ -718,6 +749,15 @@ def test_a_payment_whose_steps_ended_without_effect_counts_as_nothing() -> None:
     declined = operation(Kind.SALE, 100).changed(state=State.FAILED, result_class=ResultClass.ISSUER_HARD_DECLINE)
     tried = after_change(Payment("op_1", "acme", "a"), declined, ShownBalance((PaymentName("pi_1", "n:1"),))).payment
     assert hold_of_payment(tried) is IntentHold.FREE
+
+
+def test_an_adopted_payment_has_what_the_provider_would_still_let_us_capture() -> None:
+    """Its own word wins: after a refund of what was captured, the intent of such a payment was held for ever."""
+    object_shown = ShownBalance(authorised=100, captured=60, capturable=0, refunded=0, disputed=0, currency="EUR")
+    read = adopted(Payment("op_1", "acme", "account-1"), object_shown)
+    assert (read.authorised, read.captured, read.capturable) == (100, 60, 0)
+    assert hold_of_payment(read) is IntentHold.PAID
+    assert hold_of_payment(moved(read, Kind.REFUND, 60)) is IntentHold.REFUNDED
 
 
 def test_what_was_paid_elsewhere_holds_the_intent_until_it_is_read() -> None:

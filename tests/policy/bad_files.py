@@ -272,6 +272,11 @@ CASES: tuple[tuple[str, str, str], ...] = (
         "    reference: id\n",
         "    reference: id\n    cancel:\n      request: POST /x/{reference}\n      read: [{status: 200, as: failed}]\n",
     ),
+    (
+        "one merchant of many",
+        "provider: bank",
+        "provider: bank\nmerchant: shop\nmerchants: many\nwho_am_i: {request: GET /v1/me, field: id}",
+    ),
 )
 
 

@@ -141,7 +141,7 @@ class Operation:
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
     fallback_to: str | None = None
-    takes_remainder: bool = False  # the request names no amount: `money` is what was left of its payment
+    takes_remainder: bool = False  # the request names no amount: `money`, if known, is what was left of its payment
     paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
     acts_on: str = ""  # the name of the payment that the call names; empty: it makes one
     object_intent: Guard | None = None  # of the object that it creates, and that a later step pays

@@ -142,6 +142,12 @@ def total_of(movements: tuple[Movement, ...]) -> int | None:
     return None if None in amounts else sum(amount or 0 for amount in amounts)
 
 
+def most_of(movements: tuple[Movement, ...]) -> int | None:
+    """What the movements move at most. One of a negative amount moves nothing: it makes no room for another."""
+    amounts = [movement.minor_units for movement in movements]
+    return None if None in amounts else sum(max(0, amount or 0) for amount in amounts)
+
+
 def with_step(payment: Payment, operation_id: str) -> Payment:
     if operation_id in payment.steps:
         return payment

@@ -20,7 +20,7 @@ from paywitness.core.payment import (
     ShownBalance,
     bounded,
     difference,
-    total_of,
+    most_of,
     with_step,
 )
 from paywitness.core.payment_rules import IncrementMeaning
@@ -239,13 +239,17 @@ def _plus(number: int | None, amount: int | None) -> int | None:
 
 def _posted(payment: Payment, movement: Movement, operation: Operation | None, shown: ShownBalance) -> Payment:
     """The payment after a movement that succeeded."""
-    shows = shown.moved is not None and movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
+    takes_amount = movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
+    shows = takes_amount and shown.moved is not None
     amount = shown.moved if shows else movement.minor_units
     if movement.kind is OperationKind.REVERSAL and amount is None:
         amount = _reversed_amount(payment)
     money = operation.money if operation is not None else None
     if money is not None and payment.currency is not None and money.currency != payment.currency:
         amount = None  # how much that is in the currency of the payment is the provider's to say
+    if takes_amount and not shows and operation is not None and payment.currency is not None:
+        is_unread = money is None and not operation.takes_remainder
+        amount = None if is_unread else amount  # what it reserved was the most that it could be
     posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="")
     payment = _replaced(payment, movement, posted)
     match movement.kind:
@@ -301,6 +305,8 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
         return payment  # an object that nobody has paid yet shows what is asked for, not what was authorised
     captured, refunded = shown.captured, shown.refunded
+    if payment.authorised is None:
+        payment = replace(payment, authorised=shown.authorised)
     payment = _with_capturable(payment, shown)
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
@@ -313,7 +319,6 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
         refunded = None
     return replace(
         payment,
-        authorised=shown.authorised if payment.authorised is None else payment.authorised,
         captured=_larger(payment.captured, captured),
         refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
@@ -347,8 +352,8 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 def _is_negative(payment: Payment) -> bool:
     """Whether more has moved than the payment can have had, also if what is still open has moved too."""
-    increments = total_of(payment.reserved(OperationKind.INCREMENT))
-    captures = total_of(payment.reserved(OperationKind.CAPTURE))
+    increments = most_of(payment.reserved(OperationKind.INCREMENT))
+    captures = most_of(payment.reserved(OperationKind.CAPTURE))
     left = (
         difference(_plus(payment.authorised, _plus(increments, payment.capturable_above)), payment.captured),
         difference(_plus(payment.captured, captures), payment.refunded),

@@ -21,6 +21,7 @@ from paywitness.core.payment import (
     Payment,
     bounded,
     difference,
+    most_of,
     total_of,
     with_step,
 )
@@ -74,14 +75,14 @@ def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> L
 
 def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int | None]:
     """What is left for a movement of this kind: with reservations that compete, and if they were all released."""
-    competing = total_of(payment.reserved(kind))
+    competing = most_of(payment.reserved(kind))
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
         capturable = payment.capturable
         released = None if capturable is None or increments is None else capturable + increments
         released = 0 if payment.final else released
     else:
-        captures = total_of(payment.reserved(OperationKind.CAPTURE))
+        captures = most_of(payment.reserved(OperationKind.CAPTURE))
         base = None if payment.captured is None or captures is None else payment.captured + captures
         released = difference(base, payment.refunded, payment.disputed)
     return difference(released, competing), released
@@ -166,6 +167,8 @@ def money_of(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Money |
 def with_money(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Operation:
     """The operation with its amount and currency, as far as its payment knows them."""
     money = money_of(payment, fresh, claim)
+    if money is None and claim.amount is None and not claim.takes_remainder and fresh.kind in FOLLOW_UPS:
+        return fresh.changed(takes_remainder=True)  # its policy knows no amount: it moves all that is left
     if money is not None or not claim.takes_remainder or payment.currency is None:
         return fresh if money is fresh.money else fresh.changed(money=money)
     left = _all_that_is_left(payment, fresh.kind)

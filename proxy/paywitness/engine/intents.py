@@ -40,7 +40,15 @@ _NOT_TOLD = (
     "Of this intent nothing can be told to this credential, and not that it may be paid. Send the credential headers "
     "that its payments carry; a credential is known once its provider has executed a call of it."
 )
+_MAY_HAVE_FORGOTTEN = (
+    "The journal may have forgotten its last moments, or all it knew, and with it a payment of this intent. Ask again "
+    "in a minute, and do not pay elsewhere before it says that this is safe."
+)
 _NOTHING_IN_THE_WAY = "Nothing of it is paid, open or in doubt."
+
+
+def _never() -> bool:
+    return False
 
 
 VisibleGuards = Callable[[str, Iterable[Operation]], Awaitable[frozenset[str] | None]]
@@ -65,6 +73,7 @@ class Intents:
     journal: Journal
     book: Callable[[], PolicyBook | None]  # the one in force: which providers a merchant has
     payments: PaymentLookup
+    recently_rolled_back: Callable[[], bool] = _never  # others may still be putting back what the journal forgot
 
     async def describe(
         self,
@@ -94,7 +103,11 @@ class Intents:
             return problem_reply(Problem.NOT_FOUND, "No policy in force names this merchant or provider.")
         try:
             view = await self._read(intent, providers, guards_of)
-            return problem_reply(Problem.NOT_FOUND, _NOT_TOLD) if view is None else view
+            if view is None:
+                return problem_reply(Problem.NOT_FOUND, _NOT_TOLD)
+            if self.recently_rolled_back() and intent_status(view)["safe_to_pay"]:
+                return problem_reply(Problem.JOURNAL_UNAVAILABLE, _MAY_HAVE_FORGOTTEN)
+            return view
         except JournalUnavailable:
             detail = "The journal did not answer. Ask again, and do not pay elsewhere before it says that this is safe."
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, detail)

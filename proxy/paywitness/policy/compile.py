@@ -229,6 +229,9 @@ def _read_account_rules(file: Section) -> AccountRules:
     many = file.read_or("merchants", choice_of("one", "many"), "one") == "many"
     if many and not file.has("who_am_i"):
         file.add_problem("merchants", "found 'many' without 'who_am_i', allowed: both, or 'one'")
+    if many and file.has("merchant"):
+        found = "found 'many' beside 'merchant', which makes one merchant of all owners, allowed: one of the two"
+        file.add_problem("merchants", found)
     return AccountRules(who_am_i, many)
 
 

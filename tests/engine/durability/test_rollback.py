@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -193,6 +194,28 @@ async def test_a_holder_whom_others_overtook_does_not_try_again(server: RedisSer
     assert (reply.status_code, len(world.arrivals), world.effects()) == (504, 2, 1)
 
 
+async def test_a_fresh_key_of_a_paid_order_waits_until_what_is_known_here_was_put_back(
+    server: RedisServer, sidecar: MakeWorld
+) -> None:
+    """Also at a provider that dedupes: it knows nothing of a fresh key, and the guard of the order is forgotten."""
+    world = await sidecar()
+    assert (await world.charge("first")).status_code == 200
+    server.ask("FLUSHALL")
+    for amount in (1099, 2000):
+        again = await world.charge(f"fresh-{amount}", amount=amount)
+        assert (again.status_code, problem_type(again), world.effects()) == (504, "journal-unavailable", 1)
+        told = await world.engine.intents.describe("order-1")
+        assert (told.status_code, problem_type(told)) == (504, "journal-unavailable")  # never that it may be paid
+    assert world.parts.rollback is not None
+    assert await world.parts.rollback.check() >= 1
+    told = await world.engine.intents.describe("order-1")
+    assert (told.status_code, json.loads(told.body)["safe_to_pay"]) == (200, False)
+    other = await world.charge("fresh-2000", amount=2000)
+    assert (other.status_code, problem_type(other), world.effects()) == (409, "guarded", 1)
+    new = await world.charge("another", order="order-2")
+    assert (new.status_code, world.effects(order="order-2")) == (200, 1)
+
+
 async def test_a_renewal_puts_back_what_is_gone(server: RedisServer, journal: RedisJournal) -> None:
     leases = Leases(journal, SystemClock(), LEASE_S)
     before = Backup(server)
@@ -321,6 +344,8 @@ async def test_a_claim_that_the_rollback_came_before_sends_nothing_that_could_be
     world.engine.gate.recently_rolled_back = lambda: False
     Backup(server).take_over()
     await _connected_again(journal)
+    assert world.parts.rollback is not None
+    await world.parts.rollback.check()  # what is known here has been put back; others may still be doing so
     reply = await world.charge()
     assert (reply.status_code, world.effects()) == (status_code, effects)
     (operation,) = await journal.find_operations(OperationQuery())

@@ -123,10 +123,12 @@ class JournalWriter:
         return claim
 
     def _rolled_back_since_admission(self, context: CallContext) -> bool:
-        """Whether the journal rolled back since the gate was asked, and the provider would execute it twice."""
-        return (
-            self.rollback is not None and not context.policy.contract.dedupes and self.rollback.recently_rolled_back()
-        )
+        """Whether the journal rolled back since the gate was asked, and this could be executed twice: it was claimed
+        before what is known here was put back, or the provider does not dedupe."""
+        rollback = self.rollback
+        if rollback is None or not rollback.recently_rolled_back():
+            return False
+        return rollback.must_put_back() or not context.policy.contract.dedupes
 
     async def _end_unsent(self, context: CallContext, operation: Operation, claim: Claim) -> Claim:
         """Nothing was sent, and nothing will be: ended in the journal before anybody is told so."""

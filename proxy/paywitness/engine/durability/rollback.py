@@ -1,8 +1,9 @@
 """A journal that came back without its last writes: noticed, told, and mended from what this process knows.
 
 A failover to a replica, or a start from the disk, may forget what was acknowledged a moment before. What was written
-from here within the last lease is kept in mind, and put back where the journal lost it. Until one lease has passed,
-others may still be doing the same: so long, what a provider would execute twice is not started.
+from here within the last lease is kept in mind, and put back where the journal lost it. Until that is done,
+nothing is started. Until one lease has passed, others may still be doing the same: so long, what a provider would
+execute twice is not started.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ class RollbackMonitor:
         since_s = self._journal.rolled_back_s()
         return since_s is not None and since_s < self._leases.lease_s
 
+    def must_put_back(self) -> bool:
+        """Whether what this process knows has not been put back yet. Until then a paid order has no guard, so that a
+        fresh key would pay it again, also at a provider that dedupes."""
+        return not self._repaired or self._new_rollback_boot() is not None
+
     def end_may_be_lost(self, operation: Operation) -> bool:
         """Whether its end, as its caller was told it, may be among what was forgotten: it was sent before the rollback,
         or so soon after it that two stores' clocks do not tell."""
@@ -128,11 +134,8 @@ class RollbackMonitor:
 
     async def check(self) -> int:
         """Where the journal has rolled back, tell it once, and put back what it forgot of ours. How much that was."""
-        since_s = self._journal.rolled_back_s()
-        if since_s is None:
-            return 0
-        at_boot = self._clock.boot() - since_s
-        if self._reported_boot is None or at_boot - self._reported_boot > _CHECK_EVERY_S:
+        at_boot = self._new_rollback_boot()
+        if at_boot is not None:
             self._reported_boot = at_boot
             self._telemetry.emit(JournalRolledBack(_DETAIL))
             self._repaired = False
@@ -144,6 +147,15 @@ class RollbackMonitor:
         if restored:
             _log.error("the journal had forgotten %d operation(s) of this sidecar: they were put back", restored)
         return restored
+
+    def _new_rollback_boot(self) -> float | None:
+        """When the journal rolled back, if that has not been told yet."""
+        since_s = self._journal.rolled_back_s()
+        if since_s is None:
+            return None
+        at_boot = self._clock.boot() - since_s
+        is_new = self._reported_boot is None or at_boot - self._reported_boot > _CHECK_EVERY_S
+        return at_boot if is_new else None
 
     async def _store_revisions(self) -> None:
         """An edit put in force in the forgotten second: operations go on being pinned to it, and others must be
