@@ -182,6 +182,20 @@ def test_a_refund_in_another_currency_makes_what_was_refunded_unknown() -> None:
     assert (after.payment.refunded, after.negative) == (None, False)
 
 
+def test_a_total_from_before_a_refund_came_back_does_not_free_the_intent() -> None:
+    """The event of the refund comes late, after the refund has failed."""
+    sale, refund = ended(operation(Kind.SALE, 100)), operation(Kind.REFUND, 100)
+    refunded = after_change(with_reservation(payment(100), refund, ENFORCED), ended(refund), ShownBalance()).payment
+    assert hold_of_payment(refunded) is IntentHold.REFUNDED
+    came_back = after_change(refunded, ended(refund, reading=ResultClass.RETURNED), ShownBalance()).payment
+    late = after_change(came_back, sale, ShownBalance(refunded=100)).payment
+    assert (late.refunded, hold_of_payment(late)) == (0, IntentHold.PAID)
+    others = moved(came_back, Kind.REFUND, 40)  # of ours, after that
+    assert after_change(others, sale, ShownBalance(refunded=100)).payment.refunded == 40
+    larger = replace(came_back, authorised=300, captured=300)
+    assert after_change(larger, sale, ShownBalance(refunded=150)).payment.refunded == 150  # more than came back
+
+
 def test_a_debit_that_was_returned_and_is_tried_again_is_paid_again() -> None:
     first = ended(operation(Kind.SALE, 100))
     made = after_change(Payment("op_1", "acme", "a"), first, ShownBalance(captures=True))

@@ -308,6 +308,8 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
     if payment.reserved(*gives_back) or (refunded or 0) < payment.posted_total(*gives_back):
         refunded = None
+    if refunded is not None and _may_hold_returned(payment, refunded):
+        refunded = None
     return replace(
         payment,
         authorised=shown.authorised if payment.authorised is None else payment.authorised,
@@ -315,6 +317,16 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
         refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
     )
+
+
+def _may_hold_returned(payment: Payment, refunded: int) -> bool:
+    """Whether a total may be that of an object from before a refund came back. To believe it would free the intent of a
+    payment that stands."""
+    gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
+    returned = payment.returned_movements(*gives_back)
+    known = payment.posted_total(*gives_back) if payment.refunded is None else payment.refunded
+    amount = total_of(returned)
+    return bool(returned) and refunded > known and (amount is None or refunded <= known + amount)
 
 
 def _with_capturable(payment: Payment, shown: ShownBalance) -> Payment:
