@@ -384,6 +384,7 @@ class PaymentWrite:
     payment: Payment
     rows: tuple[LedgerRow, ...] = ()
     posting: Posting | None = None
+    elsewhere: bool = False  # the posting is of a movement that no call of ours made
     note: str = ""
 
 
@@ -421,7 +422,7 @@ def plan_payment(
     if is_found and (own is None or merged or change.payment != own.payment):
         rows.append(payment_row(change.payment, None if own is None else own.row))
         rows += [link_row(name.key, change.payment.id) for name in free if lookups.row(name.key) is None]
-    return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, note)
+    return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, change.elsewhere, note)
 
 
 _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]

@@ -18,7 +18,7 @@ import pytest
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.payment_names import payment_key
 from paywitness.core.result import ResultClass
 from paywitness.engine.policy_reload import reload_event
@@ -526,6 +526,11 @@ async def test_a_refund_that_nobody_made_through_us_is_read_from_its_payment_and
     [row] = await hooks.world.journal.ledger_rows((payment_key(sale.payment),))
     assert row is not None
     assert payment_from_row(row).refunded == 1099
+    announced = [entry.announcement for entry in await hooks.world.journal.history(sale.id) if entry.announcement]
+    assert announced[-1].kinds == (AnnouncementKind.MOVED_ELSEWHERE,)
+    posting = announced[-1].posting
+    assert posting is not None
+    assert (posting.kind, posting.minor_units, posting.currency, posting.of) == ("refund", 1099, "EUR", sale.payment)
     assert (await hooks.world.charge("key-3", amount=900)).status_code == 200
 
 
