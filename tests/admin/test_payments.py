@@ -248,7 +248,7 @@ def test_an_order_is_shown_with_what_keeps_it_from_being_paid(shop: Shop) -> Non
     found = shop.json("show", "order-17")
     assert found["safe_to_pay"] is True
     assert "Voided in full" in found["explanation"]
-    assert [row["kind"] for row in found["operations"]] == ["authorization"]
+    assert [row["kind"] for row in found["operations"]] == ["void", "authorization"]
     assert {entry["kind"] for entry in found["timeline"]} == {"authorization", "void"}
     assert shop.ops("show", "order-17").output.startswith("order-17 may be paid\n")
     nothing = shop.ops("show", "order-18")

@@ -166,7 +166,8 @@ def test_a_success_that_movements_overtook_leaves_the_numbers_as_if_it_had_been_
 def test_totals_that_the_object_shows_only_grow_what_is_known() -> None:
     made = payment(100, captures=False)
     sale = ended(operation(Kind.AUTHORIZATION, 100))
-    seen = after_change(made, sale, ShownBalance(captured=60, refunded=10)).payment
+    totals = ShownBalance(captured=60, refunded=10)
+    seen = after_change(after_change(made, sale, totals).payment, sale, totals).payment
     assert (seen.captured, seen.refunded) == (60, 10)
     older = after_change(seen, sale, ShownBalance(captured=0, refunded=0)).payment
     assert (older.captured, older.refunded) == (60, 10)
@@ -214,6 +215,44 @@ def test_a_refund_in_another_currency_makes_what_was_refunded_unknown() -> None:
     started = operation(Kind.REFUND).changed(money=Money(500, "USD"))
     after = after_change(reserving(payment(100), started), ended(started), ShownBalance())
     assert (after.payment.refunded, after.negative) == (None, False)
+
+
+def test_what_somebody_else_moved_is_posted_once_a_movement_a_change() -> None:
+    made, sale = payment(100, captures=False), ended(operation(Kind.AUTHORIZATION, 100))
+    totals = ShownBalance(captured=60, refunded=10)
+    first = after_change(made, sale, totals)
+    second = after_change(first.payment, sale.changed(version=sale.version + 1), totals)
+    third = after_change(second.payment, sale.changed(version=sale.version + 2), totals)
+    assert [(change.elsewhere, change.posting is None) for change in (first, second, third)] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    postings = [change.posting for change in (first, second) if change.posting is not None]
+    assert [(posting.kind, posting.minor_units, posting.of) for posting in postings] == [
+        ("capture", 60, "op_1"),
+        ("refund", 10, "op_1"),
+    ]
+    assert postings[0].key != postings[1].key
+    assert (first.payment.refunded, second.payment.refunded) == (0, 10)
+    unknown = replace(made, captured=None)
+    assert after_change(unknown, sale, ShownBalance(captured=60)).posting is None
+    worked_out = after_change(made, sale, ShownBalance(capturable=40))
+    assert (worked_out.payment.captured, worked_out.posting) == (60, None)
+
+
+def test_a_total_from_before_a_refund_came_back_does_not_free_the_intent() -> None:
+    """The event of the refund comes late, after the refund has failed."""
+    sale, refund = ended(operation(Kind.SALE, 100)), operation(Kind.REFUND, 100)
+    refunded = after_change(with_reservation(payment(100), refund, ENFORCED), ended(refund), ShownBalance()).payment
+    assert hold_of_payment(refunded) is IntentHold.REFUNDED
+    came_back = after_change(refunded, ended(refund, reading=ResultClass.RETURNED), ShownBalance()).payment
+    late = after_change(came_back, sale, ShownBalance(refunded=100)).payment
+    assert (late.refunded, hold_of_payment(late)) == (0, IntentHold.PAID)
+    others = moved(came_back, Kind.REFUND, 40)  # of ours, after that
+    assert after_change(others, sale, ShownBalance(refunded=100)).payment.refunded == 40
+    larger = replace(came_back, authorised=300, captured=300)
+    assert after_change(larger, sale, ShownBalance(refunded=150)).payment.refunded == 150  # more than came back
 
 
 def test_a_debit_that_was_returned_and_is_tried_again_is_paid_again() -> None:

@@ -11,7 +11,7 @@ from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
-from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
+from paywitness.journal.ledger import followed, keys_kept_of, may_forget, row_kept_of
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
 
 
@@ -79,8 +79,7 @@ class MemoryTables:
         return (account, credential) in self.credentials
 
     def row_or_linked(self, key: str) -> LedgerRow | None:
-        found = self.row(key)
-        return self.row(found.text[1:]) if found is not None and found.text.startswith("@") else found
+        return followed(self.row(key), self.row)
 
     def store_rows(self, rows: Iterable[LedgerRow], now: float) -> None:
         for row in rows:

@@ -150,6 +150,22 @@ async def test_a_follow_up_under_another_name_joins_the_payment_when_the_respons
     assert (await balance(journal, refund.id)).id == sale.id
 
 
+async def test_a_payment_that_turned_out_to_be_another_twice_is_still_found_by_its_first_id(journal: Journal) -> None:
+    """Three names of one payment, each seen alone first: the id of the first leads to the last."""
+    first = await move(journal, "first", amount=100, claim=on("re_order"))
+    second = await move(journal, "second", amount=200, claim=on("ch_1"))
+    sale = await paid(journal, name="pi_1")
+    other = await move(journal, "other", amount=300, claim=on("re_order"))
+    assert other.payment == first.id
+    await journal.record(telling(first, replace(succeeding(first), shown=shown("re_order", "ch_1"))))
+    await journal.record(telling(second, replace(succeeding(second), shown=shown("ch_1", "pi_1"))))
+    await journal.record(telling(other, replace(succeeding(other), shown=shown("re_order"))))
+    payment = await balance(journal, first.id)
+    assert (payment.id, payment.refunded) == (sale.id, 600)
+    assert set(payment.names) == {"pi_1", "ch_1", "re_order"}
+    assert (await move(journal, "fourth", amount=50, claim=on("re_order"))).payment == sale.id
+
+
 async def test_what_may_be_forgotten_of_a_payment_makes_its_numbers_unknown_and_opens_no_incident(
     journal: Journal,
 ) -> None:

@@ -19,7 +19,7 @@ from paywitness.core.payment_corrections import CorrectionRefused
 from paywitness.core.payment_words import payment_summary
 from paywitness.core.redact import redact
 from paywitness.core.reply import Reply
-from paywitness.engine.intents import intent_status
+from paywitness.engine.intents import IntentView, intent_status
 from paywitness.engine.operator_commands import InvalidCommand
 from paywitness.engine.payment_commands import (
     AdoptCommand,
@@ -81,7 +81,7 @@ class PaymentsApi:
             {
                 **intent_status(view),
                 "payments": [payment_row(each) for each in view.payments],
-                "operations": [operation_row(each, self._backend.book()) for each in view.operations],
+                "operations": [operation_row(each, self._backend.book()) for each in _all_operations(view)],
                 "customer": None,  # no policy names one
                 "timeline": _timeline(await self._backend.payments.timeline(view.payments, view.operations)),
             }
@@ -145,6 +145,13 @@ class PaymentsApi:
         except (InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged) as error:
             raise _problem_of(error) from None
         return json_reply(await self._payment_json(view))
+
+
+def _all_operations(view: IntentView) -> list[Operation]:
+    """The operations of an intent, newest first: its steps, and what followed them on its payments."""
+    found = {operation.id: operation for payment in view.payments for operation in payment.operations}
+    found |= {operation.id: operation for operation in view.operations}
+    return [found[operation_id] for operation_id in sorted(found, reverse=True)]
 
 
 def _check_filters(request: web.Request, *known: str) -> None:

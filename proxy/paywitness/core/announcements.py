@@ -45,6 +45,7 @@ _BY_IMPORTANCE = (
     AnnouncementKind.DOUBT_OPENED,
     AnnouncementKind.RESOLVED,
     AnnouncementKind.INCIDENT_CLOSED,
+    AnnouncementKind.MOVED_ELSEWHERE,
     AnnouncementKind.AUTHORIZATION_EXPIRED,
     AnnouncementKind.AUTHORIZATION_EXPIRES,
 )

@@ -262,6 +262,7 @@ class AnnouncementKind(StrEnum):
     RETURNED = "returned"  # the provider took the movement back after it had succeeded
     DISPUTED = "disputed"
     DISPUTE_WON = "dispute_won"
+    MOVED_ELSEWHERE = "moved_elsewhere"  # a capture or refund of the payment that no call of ours made
     AUTHORIZATION_EXPIRES = "authorization_expires"
     AUTHORIZATION_EXPIRED = "authorization_expired"
 

@@ -122,6 +122,9 @@ class Payment:
         """What movements of ours have moved at least, also while the number itself is unknown."""
         return sum(movement.minor_units or 0 for movement in self.posted(*kinds))
 
+    def returned_movements(self, *kinds: OperationKind) -> tuple[Movement, ...]:
+        return self._movements(MovementStatus.RETURNED, kinds)
+
     def _movements(self, status: MovementStatus, kinds: tuple[OperationKind, ...]) -> tuple[Movement, ...]:
         found = (movement for movement in self.movements if movement.status is status)
         return tuple(movement for movement in found if not kinds or movement.kind in kinds)

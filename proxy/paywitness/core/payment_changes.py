@@ -35,6 +35,7 @@ class PaymentChange:
 
     payment: Payment
     posting: Posting | None = None
+    elsewhere: bool = False  # the posting is of a movement that no call of ours made
     negative: bool = False  # a remainder is below zero: more moved than can have
 
 
@@ -58,10 +59,14 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
         payment, posting = _after_movement(payment, after, shown)
     else:
         payment, posting = _after_step(payment, after, shown)
-    payment = _with_totals(payment, shown)
+    counted, payment = payment, _with_totals(payment, shown)
+    own_posting = posting
+    if own_posting is None:
+        payment, posting = _moved_elsewhere(counted, payment, after, shown)
     if shown.dispute:
         payment = _with_dispute(payment, shown.moved, won=shown.dispute == "won")
-    return PaymentChange(payment, posting, negative=_is_negative(payment) and not _is_negative(before))
+    is_elsewhere = posting is not own_posting
+    return PaymentChange(payment, posting, is_elsewhere, _is_negative(payment) and not _is_negative(before))
 
 
 def has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
@@ -317,12 +322,42 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
     if payment.reserved(*gives_back) or (refunded or 0) < payment.posted_total(*gives_back):
         refunded = None
+    if refunded is not None and _may_hold_returned(payment, refunded):
+        refunded = None
     return replace(
         payment,
         captured=_larger(payment.captured, captured),
         refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
     )
+
+
+def _moved_elsewhere(
+    counted: Payment, payment: Payment, after: Operation, shown: ShownBalance
+) -> tuple[Payment, Posting | None]:
+    """What the provider's totals show beyond what we had counted: somebody else has moved it. Posted once: the number
+    grows in the same step. A change has one posting: of two, the refund waits for the next change. What was unknown
+    before, or can only be worked out, is not posted."""
+    captured = difference(payment.captured, counted.captured) if shown.captured is not None else None
+    refunded = difference(payment.refunded, counted.refunded)
+    if not counted.paid or not (captured or refunded):
+        return payment, None
+    kind, amount = (OperationKind.CAPTURE, captured) if captured else (OperationKind.REFUND, refunded)
+    if captured and refunded:
+        payment = replace(payment, refunded=counted.refunded)
+    movement = Movement(f"{after.id}:{after.version}:{kind}", kind, amount, MovementStatus.POSTED)
+    posting = Posting(movement.operation_id, kind.value, amount, payment.currency, payment.id)
+    return replace(payment, movements=bounded((*payment.movements, movement))), posting
+
+
+def _may_hold_returned(payment: Payment, refunded: int) -> bool:
+    """Whether a total may be that of an object from before a refund came back. To believe it would free the intent of a
+    payment that stands."""
+    gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
+    returned = payment.returned_movements(*gives_back)
+    known = payment.posted_total(*gives_back) if payment.refunded is None else payment.refunded
+    amount = total_of(returned)
+    return bool(returned) and refunded > known and (amount is None or refunded <= known + amount)
 
 
 def _with_capturable(payment: Payment, shown: ShownBalance) -> Payment:

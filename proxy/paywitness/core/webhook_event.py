@@ -75,6 +75,7 @@ class WebhookRules:
     answer_by: Expression | None = None
     read: tuple[ResponseRule, ...] = ()  # over the event itself, before the object's rows
     account: Expression | None = None  # where an event names the account it is about
+    payment: Expression | None = None  # where it names its payment, also if no call of ours made the movement
     reply: str = ""  # what the provider wants to hear
     refuse_with: int = policy_defaults.WEBHOOK_REFUSE_WITH
     relay: str | None = None  # the service's own webhook address: told again, at least once
@@ -92,6 +93,7 @@ class WebhookEvent:
     references: tuple[str, ...] = ()  # all by which the provider may know the operation
     key: str | None = None
     stamp: str | None = None
+    payment: str | None = None  # the provider's name for it
 
     def shows_another(self, operation: Operation, *, stamped: bool) -> bool:
         """Whether the event shows another key or stamp than this operation's, as far as both are known. `stamped`: the
@@ -119,7 +121,9 @@ def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) ->
         named = ((match_key, text_of(evaluate(expression, event))) for match_key, expression in rules.find)
         names = tuple((match_key, value) for match_key, value in named if value is not None)
         account = text_of(evaluate(rules.account, event)) if rules.account is not None else None
-        webhook_events.append(WebhookEvent(event_id, event, names, account, *_shown_names(rules.belongs, event, names)))
+        payment = text_of(evaluate(rules.payment, event)) if rules.payment is not None else None
+        shown = _shown_names(rules.belongs, event, names)
+        webhook_events.append(WebhookEvent(event_id, event, names, account, *shown, payment))
     return tuple(webhook_events)
 
 

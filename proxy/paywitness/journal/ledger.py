@@ -165,6 +165,7 @@ def due_of(payment: Payment) -> float | None:
     return min(times, default=None)
 
 
+LINKS_MAX = 8  # followed from a name, or from the id of a payment that turned out to be another one
 REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
 
 
@@ -324,10 +325,18 @@ class FoundPayment:
     row: LedgerRow
 
 
+def followed(row: LedgerRow | None, read: Callable[[str], LedgerRow | None]) -> LedgerRow | None:
+    """The row, or the one that it links to in the end: a payment that turned out to be another one may have done so
+    twice."""
+    for _ in range(LINKS_MAX):
+        if row is None or not row.text.startswith("@"):
+            break
+        row = read(row.text[1:])
+    return row
+
+
 def payment_by_id(lookups: RowLookups, payment_id: str) -> FoundPayment | None:
-    row = lookups.row(payment_key(payment_id))
-    if row is not None and row.text.startswith("@"):
-        row = lookups.row(row.text[1:])  # it turned out to be another one
+    row = followed(lookups.row(payment_key(payment_id)), lookups.row)
     return None if row is None else FoundPayment(payment_from_row(row), row)
 
 
@@ -375,6 +384,7 @@ class PaymentWrite:
     payment: Payment
     rows: tuple[LedgerRow, ...] = ()
     posting: Posting | None = None
+    elsewhere: bool = False  # the posting is of a movement that no call of ours made
     note: str = ""
 
 
@@ -412,7 +422,7 @@ def plan_payment(
     if is_found and (own is None or merged or change.payment != own.payment):
         rows.append(payment_row(change.payment, None if own is None else own.row))
         rows += [link_row(name.key, change.payment.id) for name in free if lookups.row(name.key) is None]
-    return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, note)
+    return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, change.elsewhere, note)
 
 
 _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]

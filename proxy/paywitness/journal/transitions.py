@@ -144,10 +144,12 @@ def plan_record(
     if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
         after = _after_return(after, planned.payment, lookups)
     announcement = change.announcement
+    if planned.elsewhere:
+        announcement = _with_word(announcement, after, AnnouncementKind.MOVED_ELSEWHERE)
     if planned.posting is not None and announcement is not None:
         announcement = replace(announcement, posting=planned.posting)
     if after.incident is not None and before.incident is None:
-        announcement = _with_incident(announcement, after)
+        announcement = _with_word(announcement, after, AnnouncementKind.INCIDENT_OPENED)
     if after.reference != before.reference and announcement is not None:
         announcement = replace(announcement, reference=after.reference)
     note = "; ".join(text for text in (change.note, planned.note) if text)
@@ -181,9 +183,9 @@ def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[
     return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
 
-def _with_incident(announcement: Announcement | None, operation: Operation) -> Announcement:
+def _with_word(announcement: Announcement | None, operation: Operation, word: AnnouncementKind) -> Announcement:
     kinds = announcement.kinds if announcement is not None else ()
-    kinds = kinds if AnnouncementKind.INCIDENT_OPENED in kinds else (*kinds, AnnouncementKind.INCIDENT_OPENED)
+    kinds = kinds if word in kinds else (*kinds, word)
     posting, payout = (announcement.posting, announcement.payout) if announcement is not None else (None, None)
     return Announcement(
         kinds, operation.outcome, operation.result_class, operation.reference, operation.incident, posting, payout
@@ -199,7 +201,7 @@ def record_write(
     twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None
     if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
         operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
-        announcement = _with_incident(announcement, operation)
+        announcement = _with_word(announcement, operation, AnnouncementKind.INCIDENT_OPENED)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     lease = _lease_after(change, stored_lease, now)
     if lease is None and _is_being_sent(operation):

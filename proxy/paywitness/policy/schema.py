@@ -331,6 +331,7 @@ WEBHOOK = Block(
         "scheme": "the name of a signature scheme, or {name: {its options}}",
         "secrets": "a list of env:NAME, or such a list for each account",
         "account": f"{_EXPRESSION} that gives the account an event is about",
+        "payment": f"{_EXPRESSION} that gives the provider's name for the payment an event is about",
         "tolerance": _DURATION,
         "events": f"{_EXPRESSION} that gives the events of a delivery",
         "event_id": f"{_EXPRESSION} or header:NAME, or a list of them",

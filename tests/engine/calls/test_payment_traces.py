@@ -21,6 +21,7 @@ from paywitness.core.reply import Reply
 from paywitness.core.result import Classification, ResultClass
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import payment_from_row, payment_row
+from paywitness.journal.redis.journal import RedisJournal
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, header, make_world, outcome, problem_type
@@ -421,3 +422,29 @@ async def test_a_capture_still_passes_after_the_date_at_which_the_authorization_
     assert lines(world) == [("authorization", 1000)]  # nobody has voided it
     captured = await call(world, f"/v1/charges/{charge}/capture", "capture", {"amount": 1000})
     assert (captured.status_code, outcome(captured)) == (200, "succeeded")
+
+
+# --- Cost
+
+
+@pytest.mark.parametrize("stored_world", ["redis"], indirect=True)
+async def test_a_clean_authorization_capture_and_refund_ask_the_journal_twice_each(stored_world: World) -> None:
+    """A payment beside the operation costs no step of its own. A confirm costs more: it looks for the order of its
+    object, and what stands under that order is asked for once the object is known."""
+    journal = stored_world.journal
+    assert isinstance(journal, RedisJournal)
+    await authorise(stored_world, "warm", order="warm")
+
+    async def steps_of(path: str, key: str, body: dict[str, Any]) -> int:
+        before = journal.calls
+        reply = await call(stored_world, path, key, body)
+        assert reply.status_code == 200, reply.body
+        return journal.calls - before
+
+    before = journal.calls
+    charge = f"/v1/charges/{await authorise(stored_world, 'authorise', order='cost')}"
+    assert journal.calls - before == 2
+    assert await steps_of(f"{charge}/capture", "capture", {"amount": 600, "final": False}) == 2
+    assert await steps_of(f"{charge}/refunds", "refund", {"amount": 100}) == 2
+    created = await create(stored_world, "create", order="two steps")
+    assert await steps_of(f"/v1/charges/{created}/confirm", "confirm", {"source": "tok_ok"}) <= 6

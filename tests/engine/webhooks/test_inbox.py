@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.payment_names import payment_key
 from paywitness.core.result import ResultClass
 from paywitness.engine.policy_reload import reload_event
@@ -32,7 +33,7 @@ from paywitness.server.webhooks import WebhookServer
 from paywitness.tasks import Tasks
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
-from tests.engine.world import World, make_world
+from tests.engine.world import World, make_world, problem_type
 from tests.journal.memory import MemoryJournal
 from tests.server.raw_client import Answer, Caller, request
 
@@ -555,6 +556,39 @@ async def test_an_event_finds_a_payment_by_a_further_name_of_it(sandbox: Sandbox
         [row] = await hooks.world.journal.ledger_rows((payment_key(operation.payment),))
         assert row is not None
         assert payment_from_row(row).disputed == 500
+
+
+async def test_a_refund_that_nobody_made_through_us_is_read_from_its_payment_and_frees_its_order(hooks: Hooks) -> None:
+    """Made in the provider's dashboard. The event itself posts nothing: what it says of an amount is not believed."""
+    await hooks.world.charge()
+    sale = await hooks.operation()
+    assert sale.reference is not None
+    async with aiohttp.ClientSession() as provider:
+        address = f"{hooks.world.sandbox.url}/v1/charges/{sale.reference}/refunds"
+        async with provider.post(address, json={}, headers={"Idempotency-Key": "dashboard"}) as answer:
+            assert answer.status == 200
+            refund = await answer.json()
+    assert problem_type(await hooks.world.charge("key-2", amount=900)) == "guarded"
+    told = {**refund, "amount": 1}
+    await hooks.tell({"id": "evt_1", "type": "refund.succeeded", "data": told})
+
+    async def is_due() -> bool:
+        [row] = await hooks.world.journal.ledger_rows((payment_key(sale.payment),))
+        return row is not None and payment_from_row(row).verify_at is not None
+
+    async with asyncio.timeout(15):
+        while not await is_due():  # noqa: ASYNC110  # the world is real sockets
+            await asyncio.sleep(0.01)
+    assert await hooks.world.parts.payment_sweep.sweep() == 1
+    [row] = await hooks.world.journal.ledger_rows((payment_key(sale.payment),))
+    assert row is not None
+    assert payment_from_row(row).refunded == 1099
+    announced = [entry.announcement for entry in await hooks.world.journal.history(sale.id) if entry.announcement]
+    assert announced[-1].kinds == (AnnouncementKind.MOVED_ELSEWHERE,)
+    posting = announced[-1].posting
+    assert posting is not None
+    assert (posting.kind, posting.minor_units, posting.currency, posting.of) == ("refund", 1099, "EUR", sale.payment)
+    assert (await hooks.world.charge("key-3", amount=900)).status_code == 200
 
 
 async def test_an_event_reaches_a_step_whose_request_names_no_account(sandbox: Sandbox) -> None:

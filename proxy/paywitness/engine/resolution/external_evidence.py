@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
@@ -100,6 +101,38 @@ class ExternalEvidenceRecorder:
     ) -> AppliedEvidence:
         """Write down what was found. `provider_object` is the provider's own object; `may_be_stale` as `FoundObject`'s;
         `lease_token` is that of the lease that is given back. Raises JournalUnavailable."""
+        once = partial(
+            self._apply_once,
+            policy=policy,
+            source=source,
+            finding=finding,
+            provider_object=provider_object,
+            may_be_stale=may_be_stale,
+            lease_token=lease_token,
+            actor=actor,
+            note=note,
+        )
+        applied = await once(operation)
+        if applied.operation.version == operation.version or not shows_totals(operation, policy, provider_object):
+            return applied
+        if await self._shows_more(applied.operation, policy, finding, provider_object):
+            # A change has one posting. What else the object shows of the payment is written by another one.
+            await once(applied.operation)
+        return applied
+
+    async def _apply_once(
+        self,
+        operation: Operation,
+        policy: Policy,
+        source: EvidenceSource,
+        finding: Finding,
+        *,
+        provider_object: Tree,
+        may_be_stale: bool,
+        lease_token: str | None,
+        actor: str,
+        note: str,
+    ) -> AppliedEvidence:
         event: Event | None = None
         before = inquired = operation
         is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
@@ -155,6 +188,14 @@ class ExternalEvidenceRecorder:
         self.waiters.notify(recorded.id)
         await self.release_voided_payment(before, recorded)
         return AppliedEvidence(recorded, event)
+
+    async def _shows_more(self, operation: Operation, policy: Policy, finding: Finding, provider_object: Tree) -> bool:
+        """Whether the object shows totals of the payment that are still not known."""
+        payment = await self._payment_to_compare(operation, policy, finding, provider_object)
+        now = self.journal_writer.journal_clock.now()
+        shown = shown_by_object(operation, policy, finding.classification, provider_object, now=now)
+        is_dispute = shown is not None and bool(shown.dispute)  # it was applied, and would be counted again
+        return not is_dispute and has_new_totals(payment, operation, shown)
 
     def _may_be_of_forgotten(self, before: Operation, after: Operation) -> bool:
         """Whether a success that contradicts an end may be of a later generation of the key, which the journal forgot a

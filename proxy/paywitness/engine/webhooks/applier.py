@@ -27,8 +27,10 @@ from paywitness.engine.resolution.inquiries import InquiryClient
 from paywitness.engine.webhooks.matcher import WebhookMatcher
 from paywitness.engine.webhooks.verification import StoredWebhook
 from paywitness.journal.base import OperationChange, StoredWebhookEvent, WebhookEventResult
+from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
 
+_READ_AGAIN_AT_TRIES = (0, 5)  # at once, and some seconds later: what can be read may lag behind what is told
 _HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
 
 
@@ -67,6 +69,8 @@ class WebhookApplier:
                 return WebhookEventResult.AMBIGUOUS, None
             retired = await self.matcher.retired(webhook_events[0], stored_event.account, provider)
             if retired is None:
+                if stored_event.attempts in _READ_AGAIN_AT_TRIES:
+                    await self._read_payment_again(webhook_events[0], stored_event.account, provider)
                 return WebhookEventResult.WAITING, None
             return self._tell_of_retired(retired, provider, tells_of_money=rules.hint or reader.tells_of_money), None
         if match.policy is None:
@@ -75,6 +79,17 @@ class WebhookApplier:
             return await self._apply_hint(match.operation, match.policy, stored_event.attempts)
         first_try = stored_event.attempts == 0
         return await self._conclude(match.operation, match.policy, reader, first_try=first_try, shared=match.shared)
+
+    async def _read_payment_again(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> None:
+        """The event tells of a movement that no call of ours made, or none that it names. What it did to its payment is
+        read from the provider, by the sweep of payments."""
+        journal_writer = self.external_evidence.journal_writer
+        row = await self.matcher.payment_row(webhook_event, account, provider)
+        payment = payment_from_row(row) if row is not None else None
+        if row is None or payment is None or not payment.paid or payment.verify_at is not None:
+            return
+        due = replace(payment, verify_at=journal_writer.journal_clock.now(), verifications=0)
+        await journal_writer.journal.write_ledger_rows((payment_row(due, row),))  # else somebody was faster: next time
 
     def _tell_of_retired(self, operation_id: str, provider: Provider, *, tells_of_money: bool) -> WebhookEventResult:
         """Its customer had never acted, so nothing of it counts as paid. Only a person can set that right now."""

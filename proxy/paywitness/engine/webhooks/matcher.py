@@ -9,6 +9,7 @@ another payment.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paywitness.core.bodies.tree import Tree
@@ -21,7 +22,7 @@ from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
-from paywitness.journal.base import Journal, OperationQuery
+from paywitness.journal.base import Journal, LedgerRow, OperationQuery
 from paywitness.journal.ledger import abandoned_key, abandoned_operation, payment_from_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
@@ -112,23 +113,32 @@ class WebhookMatcher:
         rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
         return next((abandoned_operation(row) for row in rows if row is not None), None)
 
+    async def payment_row(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> LedgerRow | None:
+        """The row of the payment that the event names (`payment`); None if we know none, or several. Raises
+        JournalUnavailable."""
+        if webhook_event.payment is None:
+            return None
+        rows = await self._payment_rows([webhook_event.payment], provider, account or webhook_event.account or "")
+        return next(iter(rows.values())) if len(rows) == 1 else None
+
+    async def _payment_rows(self, names: Iterable[str], provider: Provider, account_name: str) -> dict[str, LedgerRow]:
+        """The payments of the account that have one of these names."""
+        accounts = sorted(account_hashes_named(provider.account, account_name, self.vault.identity_secret))
+        known_as = provider.key_name or provider.name
+        keys = tuple(name_key(known_as, account, name) for name in names for account in accounts)
+        rows = await self.journal.ledger_rows(keys) if keys else ()
+        return {row.key: row for row in rows if row is not None}
+
     async def _step_of_payment(
         self, webhook_event: WebhookEvent, provider: Provider, account_name: str
     ) -> Operation | None:
         """The newest paying step of the payment that has one of the event's references as a further name
         (`also_known_as`): a dispute names the capture of an order."""
-        secret = self.vault.identity_secret
-        keys = [
-            name_key(provider.key_name or provider.name, account, value)
-            for finder, value in webhook_event.match_values
-            if finder is MatchKey.REFERENCE
-            for account in sorted(account_hashes_named(provider.account, account_name, secret))
-        ]
-        rows = await self.journal.ledger_rows(tuple(keys)) if keys else ()
-        payments = {row.key: payment_from_row(row) for row in rows if row is not None}
-        if len(payments) != 1:
+        references = [value for finder, value in webhook_event.match_values if finder is MatchKey.REFERENCE]
+        rows = await self._payment_rows(references, provider, account_name)
+        if len(rows) != 1:
             return None
-        for step in reversed(next(iter(payments.values())).steps):
+        for step in reversed(payment_from_row(next(iter(rows.values()))).steps):
             operation = await self.journal.read(step)
             if operation is not None and operation.kind.pays:
                 return operation

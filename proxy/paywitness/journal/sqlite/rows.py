@@ -20,6 +20,7 @@ from paywitness.journal.encoding import (
     mutable_values,
     operation_from_row,
 )
+from paywitness.journal.ledger import followed
 from paywitness.journal.sqlite.schema import DUE
 
 # Every name put into a statement here is a constant of ours; values are always bound
@@ -138,8 +139,7 @@ class SqliteRows:
 
     def row_or_linked(self, key: str) -> LedgerRow | None:
         """The row, or the one that a link leads to."""
-        found = self.row(key)
-        return self.row(found.text[1:]) if found is not None and found.text.startswith("@") else found
+        return followed(self.row(key), self.row)
 
     def due_rows(self, now: float, limit: int) -> list[LedgerRow]:
         return [LedgerRow(*found) for found in self._cursor.execute(_DUE_ROWS, (now, limit)).fetchall()]

@@ -103,6 +103,7 @@ def read_webhook(
         answer_by=section.read("answer_by", expression),
         read=read_rows(section, "read", tables),
         account=section.read("account", expression),
+        payment=section.read("payment", expression),
         reply=section.read_or("reply", text, ""),
         refuse_with=int(
             section.read_or("refuse_with", choice_of("401", "403", "498"), str(policy_defaults.WEBHOOK_REFUSE_WITH))

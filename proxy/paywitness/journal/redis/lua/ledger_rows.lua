@@ -2,8 +2,12 @@
 local rows = {}
 for i, key in ipairs(ARGV) do
   local found = ledger_row(key)
-  if found and string.sub(found[3], 1, 1) == '@' then
-    found = ledger_row(string.sub(found[3], 2))
+  for _ = 1, LINKS_MAX do
+    local linked = linked_key(found)
+    if not linked then
+      break
+    end
+    found = ledger_row(linked)
   end
   rows[i] = found or false
 end

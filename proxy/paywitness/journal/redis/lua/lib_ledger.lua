@@ -9,6 +9,12 @@ local function ledger_row(key)
   return {key, version, text}
 end
 
+-- The key that a row links to; nil if it is no link. A payment that turned out to be another one may have done so twice.
+local LINKS_MAX = 8
+local function linked_key(row)
+  return row and string.sub(row[3], 1, 1) == '@' and string.sub(row[3], 2) or nil
+end
+
 -- Whether each of the rows would be written over the version before it. A row is: key, version, text, due or ''.
 local LEDGER_ROW = 4
 local function ledger_fits(at, count)

@@ -87,13 +87,15 @@ local function look(at, now)
   for wanted_key in string.gmatch(ARGV[at + 4], '%S+') do
     local found = ledger_row(wanted_key)
     read[#read + 1] = wanted_key .. ' ' .. (found and found[2] or '-')
-    if found then
-      ledger[#ledger + 1] = found
-      if string.sub(found[3], 1, 1) == '@' then
-        local linked = ledger_row(string.sub(found[3], 2))
-        read[#read + 1] = linked and linked[2] or '-'
-        ledger[#ledger + 1] = linked
+    ledger[#ledger + 1] = found
+    for _ = 1, LINKS_MAX do
+      local linked = linked_key(found)
+      if not linked then
+        break
       end
+      found = ledger_row(linked)
+      read[#read + 1] = found and found[2] or '-'
+      ledger[#ledger + 1] = found
     end
   end
   local token = redis.sha1hex(table.concat(read, '\n'))
