@@ -21,6 +21,7 @@ from paywitness.core.payment import (
     bounded,
     difference,
     most_of,
+    total_of,
     with_step,
 )
 from paywitness.core.payment_rules import IncrementMeaning
