@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from paywitness.core.credential_owners import MarkSource, credential_key, owner_mark
 from paywitness.core.identity import credential_in
 from paywitness.core.inquiry import BelongsFields
@@ -102,6 +104,24 @@ async def test_p14_a_credential_that_finds_what_the_other_made_is_of_the_same_ac
     assert [each.is_of_account for each in found if dict(each.headers)[b"Authorization"] == b"Bearer rotated"] == [
         False
     ]
+
+
+async def test_the_control_question_is_not_hidden_by_newer_payments(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once so many payments had been made under the renewed credential, none of the first was found, and it was left
+    to a person what had become of its last one."""
+    monkeypatch.setattr("paywitness.engine.resolution.control_question._KNOWN_MAX", 1)
+    await world.charge("known", order="known")
+    lost = await world.charge("lost", order="lost", fault="drop_after_commit", timeout_s=0.3)
+    unknown = await world.journal.read(header(lost, "Paywitness-Operation") or "")
+    assert unknown is not None
+    await world.charge("newer", order="newer", headers={"Authorization": "Bearer rotated"})
+    owners = world.engine.credential_owners
+    source = CredentialSource(world.journal, world.engine.vault, {}, world.parts.upstream, world.clock, owners)
+    found = [each async for each in source.candidates(unknown, sale(world.engine.book), None)]
+    rotated = ((b"Authorization", b"Bearer rotated"),)
+    assert [each.is_of_account for each in found if each.headers == rotated] == [True]
 
 
 async def test_without_any_credential_that_is_accepted_it_stays_in_doubt_and_reaches_a_person() -> None:
