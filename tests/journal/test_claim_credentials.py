@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.credential_owners import AccountSource, CredentialClaim, credential_key, marks_to_text
 from paywitness.journal.base import Journal, LedgerRow
-from tests.journal.samples import asking, declining, doubting, intent, owned, succeeding
+from tests.journal.samples import asking, declining, doubting, intent, owned, succeeding, unheard
 
 SEPARATES = CredentialClaim("acme", separates=True)
 ASSUMES = CredentialClaim("acme")
@@ -70,6 +70,19 @@ async def test_a_key_that_another_owner_used_in_vain_is_not_taken_up_by_a_next_g
     assert tells_of_nothing(stranger, ClaimVerdict.ACCOUNT_UNKNOWN)
     rotated = await journal.claim(asked(SEPARATES, credential="credential-3"))
     assert (rotated.verdict, rotated.operation and rotated.operation.generation) == (ClaimVerdict.OWNED, 2)
+
+
+async def test_a_reply_that_nobody_heard_is_not_taken_by_a_credential_that_may_not_be_shown_it(
+    journal: Journal,
+) -> None:
+    """Its key stood for the payment from then on. When another key had been told of it, so was this one."""
+    first = await owned(journal, guard=intent())
+    await journal.record(unheard(succeeding(first, accepted_credential=True)))
+    assert tells_of_nothing(await journal.claim(asked(ASSUMES, "key-2", guard=intent())), ClaimVerdict.ACCOUNT_UNKNOWN)
+    taken = await journal.claim(asking("key-3", guard=intent()))
+    assert (taken.verdict, taken.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
+    late = await journal.claim(asking("key-2", guard=intent()))
+    assert (late.verdict, late.alias) == (ClaimVerdict.OWNED, None)  # its key is still a fresh one
 
 
 async def test_m2a_a_rotated_credential_of_the_same_owner_is_shown_the_reply_and_may_send(journal: Journal) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.credential_owners import (
     AccountSource,
     CredentialRelation,
@@ -66,7 +66,9 @@ def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLooku
     seen = may_see(relation, accepted=accepted, source=known.account, separates=known.separates)
     # The provider executed its call for an account that it read itself.
     is_same = is_same or (seen and known.account is AccountSource.SELECTOR)
-    if known.separates and not is_same:
+    takes_reply = plan.alias is not None and plan.alias.kind is AliasKind.TAKEN
+    if (known.separates and not is_same) or (takes_reply and not seen):
+        # Who may not be shown a reply does not take it either: its key would stand for what another key is told.
         return ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
     return replace(plan, credential_accepted=seen, credential_mapped=is_same)
 
