@@ -37,6 +37,7 @@ class Merchants:
     asked: list[str] = field(default_factory=list)
     paid: list[tuple[str, str, str]] = field(default_factory=list)  # owner, order, amount
     lose: bool = False
+    declines: bool = False
     port: int = 0
 
     async def reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,6 +68,8 @@ class Merchants:
                 return 403, {"error": {"type": "invalid_request_error"}}
             return 200, {"id": self.owners[key], "object": "account"}
         owner = self.owners[key]
+        if self.declines:
+            return 402, {"error": {"type": "card_error", "code": "card_declined", "decline_code": "stolen_card"}}
         self.paid.append((owner, form.get("metadata[order_id]", ""), form["amount"]))
         if self.lose:
             return None
@@ -224,6 +227,17 @@ async def test_n6c_the_owner_of_the_oldest_open_operation_owns_the_account_whoev
         await pay(world, "k1", key="second", order="2")
         stranger = await pay(world, "k2", key="third", order="3")
         assert (stranger.status_code, [owner for owner, _, _ in merchants.paid]) == (403, ["acct_a", "acct_a"])
+
+
+async def test_whoever_called_first_does_not_own_the_account_if_nothing_came_of_it(sandbox: Sandbox) -> None:
+    """Each sidecar remembered for a minute who had called it first, and of several sidecars each knew another owner."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_b"}, declines=True)
+    async with behind_one_sidecar(sandbox, merchants) as world:
+        assert (await pay(world, "k1", key="first", order="1")).status_code == 402
+        merchants.declines = False
+        assert (await pay(world, "k2", key="second", order="2")).status_code == 200
+        assert (await pay(world, "k1", key="third", order="3")).status_code == 403
+        assert merchants.paid == [("acct_b", "2", "700")]
 
 
 async def test_under_many_merchants_equal_keys_and_orders_are_each_owners_own(sandbox: Sandbox) -> None:

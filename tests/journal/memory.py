@@ -253,13 +253,11 @@ class MemoryJournal:
     async def accepts_credential(self, account: str, credential: str) -> bool:
         return (account, credential) in self._opened().credentials
 
-    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
+    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
         tables = self._opened()
         kept = [pair for pair in tables.sealed_credentials if pair[0] == account]
-        if not kept:
-            return None
-        newest = max(kept, key=lambda pair: (tables.credentials[pair].at, pair))
-        return newest[1], tables.sealed_credentials[newest]
+        kept.sort(key=lambda pair: (tables.credentials[pair].at, pair), reverse=True)
+        return tuple((pair[1], tables.sealed_credentials[pair]) for pair in kept[:limit])
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
         tables = self._opened()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.credential_owners import AccountSource, CredentialClaim, credential_key, marks_to_text
 from paywitness.journal.base import Journal, LedgerRow
-from tests.journal.samples import asking, doubting, intent, owned, succeeding
+from tests.journal.samples import asking, declining, doubting, intent, owned, succeeding, unheard
 
 SEPARATES = CredentialClaim("acme", separates=True)
 ASSUMES = CredentialClaim("acme")
@@ -57,6 +57,32 @@ async def test_n6_a_credential_of_unknown_owner_may_claim_fresh_keys_and_intents
     await paid(journal, guard=intent())
     claim = await journal.claim(asked(SEPARATES, "fresh", guard=intent("fresh")))
     assert claim.verdict is ClaimVerdict.OWNED
+
+
+async def test_a_key_that_another_owner_used_in_vain_is_not_taken_up_by_a_next_generation(journal: Journal) -> None:
+    """It would have the stamp of the first: two accounts at the provider would each have an object under it."""
+    await journal.record(declining(await owned(journal), released=True))
+    await mark(journal, "credential-1", owner_alice="provider")
+    await mark(journal, "credential-2", owner_bob="provider")
+    await mark(journal, "credential-3", owner_alice="provider")
+    assert tells_of_nothing(await journal.claim(asked(SEPARATES)), ClaimVerdict.ANOTHER_OWNER)
+    stranger = await journal.claim(asked(SEPARATES, credential="credential-4"))
+    assert tells_of_nothing(stranger, ClaimVerdict.ACCOUNT_UNKNOWN)
+    rotated = await journal.claim(asked(SEPARATES, credential="credential-3"))
+    assert (rotated.verdict, rotated.operation and rotated.operation.generation) == (ClaimVerdict.OWNED, 2)
+
+
+async def test_a_reply_that_nobody_heard_is_not_taken_by_a_credential_that_may_not_be_shown_it(
+    journal: Journal,
+) -> None:
+    """Its key stood for the payment from then on. When another key had been told of it, so was this one."""
+    first = await owned(journal, guard=intent())
+    await journal.record(unheard(succeeding(first, accepted_credential=True)))
+    assert tells_of_nothing(await journal.claim(asked(ASSUMES, "key-2", guard=intent())), ClaimVerdict.ACCOUNT_UNKNOWN)
+    taken = await journal.claim(asking("key-3", guard=intent()))
+    assert (taken.verdict, taken.alias) == (ClaimVerdict.REPLAY, AliasKind.TAKEN)
+    late = await journal.claim(asking("key-2", guard=intent()))
+    assert (late.verdict, late.alias) == (ClaimVerdict.OWNED, None)  # its key is still a fresh one
 
 
 async def test_m2a_a_rotated_credential_of_the_same_owner_is_shown_the_reply_and_may_send(journal: Journal) -> None:

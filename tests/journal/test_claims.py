@@ -180,34 +180,34 @@ class TestNewestCredential:
 
     async def test_the_one_that_was_accepted_last(self, store: Store) -> None:
         journal, clock = store.journal, store.clock
-        assert await journal.newest_credential("account-1") is None
+        assert await journal.newest_credentials("account-1", 1) == ()
         await self.accepted(journal, "key-1", "credential-9", b"nine")
-        assert await journal.newest_credential("account-1") == ("credential-9", b"nine")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-9", b"nine"),)
         clock.move(1)
         await self.accepted(journal, "key-2", "credential-1", b"one")
-        assert await journal.newest_credential("account-1") == ("credential-1", b"one")
-        assert await journal.newest_credential("account-2") is None
+        assert await journal.newest_credentials("account-1", 1) == (("credential-1", b"one"),)
+        assert await journal.newest_credentials("account-2", 1) == ()
         journal = await store.reopen()
-        assert await journal.newest_credential("account-1") == ("credential-1", b"one")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-1", b"one"),)
         clock.move(3600)  # back to the earlier one: the newer was revoked
         await self.accepted(journal, "key-3", "credential-9", b"nine, sealed again")
-        assert await journal.newest_credential("account-1") == ("credential-9", b"nine, sealed again")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-9", b"nine, sealed again"),)
 
     async def test_one_that_is_not_kept_is_accepted_all_the_same_and_kept_later(self, journal: Journal) -> None:
         await self.accepted(journal, "key-1", "credential-1", None)
-        assert await journal.newest_credential("account-1") is None
+        assert await journal.newest_credentials("account-1", 1) == ()
         await self.accepted(journal, "key-2", "credential-1", b"one")
         await self.accepted(journal, "key-3", "credential-1", None)
-        assert await journal.newest_credential("account-1") == ("credential-1", b"one")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-1", b"one"),)
 
     async def test_one_that_was_not_accepted_is_not_kept(self, journal: Journal) -> None:
         await journal.record(succeeding(await owned(journal), sealed_credential=b"one"))
-        assert await journal.newest_credential("account-1") is None
+        assert await journal.newest_credentials("account-1", 1) == ()
 
     async def test_in_use_all_the_time_it_is_not_written_all_the_time(self, journal: Journal) -> None:
         await self.accepted(journal, "key-1", "credential-1", b"one")
         await self.accepted(journal, "key-2", "credential-1", b"one, sealed again")
-        assert await journal.newest_credential("account-1") == ("credential-1", b"one")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-1", b"one"),)
 
 
 class TestExpiredLeases:

@@ -405,8 +405,8 @@ class TestCredentials:
         await retire(journal)
         assert not await journal.accepts_credential("account-1", "credential-1")
         assert await journal.accepts_credential("account-1", "credential-2")
-        assert await journal.newest_credential("account-1") == ("credential-2", b"2")
+        assert await journal.newest_credentials("account-1", 1) == (("credential-2", b"2"),)
         clock.move(400 * DAY_S)
         await retire(journal)
         assert not await journal.accepts_credential("account-1", "credential-2")
-        assert await journal.newest_credential("account-1") is None
+        assert await journal.newest_credentials("account-1", 1) == ()

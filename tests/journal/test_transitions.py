@@ -65,7 +65,7 @@ class Script:
         self.transcript.append(sorted(map(repr, await self.journal.doubt_counts())))
         self.transcript.append(await self.journal.announcements(0, limit=10_000))
         for account in ("account-1", "account-eu"):
-            self.transcript.append(await self.journal.newest_credential(account))
+            self.transcript.append(await self.journal.newest_credentials(account, 9))
         for guard in GUARDS:
             if guard is not None:
                 self.transcript.append(await self.journal.find_operations(OperationQuery(guard=guard.value)))

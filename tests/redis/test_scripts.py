@@ -42,7 +42,7 @@ HASHES = {
     "ledger_forget": "a10261d80abf235a2cefb4ba00ea3789bd5b7ffe",
     "store_revision": "0946247b32d2a0795d7df955185d3b25ec77331d",
     "latest_revision": "22031b19453fb1fa1a6394d0bf7a8a7965c3e213",
-    "newest_credential": "54b69d2a270c3f7a2b443ea7dea2e45d0c58fe54",
+    "newest_credentials": "7047849b42f0b810b83c1479ac5535d7938569fd",
     "time": "fa71ffdebcafa84dfc533cd8f44fbb49b6a4bcee",
     "replication_seen": "efa3887c59bab6c7265cccb5e417fe92379c491c",
     "level": "7bfa065d3701a5515ccaf8f69a0f012b704205cf",

@@ -236,16 +236,16 @@ class Callers:
         sidecar = await self._line.sidecar(dice)
         told = Told(self._loop.now_mono, amount, key)
         wish.told.append(told)
-        call = self._call(wish, key, amount, timeout_s)
+        call = self._call(wish, key, amount, timeout_s, whole=calmly)
         self._history.say("caller", "calls", wish.name, (sidecar.life.name, wish.kind, amount, "key", key))
         if await self._line.exchange(sidecar, call, told, wish.name, leaves_s, timeout_s):
             self.on_told(wish, told)
         return told
 
-    def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None) -> Call:
+    def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None, *, whole: bool) -> Call:
         priority = self._dice.choice(_PRIORITIES)
         headers: Headers = (
-            *self.merchant.headers(self._loop.now_mono),
+            *self.merchant.headers(self._loop.now_mono, whole=whole),
             (_WISH, f"{self.merchant.prefix}{wish.name}".encode()),
         )
         ours = None
@@ -253,7 +253,7 @@ class Callers:
             headers = (*headers, (b"Idempotency-Key", f"k-{key}".encode()))
         elif wish.key == "ours":
             ours = f"p-{key}"
-        wished = CallerOptions(key=ours, timeout_s=timeout_s, priority=priority)
+        wished = CallerOptions(key=ours, account=self.merchant.account, timeout_s=timeout_s, priority=priority)
         if wish.pays:
             capture = '"capture": false, ' if wish.kind == "authorization" else ""
             body = (

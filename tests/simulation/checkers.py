@@ -18,6 +18,7 @@ from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, Payout
 from tests.simulation.callers import Told, Wish
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
+from tests.simulation.merchants import Credentials
 from tests.simulation.money_checkers import MoneyCheckers, is_of_payments
 from tests.simulation.network import Sent
 from tests.simulation.provider import JudgedLedger, SimProvider
@@ -58,6 +59,7 @@ class Checkers:
         self.ledger = JudgedLedger(self.line_written)
         self.providers: tuple[SimProvider, ...] = ()
         self.called_off: set[str] = set()  # charges that somebody wants voided
+        self.credentials: Credentials | None = None
         self.money: MoneyCheckers | None = None  # of the money between operations, in worlds that have it
 
     # -- as it happens
@@ -226,7 +228,8 @@ class Checkers:
             return ""  # the customer's to end
         if state is State.REQUIRES_REVIEW:
             ambiguous = any("several" in entry.finding.detail for entry in history if entry.finding is not None)
-            return "it could have been asked about" if asks and not ambiguous else ""
+            unreachable = self.credentials is not None and self.credentials.is_out_of_reach(operation)
+            return "it could have been asked about" if asks and not ambiguous and not unreachable else ""
         if operation.due_at is None and operation.lease is None:
             return "nobody will ever look at it"
         return "it could have been found out by now" if asks else ""

@@ -43,11 +43,17 @@ def _strange_objects(mix: Mix) -> Mix:
 
 
 def _merchants(mix: Mix) -> Mix:
-    """A second merchant with the keys, orders and amounts of the first. `owners`, and credentials that are renewed, are
-    left to `test_enemies`: what they found is not mended yet."""
+    """A second merchant with the keys, orders and amounts of the first, credentials that are renewed, restricted ones.
+    What only our own header names has no credential but its own: there they stay as they are."""
     dice = stream(mix.seed, "mix, merchants")
-    chosen = dice.choice(("", "", "selector", "many"))
-    if not chosen or mix.failovers or mix.money_between:
+    chosen = dice.choice(("", "", "", "selector", "header", "owners", "many"))
+    rotates, restricted = dice.random() < 0.4, dice.choice(("", "", "sends", "reads"))
+    if mix.failovers or not (chosen or rotates or restricted):
+        return mix
+    if chosen == "header":
+        rotates, restricted = False, ""
+    mix = replace(mix, rotates=rotates, restricted=restricted)
+    if not chosen:
         return mix
     return replace(mix, merchants=chosen, asks=True, webhooks=False, fallback=False, retires=False)
 
@@ -55,7 +61,7 @@ def _merchants(mix: Mix) -> Mix:
 def _clocks(mix: Mix) -> Mix:
     """The store's clock is set, or machines are started anew. Only in plain worlds of one merchant."""
     dice = stream(mix.seed, "mix, clocks")
-    steps, reboots = dice.choice(((0, False), (0, False), (1, False), (3, False), (0, True)))
+    steps, reboots = dice.choice(((0, False), (1, False), (3, False), (0, True), (0, True)))
     if mix.failovers or mix.money_between or mix.merchants:
         return mix
     crashes = max(mix.crashes, dice.choice((1, 2))) if reboots else mix.crashes

@@ -134,9 +134,9 @@ class Shop:
         told = Told(self._loop.now_mono, asked.amount, asked.name)
         asked.told.append(told)
         named = ((_WISH, asked.name.encode()), (b"Idempotency-Key", f"k-{asked.name}".encode()))
-        headers: Headers = (*self._merchant.headers(self._loop.now_mono), *named)
+        headers: Headers = (*self._merchant.headers(self._loop.now_mono, whole=calmly), *named)
         segments = tuple(asked.path[1:].split("/"))
-        options = CallerOptions(timeout_s=timeout_s)
+        options = CallerOptions(account=self._merchant.account, timeout_s=timeout_s)
         call = Call("acme", "POST", asked.path, "", segments, headers, asked.body.encode(), options)
         self._history.say("shop", "calls", asked.name, (sidecar.life.name, asked.path, asked.amount))
         if await self._line.exchange(sidecar, call, told, asked.name, leaves_s, timeout_s):

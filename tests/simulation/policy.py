@@ -224,6 +224,7 @@ _MIRROR = "same_credentials_as: acme"
 _ACCOUNTS = {
     "": "account: [const:main]",
     "selector": "account: [header:X-Merchant]",
+    "header": "account: [const:main]",
     "owners": "account: [const:main]\nwho_am_i: {request: GET /v1/account, field: account_id}",
     "many": "account: [const:main]\nmerchants: many\nwho_am_i: {request: GET /v1/account, field: account_id}",
 }

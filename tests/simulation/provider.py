@@ -40,7 +40,7 @@ from paywitness_sandbox.webhooks.events import (
 )
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
-from tests.simulation.merchants import ACCOUNT_PATH, Merchant
+from tests.simulation.merchants import ACCOUNT_PATH, UNAUTHORIZED, Merchant
 from tests.simulation.payment_routes import answer_payment, is_capture, is_payment_path, is_void
 from tests.simulation.payments import (
     BROWSER,
@@ -66,7 +66,6 @@ STALE_LOOKS_MAX = 2  # at one thing: one less than the misses that the policy as
 _TELLS_MAX = 4  # times that an event is offered until it is taken
 PENDING_REFUNDS = 0.1  # of the refunds of payments with numbers
 FAILS_LATER = 0.1  # of their refunds and transfers that had succeeded
-_UNAUTHORIZED = error_response(401, "authentication_error", "No such API key.", code="api_key_invalid")
 Respond = Callable[[SandboxResponse], None]
 Deliver = Callable[[Headers, bytes, Callable[[bool], None]], None]
 
@@ -116,6 +115,10 @@ class SimProvider:
     def now(self) -> float:
         return EPOCH_AT + self._loop.now_mono
 
+    def share_keys_with(self, other: SimProvider) -> None:
+        """Both are one account of the provider, and equal keys of theirs are one key."""
+        self._keys = other._keys
+
     def keep_payments(self, book: MoneyBook, salt: str) -> None:
         """From here on it has payments with numbers: the world has the money between operations."""
         mix = self._mix
@@ -133,7 +136,7 @@ class SimProvider:
         about = request.headers.get(WISH_HEADER.lower(), "")
         if self._dates:
             respond = self._dated(respond)
-        instead = self._refusal(fault) if self.merchant.is_known(request, self._loop.now_mono) else _UNAUTHORIZED
+        instead = self.merchant.refusal(request, self._loop.now_mono) or self._refusal(fault)
         if instead is None and request.path == ACCOUNT_PATH:
             instead = json_response(200, {"account_id": self.merchant.name})
         key = request.key if self._contract is not Contract.NONE else None
@@ -163,7 +166,7 @@ class SimProvider:
                 answer = error_response(429, "rate_limit_error", "Too many requests.", code="rate_limited")
                 return answer.with_headers(("Retry-After", str(self._dice.choice((0, 1, 3)))))
             case "unauthorized":
-                return _UNAUTHORIZED
+                return UNAUTHORIZED
         return None
 
     def _execute(

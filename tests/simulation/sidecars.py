@@ -48,7 +48,7 @@ from tests.simulation.store import IndexedJournal, JournalDoor
 from tests.simulation.swarm import Mix
 
 LEASE_S = 30.0  # the default; a policy's `settle` is held against it
-_SECRET = b"the identity secret of a simulated fleet"
+IDENTITY_SECRET = b"the identity secret of a simulated fleet"
 _RING = (RingKey("k1", b"0" * 32),)
 
 
@@ -345,7 +345,7 @@ class Sidecar:
         self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)
         self.door.calm = fleet.calm
         chance = SeededRandomness(Random(f"{seed} chance").getrandbits(64))
-        vault = Vault(_SECRET, _RING, chance.nonce)
+        vault = Vault(IDENTITY_SECRET, _RING, chance.nonce)
         journal = cast(Journal, self.door)
         telemetry = cast(Telemetry, _NoTelemetry())
         environment = {"ACME_WEBHOOK_SECRET": WEBHOOK_SECRET}

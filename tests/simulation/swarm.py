@@ -125,8 +125,11 @@ class Mix:
     # Enemies (`enemies.py`)
     foreign_objects: float = 0.0  # share of the inquiries that are shown somebody else's object
     equal_amounts: bool = False  # everybody pays the same
-    merchants: str = ""  # a second one behind the same sidecars, told by a `selector`, as `owners` or as `many`
+    merchants: str = (
+        ""  # a second one behind the same sidecars, told by a `selector`, our `header`, as `owners` or as `many`
+    )
     rotates: bool = False  # merchants change their credentials
+    restricted: str = ""  # they have a second credential, which only `sends` or only `reads`
     store_steps: int = 0  # the store's own clock is set
     reboots: bool = False  # a sidecar that is killed comes back on a machine that was started anew
     shows_declines: bool = False  # a payment that was declined is read as declined, whichever confirm asks about it

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from paywitness_sandbox.messages import Request, json_response
 from tests.simulation.enemies import with_enemies
+from tests.simulation.merchants import Merchant
 from tests.simulation.provider import _Arrived
 from tests.simulation.strange_objects import StrangeObjects
 from tests.simulation.swarm import GATEWAYS, Mix, mix_of, stream, with_money_between
@@ -43,7 +45,7 @@ ALONE = {
 TWO_MERCHANTS = Mix(7, 40, contract="not_stored", events=False, webhooks=False)
 
 
-@pytest.mark.parametrize("told_by", ["selector", "many"])
+@pytest.mark.parametrize("told_by", ["selector", "header", "many"])
 def test_two_merchants_with_equal_keys_orders_and_amounts_do_not_meet(told_by: str) -> None:
     world = World(replace(TWO_MERCHANTS, merchants=told_by, equal_amounts=True))
     outcome = world.play()
@@ -52,6 +54,36 @@ def test_two_merchants_with_equal_keys_orders_and_amounts_do_not_meet(told_by: s
     first, second = world.checkers.ledger, world.twin.checkers.ledger
     assert min(len(first), len(second)) >= 30
     assert not {entry.charge for entry in first.entries} & {entry.charge for entry in second.entries}
+
+
+CREDENTIALS = (
+    {"merchants": "owners"},
+    {"merchants": "owners", "rotates": True},
+    {"merchants": "selector", "restricted": "sends"},
+    {"merchants": "many", "restricted": "reads"},
+    {"rotates": True},
+    {"restricted": "sends"},
+)
+
+
+@pytest.mark.parametrize("credentials", CREDENTIALS, ids=str)
+def test_credentials_that_are_renewed_restricted_and_foreign_break_no_promise(credentials: dict[str, Any]) -> None:
+    faults = {"answer_lost": 0.1, "black_hole": 0.05}
+    outcome = World(replace(TWO_MERCHANTS, faults=faults, equal_amounts=True, **credentials)).play()
+    assert outcome.ok, "\n".join(outcome.history.lines(outcome.violations[0].about))
+
+
+def test_the_provider_takes_each_credential_for_what_it_may_and_while_it_is_good() -> None:
+    merchant = Merchant(rotated_mono=100.0, overlap_s=10.0, restricted="sends")
+
+    def refused(token: str, method: str, now_mono: float) -> int | None:
+        refusal = merchant.refusal(_Arrived(method, "/v1/charges", {"authorization": f"Bearer {token}"}, b""), now_mono)
+        return refusal.status_code if refusal is not None else None
+
+    assert [refused("shop", "GET", at) for at in (99.0, 109.0, 110.0)] == [None, None, 401]
+    assert [refused("shop-2", "POST", at) for at in (99.0, 100.0)] == [401, None]
+    assert [refused("shop-r", method, 0.0) for method in ("POST", "GET")] == [None, 403]
+    assert refused("twin", "GET", 0.0) == 401
 
 
 def test_a_payment_is_not_opened_before_its_owner_is_known() -> None:
@@ -71,11 +103,11 @@ def test_an_enemy_alone_breaks_no_promise(name: str) -> None:
 def test_every_enemy_is_played_by_several_of_fifty_seeds() -> None:
     mixes = [with_enemies(with_money_between(mix_of(seed, 1_000))) for seed in range(1, 51)]
     seldom = {name for name in GATEWAYS if sum(name in mix.faults for mix in mixes) < 5}
-    enemies = ("foreign_objects", "equal_amounts", "shows_declines")
+    enemies = ("foreign_objects", "equal_amounts", "shows_declines", "merchants", "rotates", "restricted")
     seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
     plain = [with_enemies(mix_of(seed, 1_000)) for seed in range(1, 51)]
-    enemies = ("merchants", "store_steps", "reboots")
-    seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in plain) < 5}
+    in_plain = ("merchants", "rotates", "restricted", "store_steps", "reboots")
+    seldom |= {name for name in in_plain if sum(bool(getattr(mix, name)) for mix in plain) < 5}
     assert not seldom
 
 

@@ -20,7 +20,7 @@ from tests.simulation.checkers import Checkers
 from tests.simulation.enemies import with_enemies
 from tests.simulation.history import History, Violation
 from tests.simulation.loop import SimLoop
-from tests.simulation.merchants import TWIN, merchant_named
+from tests.simulation.merchants import TWIN, Credentials, merchant_named
 from tests.simulation.money_checkers import MoneyCheckers
 from tests.simulation.network import Network, Sent
 from tests.simulation.operators import Operators
@@ -28,7 +28,7 @@ from tests.simulation.orders import Shop, order_of
 from tests.simulation.payments import MoneyBook
 from tests.simulation.policy import book_for
 from tests.simulation.provider import SimProvider
-from tests.simulation.sidecars import Fleet
+from tests.simulation.sidecars import IDENTITY_SECRET, Fleet
 from tests.simulation.store import IndexedTables
 from tests.simulation.swarm import SHORT_WINDOW_S, Mix, mix_of, stream, with_money_between
 from tests.simulation.twin import Twin, merchant_of
@@ -92,7 +92,9 @@ class World:
         self.fleet = Fleet(self.loop, mix, self.history, self.network, self.book, stream(mix.seed, "fleet"))
         merchant = self.provider.merchant = self.elsewhere.merchant = merchant_named("shop", mix, loop.now_mono)
         self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"), merchant)
-        self.twin = Twin(self.fleet, mix, self.history, self.checkers) if mix.merchants else None
+        credentials = Credentials([merchant], IDENTITY_SECRET, lambda: self.fleet.journal.tables, lambda: loop.now_mono)
+        self.checkers.credentials = credentials
+        self.twin = Twin(self.fleet, mix, self.history, self.checkers, credentials) if mix.merchants else None
         if self.twin is not None:
             self.network.provider_of = self._provider_of
         self.callers.on_told = self.checkers.told if self.twin is None else self.twin.told_first
@@ -159,7 +161,9 @@ class World:
         except TimeoutError:
             self.history.violated("everybody is answered", "", f"{self._left} callers still try after {LOAD_MAX_S} s")
         self._calm()
-        if self.mix.rotates:  # the provider has seen the new credential of everybody at least once
+        if (
+            self.mix.rotates or self.mix.restricted
+        ):  # the provider has seen a whole credential of everybody at least once
             await self.callers.show_credential()
             if self.twin is not None:
                 await self.twin.callers.show_credential()

@@ -33,7 +33,7 @@ class AccountAccess:
     owners: CredentialOwners
     vault: Vault
     clock: Clock
-    _account_owners: dict[str, tuple[float, str | None]] = field(default_factory=dict)  # until when, and who
+    _account_owners: dict[str, tuple[float, str]] = field(default_factory=dict)  # until when, and who
 
     async def enter(self, context: CallContext) -> Reply | None:
         """Let the call go on as its owner's; the reply if it may not."""
@@ -67,14 +67,17 @@ class AccountAccess:
 
     async def _owner_of(self, account: str, policy: Policy, caller: str) -> str | None:
         """The owner of a constant account: of the credential that made its oldest open operation, else its newest paid
-        one; of whoever calls first, if there is none. None: nobody knows whose that credential was."""
+        one; of whoever calls first, if there is none. None: nobody knows whose that credential was. Only what the
+        journal says is remembered: of several sidecars each may be called first by somebody else."""
         known = self._account_owners.get(account)
         if known is not None and known[0] > self.clock.mono():
             return known[1]
         made = await self._deciding_operation(account, policy)
-        owner: str | None = caller
-        if made is not None:
-            owner = owner_in(await self.owners.marks(credential_key(policy.key_provider, made.credential)))
+        if made is None:
+            return caller
+        owner = owner_in(await self.owners.marks(credential_key(policy.key_provider, made.credential)))
+        if owner is None:
+            return None
         if len(self._account_owners) >= _ACCOUNTS_MAX:
             self._account_owners.clear()
         self._account_owners[account] = (self.clock.mono() + _OWNER_FOR_S, owner)

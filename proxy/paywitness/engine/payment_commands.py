@@ -189,7 +189,7 @@ class PaymentCommands:
             raise InvalidCommand("account is an id or a name, in printable ASCII.")
         possible = [account(((header.encode("latin-1"), named.encode("ascii")),)) for header in headers]
         possible.append(account((), named))
-        seen = [each for each in possible if await self.journal.newest_credential(each.id) is not None]
+        seen = [each for each in possible if await self.journal.newest_credentials(each.id, 1)]
         if len(seen) > 1:
             raise InvalidCommand(f"Callers have named {named[:64]!r} in several ways: give the account's id.")
         return seen[0] if seen else possible[0]

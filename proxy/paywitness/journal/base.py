@@ -229,8 +229,9 @@ class Journal(Protocol):
         """What is in doubt now. Its cost grows with what is in doubt, not with what is journalled."""
         ...
 
-    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        """The credential that the provider accepted last for the account, as keyed hash and sealed."""
+    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
+        """The credentials that the provider accepted for the account, the last accepted first, as keyed hash and
+        sealed. What is recorded late makes an old one the first."""
         ...
 
     async def accepts_credential(self, account: str, credential: str) -> bool:

@@ -1,5 +1,5 @@
 """A claim's answer, pure: its plan as its credential may hear of it. Another owner's operation is never named, nor
-joined, nor is anything refused because of it.
+joined, taken up by a next generation, nor is anything refused because of it.
 
 If another credential made the operation that stands in the way, the two must be of one owner. If the policy can tell
 owners apart and nobody knows it yet, nothing is told and nothing is written.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.credential_owners import (
     AccountSource,
     CredentialRelation,
@@ -41,12 +41,16 @@ def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Cla
 
 def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookups) -> ClaimPlan:
     """The plan, with what its credential may be shown and may send; or the refusal that names nothing."""
-    if plan.verdict in _TELLS_OF_NOBODY:
-        return plan
-    other = plan.original or plan.holder
-    if other is None and plan.payment is not None:
-        other = lookups.by_id(plan.payment.id)  # the balance refuses it: whoever made the payment
     fresh, known = request.fresh, request.credential
+    if plan.insert is not None:
+        # A key that another owner used is not a fresh one: the next generation has the stamp and key of the first.
+        other = lookups.newest(fresh.key)
+    elif plan.verdict in _TELLS_OF_NOBODY:
+        return plan
+    else:
+        other = plan.original or plan.holder
+        if other is None and plan.payment is not None:
+            other = lookups.by_id(plan.payment.id)  # the balance refuses it: whoever made the payment
     if other is None or other.credential == fresh.credential:
         return plan
     if other.provider != fresh.provider:
@@ -62,7 +66,9 @@ def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLooku
     seen = may_see(relation, accepted=accepted, source=known.account, separates=known.separates)
     # The provider executed its call for an account that it read itself.
     is_same = is_same or (seen and known.account is AccountSource.SELECTOR)
-    if known.separates and not is_same:
+    takes_reply = plan.alias is not None and plan.alias.kind is AliasKind.TAKEN
+    if (known.separates and not is_same) or (takes_reply and not seen):
+        # Who may not be shown a reply does not take it either: its key would stand for what another key is told.
         return ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
     return replace(plan, credential_accepted=seen, credential_mapped=is_same)
 

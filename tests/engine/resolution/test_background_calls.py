@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from paywitness.core.credential_owners import MarkSource, credential_key, owner_mark
+from paywitness.core.identity import credential_in
 from paywitness.core.inquiry import BelongsFields
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
@@ -50,6 +52,37 @@ async def test_when_the_callers_credential_is_gone_the_accounts_newest_accepted_
         assert (found.state, world.effects(order="order-1")) == (State.SUCCEEDED, 1)
 
 
+async def test_a_revoked_credential_that_was_recorded_last_does_not_hide_the_one_in_use() -> None:
+    """A sidecar that had stood still recorded an old success: the revoked credential was the newest accepted one."""
+    async with sandbox_with("old", "new") as sandbox, resolving(sandbox, *WITHOUT_KEYS) as world:
+        sandbox.set_schedule({"read_faults": "error_500,error_500,error_500,-*"})
+        old, new = {"Authorization": "Bearer old"}, {"Authorization": "Bearer new"}
+        lost = await world.charge(fault="drop_after_commit", headers=old, timeout_s=0.1)
+        assert lost.status_code == 504
+        await world.charge("in use", order="in use", headers=new)
+        await world.charge("late", order="late", headers=old)
+        revoke(sandbox, "new")
+        found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, world.effects(order="order-1")) == (State.SUCCEEDED, 1)
+
+
+async def test_what_is_known_to_be_another_owners_credential_asks_for_nobody_else(world: World) -> None:
+    reply = await world.charge(headers={"Authorization": "Bearer alice"})
+    operation = await world.journal.read(header(reply, "Paywitness-Operation") or "")
+    assert operation is not None
+    await world.charge("other", order="other", headers={"Authorization": "Bearer bob"})
+    policy = replace(sale(world.engine.book), credentials=BackgroundCredentials((("Authorization", "ACME_KEY"),)))
+    environment = {"ACME_KEY": "Bearer bob"}
+    found = await credentials_of(world, policy, operation, environment)
+    assert sorted(found) == ["Bearer alice", "Bearer bob"]
+    owners, secret = world.engine.credential_owners, world.engine.vault.identity_secret
+    for owner in ("alice", "bob"):
+        credential = credential_in(((b"Authorization", f"Bearer {owner}".encode()),), secret)
+        key = credential_key(policy.key_provider, credential)
+        await owners.add_marks(key, {owner_mark(owner): MarkSource.PROVIDER})
+    assert await credentials_of(world, policy, operation, environment) == ["Bearer alice"]
+
+
 async def test_p14_a_credential_that_finds_what_the_other_made_is_of_the_same_account(world: World) -> None:
     """The control question: then its misses count, and it may send."""
     operation = await some_operation(world)
@@ -71,6 +104,24 @@ async def test_p14_a_credential_that_finds_what_the_other_made_is_of_the_same_ac
     assert [each.is_of_account for each in found if dict(each.headers)[b"Authorization"] == b"Bearer rotated"] == [
         False
     ]
+
+
+async def test_the_control_question_is_not_hidden_by_newer_payments(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once so many payments had been made under the renewed credential, none of the first was found, and it was left
+    to a person what had become of its last one."""
+    monkeypatch.setattr("paywitness.engine.resolution.control_question._KNOWN_MAX", 1)
+    await world.charge("known", order="known")
+    lost = await world.charge("lost", order="lost", fault="drop_after_commit", timeout_s=0.3)
+    unknown = await world.journal.read(header(lost, "Paywitness-Operation") or "")
+    assert unknown is not None
+    await world.charge("newer", order="newer", headers={"Authorization": "Bearer rotated"})
+    owners = world.engine.credential_owners
+    source = CredentialSource(world.journal, world.engine.vault, {}, world.parts.upstream, world.clock, owners)
+    found = [each async for each in source.candidates(unknown, sale(world.engine.book), None)]
+    rotated = ((b"Authorization", b"Bearer rotated"),)
+    assert [each.is_of_account for each in found if each.headers == rotated] == [True]
 
 
 async def test_without_any_credential_that_is_accepted_it_stays_in_doubt_and_reaches_a_person() -> None:

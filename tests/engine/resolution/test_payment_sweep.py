@@ -82,6 +82,24 @@ async def test_an_inquiry_that_failed_is_no_miss_and_frees_nothing(sandbox: Sand
     await close(world)
 
 
+async def test_one_look_that_shows_a_decline_frees_nothing(sandbox: Sandbox) -> None:
+    """A replica that lags showed the decline from before the payment in the browser, and the order was paid again."""
+    world = await make_world(sandbox)
+    payment = await declined_and_paid_elsewhere(world)  # the inquiry shows the charge that was declined
+    seen = []
+    for _ in range(3):
+        [row] = await world.journal.ledger_rows((f"p:{payment.id}",))
+        assert row is not None
+        due = replace(payment_from_row(row), verify_at=world.clock.now() - 1.0, verifications=0)
+        assert await world.journal.write_ledger_rows((payment_row(due, row),))
+        await world.parts.payment_sweep.sweep()
+        [row] = await world.journal.ledger_rows((f"p:{payment.id}",))
+        assert row is not None
+        seen.append(payment_from_row(row).elsewhere)
+    assert seen == [PaidElsewhere.UNVERIFIED, PaidElsewhere.UNVERIFIED, PaidElsewhere.NO]
+    await close(world)
+
+
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 
 

@@ -165,7 +165,7 @@ class Both:
         ):
             await self.answer(_asking("find_operations", listing))
         assert set(await self.one.doubt_counts()) == set(await self.other.doubt_counts())
-        assert await self.one.newest_credential("account-1") == await self.other.newest_credential("account-1")
+        assert await self.one.newest_credentials("account-1", 9) == await self.other.newest_credentials("account-1", 9)
         told = [await journal.announcements(0, limit=10_000) for journal in (self.one, self.other)]
         bare = [[replace(row, seq=0) for row in rows] for rows in told]
         assert bare[0] == bare[1]

@@ -160,8 +160,8 @@ class Fallbacks:
         credential = credential_of(call, self.vault.identity_secret)
         if credential == first.credential:
             return True
-        newest = await self.journal.newest_credential(first.account)
-        return newest is not None and newest[0] == credential
+        newest = await self.journal.newest_credentials(first.account, 1)
+        return bool(newest) and newest[0][0] == credential
 
     async def _fallback_of_reference(self, provider: str, references: tuple[str, ...]) -> Operation | None:
         """The operation of another route that made what a follow-up names."""

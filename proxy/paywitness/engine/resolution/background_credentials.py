@@ -1,7 +1,8 @@
-"""Credentials for calls of our own: the caller's, the account's newest accepted one, or the environment's.
+"""Credentials for calls of our own: the caller's, those that were accepted for the account, or the environment's.
 
 The caller's come first: they are known to be of the right account. They expire, so the others follow. Of those it must
-be known whose they are before "not found" under one of them says anything, or anything but an inquiry is sent.
+be known whose they are before "not found" under one of them says anything, or anything but an inquiry is sent. One that
+is known to be another owner's is not used at all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -30,6 +32,8 @@ from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import WireRequest
 
 _log = logging.getLogger("paywitness.credentials")
+SAME, UNKNOWN = CredentialRelation.SAME, CredentialRelation.UNKNOWN
+_ACCEPTED_MAX = 3  # credentials of an account that are tried
 _RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 401
 _TOKEN_LIFETIME_DEFAULT_S = 300.0  # for providers that do not say
 
@@ -66,38 +70,43 @@ class CredentialSource:
         if caller_headers:
             tried.add(caller_headers)
             yield CredentialCandidate(caller_headers, is_of_account=True, may_send=True)
-        newest = await self.newest_accepted(operation)
-        if newest and newest not in tried:
-            tried.add(newest)
+        unknown: list[Headers] = []
+        for accepted in await self._newest_accepted(operation):
+            if accepted in tried:
+                continue
+            tried.add(accepted)
             # The provider executed a call under it for an account that it reads itself: that is a mapping.
-            mapped = operation.account_source is AccountSource.SELECTOR or await self._is_same(
-                operation, policy, newest
-            )
-            if mapped or operation.account_source is not AccountSource.HEADER:
-                yield CredentialCandidate(newest, is_of_account=mapped, may_send=mapped)
+            is_mapped = operation.account_source is AccountSource.SELECTOR
+            relation = SAME if is_mapped else await self._relation(operation, policy, accepted)
+            if relation is SAME:
+                yield CredentialCandidate(accepted, is_of_account=True, may_send=True)
+            elif relation is UNKNOWN and operation.account_source is not AccountSource.HEADER:
+                unknown.append(accepted)
         environment = await self._from_environment(policy)
         if environment and environment not in tried:
             tried.add(environment)
-            is_same = await self._is_same(operation, policy, environment)
-            yield CredentialCandidate(environment, is_of_account=is_same, may_send=True)
+            relation = await self._relation(operation, policy, environment)
+            if relation is not CredentialRelation.OTHER:
+                yield CredentialCandidate(environment, is_of_account=relation is SAME, may_send=True)
+        for accepted in unknown:  # last: that it is not found under them says nothing
+            yield CredentialCandidate(accepted, is_of_account=False, may_send=False)
         if not tried:
             yield CredentialCandidate((), is_of_account=True, may_send=True)  # a provider that asks for none
 
-    async def _is_same(self, operation: Operation, policy: Policy, headers: Headers) -> bool:
+    async def _relation(self, operation: Operation, policy: Policy, headers: Headers) -> CredentialRelation:
         relation = await self.owners.relation(operation, policy, headers)
-        if relation is not CredentialRelation.UNKNOWN or operation.account_source is AccountSource.HEADER:
-            return relation is CredentialRelation.SAME
-        return await self.control_question.proves_same(operation, policy, headers)
+        if relation is not UNKNOWN or operation.account_source is AccountSource.HEADER:
+            return relation
+        return SAME if await self.control_question.proves_same(operation, policy, headers) else UNKNOWN
 
-    async def newest_accepted(self, operation: Operation) -> Headers:
-        """What the provider accepted last for the account."""
-        stored = await self.journal.newest_credential(operation.account)
-        if stored is None:
-            return ()
-        try:
-            return open_credential(self.vault, stored[1], operation.account)
-        except UnreadableSecret:
-            return ()
+    async def _newest_accepted(self, operation: Operation) -> list[Headers]:
+        """What the provider accepted for the account, newest first. A sidecar that records late makes a credential the
+        newest which the provider does not take any more, so several are tried."""
+        found = []
+        for _, sealed in await self.journal.newest_credentials(operation.account, _ACCEPTED_MAX):
+            with suppress(UnreadableSecret):
+                found.append(open_credential(self.vault, sealed, operation.account))
+        return found
 
     async def _from_environment(self, policy: Policy) -> Headers:
         credentials = policy.credentials

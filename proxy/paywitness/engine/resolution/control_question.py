@@ -6,7 +6,7 @@ It is what tells a rotated token from a stranger's if the provider cannot say wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Encoding
@@ -26,7 +26,7 @@ from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import WireRequest
 
-_KNOWN_MAX = 50  # of the account's newest payments, among which one of the other credential is looked for
+_KNOWN_MAX = 50  # payments just before the operation, and as many of the newest: one of its credential is looked for
 _ASKED_AGAIN_AFTER_S = 600.0
 _PAIRS_MAX = 1_000
 
@@ -61,14 +61,16 @@ class ControlQuestion:
 
     async def _known_object(self, operation: Operation, policy: Policy) -> tuple[Operation, Inquiry, str] | None:
         """A payment that the same credential is known to have made, and how to ask for it by its reference."""
-        query = OperationQuery(
+        newest = OperationQuery(
             provider=operation.provider,
             operation=operation.operation,
             accounts=frozenset({operation.account}),
             states=frozenset({State.SUCCEEDED}),
             limit=_KNOWN_MAX,
         )
-        for known in await self.journal.find_operations(query):
+        # After a rotation the newest are soon all of the other credential, and those just before are of the same one.
+        earlier = await self.journal.find_operations(replace(newest, before=operation.id))
+        for known in (*earlier, *await self.journal.find_operations(newest)):
             if known.credential != operation.credential or known.reference is None or known.incident is not None:
                 continue
             for inquiry in policy.inquiries:

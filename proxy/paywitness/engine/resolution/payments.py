@@ -92,7 +92,7 @@ class PaymentSweep:
         if operation is None or policy is None:
             return await self._write(row, replace(payment, verify_at=None))
         result = await self.inquiry_client.inquire(operation, policy, _request_for(policy, payment))
-        if result.seen.finding.kind is FindingKind.MISSED:
+        if _reads_unpaid(result):
             payment = replace(payment, verify_misses=payment.verify_misses + 1)
         is_paid = _says_paid(result, payment, policy)
         if is_paid is None:
@@ -202,15 +202,25 @@ class PaymentSweep:
 
 def _says_paid(result: InquiryResult, payment: Payment, policy: Policy) -> bool | None:
     """Whether the object was paid; None: the inquiry does not say. One that failed is no miss: a replica that lags may
-    have shown the few that are."""
+    have shown the few that are. It may also show a decline from before the payment, so that one counts as a miss.
+    What was cancelled is not paid any more."""
     finding = result.seen.finding
-    reading = finding.classification.result_class if finding.classification is not None else None
-    if finding.kind is FindingKind.HIT:
-        if reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
-            return True
-        return False if reading in PROVIDER_SAID_NO else None
+    if finding.kind is FindingKind.HIT and _reading(result) in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
+        return True
+    if finding.kind is FindingKind.HIT and _reading(result) is ResultClass.CANCELLED:
+        return False
     misses = max((_MISSES, *(inquiry.misses for inquiry in policy.inquiries)))
-    return False if finding.kind is FindingKind.MISSED and payment.verify_misses >= misses else None
+    return False if _reads_unpaid(result) and payment.verify_misses >= misses else None
+
+
+def _reads_unpaid(result: InquiryResult) -> bool:
+    kind = result.seen.finding.kind
+    return kind is FindingKind.MISSED or (kind is FindingKind.HIT and _reading(result) in PROVIDER_SAID_NO)
+
+
+def _reading(result: InquiryResult) -> ResultClass | None:
+    classification = result.seen.finding.classification
+    return classification.result_class if classification is not None else None
 
 
 def _request_for(policy: Policy, payment: Payment) -> StoredRequest | None:

@@ -167,8 +167,8 @@ class RedisJournal:
     async def accepts_credential(self, account: str, credential: str) -> bool:
         return await self._reader.accepts_credential(account, credential)
 
-    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        return await self._reader.newest_credential(account)
+    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
+        return await self._reader.newest_credentials(account, limit)
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
         return await self._webhook_events.store(webhook_event)

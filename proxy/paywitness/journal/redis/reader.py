@@ -64,9 +64,9 @@ class RedisReader:
     async def accepts_credential(self, account: str, credential: str) -> bool:
         return bool(await self._pipeline.execute("HEXISTS", self.key("credentials"), f"{account}\0{credential}"))
 
-    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        found = await self._run(scripts.NEWEST_CREDENTIAL, account)
-        return None if found is None else (found[0].decode(), found[1])
+    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
+        found = await self._run(scripts.NEWEST_CREDENTIALS, account, str(limit))
+        return tuple((credential.decode(), sealed) for credential, sealed in found)
 
     async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
         text = await self._pipeline.execute("HGET", self.key("revisions"), f"{provider}\0{revision}")

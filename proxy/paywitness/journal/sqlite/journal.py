@@ -170,8 +170,9 @@ class SqliteJournal:
     async def accepts_credential(self, account: str, credential: str) -> bool:
         return bool(await self._read_worker.submit(self._reader.accepts_credential, (account, credential)))
 
-    async def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        newest: tuple[str, bytes] | None = await self._read_worker.submit(self._reader.newest_credential, account)
+    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
+        asked = (account, limit)
+        newest: tuple[tuple[str, bytes], ...] = await self._read_worker.submit(self._reader.newest_credentials, asked)
         return newest
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:

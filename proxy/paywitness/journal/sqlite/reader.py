@@ -38,8 +38,8 @@ _ANNOUNCEMENTS = f"""SELECT changes.seq, changes.at, changes.version, changes.en
     {", ".join(f"operations.{column}" for column in READ_COLUMNS)}
     FROM changes INDEXED BY telling CROSS JOIN operations ON operations.id = changes.operation_id
     WHERE changes.told = 1 AND changes.seq > ? ORDER BY changes.seq LIMIT ?"""
-_NEWEST_CREDENTIAL = """SELECT credential, sealed FROM credentials WHERE account = ? AND sealed IS NOT NULL
-    ORDER BY accepted_at DESC, credential DESC LIMIT 1"""
+_NEWEST_CREDENTIALS = """SELECT credential, sealed FROM credentials WHERE account = ? AND sealed IS NOT NULL
+    ORDER BY accepted_at DESC, credential DESC LIMIT ?"""
 # Amounts, accounts and kinds have no index, which every call would pay for: they are looked for among so many of the
 # newest.
 _SCANNED_MAX = 200_000
@@ -123,9 +123,9 @@ class SqliteReader:
         query = "SELECT 1 FROM credentials WHERE account = ? AND credential = ?"
         return self._connection.execute(query, pair).fetchone() is not None
 
-    def newest_credential(self, account: str) -> tuple[str, bytes] | None:
-        row = self._connection.execute(_NEWEST_CREDENTIAL, (account,)).fetchone()
-        return None if row is None else (row[0], row[1])
+    def newest_credentials(self, asked: tuple[str, int]) -> tuple[tuple[str, bytes], ...]:
+        rows = self._connection.execute(_NEWEST_CREDENTIALS, asked)
+        return tuple((credential, sealed) for credential, sealed in rows)
 
     def revision(self, named: tuple[str, str]) -> PolicyRevision | None:
         row = self._connection.execute(
