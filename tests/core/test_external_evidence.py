@@ -237,6 +237,12 @@ def test_what_does_not_fit_is_never_a_success_and_against_a_payment_an_incident(
     assert after.incident == (IncidentKind.ANOTHER_AMOUNT if paid else None)
 
 
+def test_what_shows_neither_our_reference_nor_our_amount_is_another_s_and_no_incident() -> None:
+    paid = standing(State.SUCCEEDED).changed(result_class=ResultClass.SUCCEEDED, effect=Effect.DONE, reference="ch_1")
+    copied = read(ResultClass.UNKNOWN_OUTCOME, rule=DOES_NOT_FIT, reference="ch_copy")
+    assert conclude_external(paid, EvidenceSource.WEBHOOK, copied, REPLAYED, settled=True) == (paid, None)
+
+
 def test_older_news_changes_nothing() -> None:
     paid = standing(State.SUCCEEDED).changed(result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
     for reading in (ResultClass.PENDING, ResultClass.REQUIRES_ACTION, ResultClass.SUCCEEDED):

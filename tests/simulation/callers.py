@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from paywitness.core.call import Call, CallerOptions, Headers, Priority
@@ -20,7 +21,7 @@ from tests.simulation.history import History
 from tests.simulation.merchants import Merchant
 from tests.simulation.provider import WISH_HEADER
 from tests.simulation.sidecars import Fleet, Sidecar
-from tests.simulation.swarm import Mix
+from tests.simulation.swarm import Mix, stream
 
 # What goes well, what is refused, and what ends later.
 _SOURCES = {
@@ -37,8 +38,16 @@ _CHARGES = ("v1", "charges")
 _PATHS = {"refund": "refunds"}
 _PRIORITIES = (None, None, Priority.LOW, Priority.MEDIUM)
 EQUAL_AMOUNT = 4_200  # in worlds in which everybody pays the same
+KEY_LENGTH_MAX = 255  # as the policy says
+_LONG_NAME = 60  # times five characters
 _SHOWS_MAX = 30
 _WAITS_LONGER_S = 3.0  # than the deadline that the sidecar keeps: then a caller's own client gives up
+
+
+OnSafe = Callable[[str, float, float], None]  # the order, when it was asked, when it was told
+_NO_OPTIONS = CallerOptions()
+_STAMP = re.compile(rb'"paywitness":\s*"([^"]+)"')
+_STAMPS_MAX = 10
 
 
 @dataclass
@@ -79,6 +88,7 @@ class Wish:
     calls: int
     order: str = ""
     charge: str = ""  # what a capture, void or refund is of
+    copied: str | None = None  # of the metadata of another payment, in its own
     told: list[Told] = field(default_factory=list)
 
     @property
@@ -106,19 +116,28 @@ def wishes_of(mix: Mix, dice: Random) -> list[Wish]:
             source = dice.choice(declining)
         elif draw < mix.declines + mix.open_ends:
             source = dice.choice(open_ends)
+        key = dice.choice(("header", "header", "body" if kind != "payout" else "header", "ours"))
+        order = _order_name(mix, number)
+        key = "header" if key == "body" and len(order) > KEY_LENGTH_MAX else key
         wishes.append(
             Wish(
                 name=f"o{number}",
                 kind=kind,
                 amount=dice.randrange(100, 100_000) if not mix.equal_amounts else EQUAL_AMOUNT,
                 source=source,
-                key=dice.choice(("header", "header", "body" if kind != "payout" else "header", "ours")),
+                key=key,
                 starts_s=starts_s,
                 calls=dice.randint(1, mix.patience),
-                order=f"o{number}",
+                order=order,
             )
         )
     return wishes
+
+
+def _order_name(mix: Mix, number: int) -> str:
+    """Some are longer than what a journal keeps of them. Each has its own chance: none moves another's."""
+    is_long = mix.long_names and stream(mix.seed, f"name of order {number}").random() < mix.long_names
+    return f"o{number}" + "-long" * _LONG_NAME * bool(is_long)
 
 
 class CallerLine:
@@ -162,6 +181,16 @@ class CallerLine:
         self._history.say("caller", "is told", name, (reply.status_code, _Words(reply)))
         return True
 
+    async def is_safe_to_pay(self, sidecar: Sidecar, order: str, merchant: Merchant, on_safe: OnSafe) -> bool:
+        came_mono = self._loop.now_mono
+        headers, path = merchant.headers(came_mono), ("paywitness", "intents", order)
+        reply = await sidecar.ask_about(order, Call("acme", "GET", "/".join(path), "", path, headers, b"", _NO_OPTIONS))
+        if reply is None or reply.status_code != 200 or not json.loads(reply.body)["safe_to_pay"]:
+            return False
+        self._history.say("caller", "is told that it is safe", order[:20])
+        on_safe(order, came_mono, self._loop.now_mono)
+        return True
+
     def _gives_up(self, name: str, told: Told, answer: asyncio.Future[Reply | None]) -> None:
         told.heard = False
         if not answer.done():
@@ -181,7 +210,11 @@ class Callers:
         self._line = CallerLine(fleet, mix, history)
         self.wishes: list[Wish] = []
         self.called_off: set[str] = set()  # charges that somebody wants voided
+        self._look_dice = Random(f"{mix.seed} looks of {merchant.name}")
+        self._copy_dice = Random(f"{mix.seed} copies of {merchant.name}")
+        self._seen_stamps: list[str] = []
         self.on_told: Callable[[Wish, Told], None] = lambda wish, told: None
+        self.on_safe: OnSafe = lambda order, came_mono, told_mono: None
 
     async def customer(self, wish: Wish) -> None:
         """Somebody who wants one thing, with the patience it has."""
@@ -193,12 +226,19 @@ class Callers:
                 told, _ = await asyncio.gather(first, second)
             else:
                 told = await self.call(wish)
+            if await self._is_told_safe(wish, told):
+                break
             if told.definite and dice.random() >= self._mix.again_after_answer:
                 break
             if told.says_not_sent and dice.random() < self._mix.goes_elsewhere:
                 break
             await asyncio.sleep(self._returns_after_s())
         await self._follow_up(wish)
+
+    async def _is_told_safe(self, wish: Wish, told: Told) -> bool:
+        if not self._mix.looks or not wish.pays or self._look_dice.random() >= self._mix.looks:
+            return False
+        return await self._look(wish, self._look_dice.choice((0.0, 0.05, 1.0, 5.0)))
 
     def _returns_after_s(self) -> float:
         if self._mix.returns_late and self._dice.random() < self._mix.returns_late:
@@ -240,6 +280,8 @@ class Callers:
         self._history.say("caller", "calls", wish.name, (sidecar.life.name, wish.kind, amount, "key", key))
         if await self._line.exchange(sidecar, call, told, wish.name, leaves_s, timeout_s):
             self.on_told(wish, told)
+            if self._mix.copies_stamps:
+                self._keep_stamp(told)
         return told
 
     def _call(self, wish: Wish, key: str, amount: int, timeout_s: float | None, *, whole: bool) -> Call:
@@ -258,7 +300,7 @@ class Callers:
             capture = '"capture": false, ' if wish.kind == "authorization" else ""
             body = (
                 f'{{"amount": {amount}, "currency": "EUR", {capture}"source": "{wish.source}", '
-                f'"metadata": {{"order_id": "{wish.name}"}}}}'
+                f'"metadata": {{{self._copied_stamp(wish)}"order_id": "{wish.order}"}}}}'
             )
             return Call("acme", "POST", "/v1/charges", "", _CHARGES, headers, body.encode(), wished)
         path = f"/v1/charges/{wish.charge}/{_PATHS.get(wish.kind, wish.kind)}"
@@ -267,9 +309,28 @@ class Callers:
             path = "/v1/payouts"
             body = (
                 f'{{"amount": {amount}, "currency": "EUR", "destination": "{wish.source}", '
-                f'"reference": "{wish.name}", "metadata": {{"order_id": "{wish.name}"}}}}'
+                f'"reference": "{wish.order}", "metadata": {{"order_id": "{wish.order}"}}}}'
             )
         return Call("acme", "POST", path, "", tuple(path[1:].split("/")), headers, body.encode(), wished)
+
+    def _copied_stamp(self, wish: Wish) -> str:
+        """The stamp of an answer that somebody was given, which was copied with the metadata around it."""
+        if wish.copied is None:
+            copies = bool(self._seen_stamps) and self._copy_dice.random() < self._mix.copies_stamps
+            wish.copied = f'"paywitness": "{self._copy_dice.choice(self._seen_stamps)}", ' if copies else ""
+        return wish.copied
+
+    def _keep_stamp(self, told: Told) -> None:
+        found = _STAMP.search(told.reply.body) if told.reply is not None else None
+        if found is not None:
+            self._seen_stamps.append(found.group(1).decode())
+            del self._seen_stamps[:-_STAMPS_MAX]
+
+    async def _look(self, wish: Wish, after_s: float) -> bool:
+        """Ask whether the order may be paid. Whoever is told that it may pays elsewhere."""
+        await asyncio.sleep(after_s)
+        sidecar = await self._line.sidecar(self._look_dice)
+        return await self._line.is_safe_to_pay(sidecar, wish.order, self.merchant, self.on_safe)
 
     async def show_credential(self) -> None:
         """One more payment, under whatever credential is in use by now."""
@@ -280,6 +341,11 @@ class Callers:
             if told.definite or refused:
                 return
             await asyncio.sleep(10.0)
+
+    async def pay_once_more(self, wish: Wish) -> Told:
+        """Somebody else pays the order: under a fresh key, with another card, another amount."""
+        order = replace(wish, name=f"{wish.name}f", source="tok_ok", amount=wish.amount + 7, key="header", told=[])
+        return await self.call(order, calmly=True)
 
     async def insist(self, wish: Wish) -> None:
         """When all is well again: whoever was not told a definite answer asks once more, under its first key."""

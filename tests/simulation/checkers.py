@@ -4,9 +4,11 @@ provider's ledger and what the callers were told. Our own journal is only asked 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from paywitness.core.identity import intent_label
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, Outcome, State
 from paywitness.core.problems import Problem
@@ -16,6 +18,7 @@ from paywitness.upstream.request import WireRequest
 from paywitness_sandbox.bank.ledger import PAYING, EntryKind, LedgerEntry
 from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, PayoutStatus
 from tests.simulation.callers import Told, Wish
+from tests.simulation.guard_checkers import GuardChecker, Paid
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT, SimLoop
 from tests.simulation.merchants import Credentials
@@ -28,10 +31,12 @@ from tests.simulation.swarm import Mix
 WINDOW_S = 10.0  # of the retry budget
 FLOOR = 10 * 10  # ten floors, where trying helps
 SETTLED_S = 60.0  # nothing is worked on for so long
+FREE_WISHES_MAX = 20  # that are paid once more in the end
 ENOUGH_TO_JUDGE = 20  # wishes
 PAID_LEAST = 0.05  # of them; where the only sidecar is away for most of a short world, it was 0.18
 _OPEN_AT_PROVIDER = frozenset({ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION, PayoutStatus.PENDING})
 _NOES = frozenset({Outcome.FAILED, Outcome.DECLINED, Outcome.NOT_SENT, Outcome.ABSENT})
+_GIVES_BACK = frozenset({EntryKind.VOID, EntryKind.REFUND, EntryKind.REVERSAL})
 # By these a call says that it did nothing, whatever another one did.
 _DID_NOTHING = frozenset(
     {Problem.NOT_SENT, Problem.GUARDED, Problem.KEY_REUSED, Problem.KEY_EXPIRED, Problem.CREDENTIAL_NOT_RECOGNISED}
@@ -60,6 +65,7 @@ class Checkers:
         self.providers: tuple[SimProvider, ...] = ()
         self.called_off: set[str] = set()  # charges that somebody wants voided
         self.credentials: Credentials | None = None
+        self.guards = GuardChecker(history)
         self.money: MoneyCheckers | None = None  # of the money between operations, in worlds that have it
 
     # -- as it happens
@@ -106,6 +112,8 @@ class Checkers:
     def told(self, wish: Wish, told: Told) -> None:
         """Told succeeded: the effect is there, and it is the one that was asked for."""
         reply = told.reply
+        if told.says_not_sent and wish.pays and told.told_mono is not None:
+            self.guards.told_not_sent(wish.order, told.began_mono, told.told_mono, f"{wish.name}, key {told.key}")
         if reply is None or reply.outcome is not Outcome.SUCCEEDED:
             return
         effects = self._effects(wish)
@@ -133,6 +141,7 @@ class Checkers:
     # -- at the end, after a quiet time
 
     def wishes(self, wishes: list[Wish]) -> None:
+        self.guards.judge(self._payments_of)
         paid_in_all = sum(1 for wish in wishes if self._effects(wish))
         shared = self._mix.merchants == "owners"  # an account is its first owner's, and everybody else is refused
         if len(wishes) >= ENOUGH_TO_JUDGE and paid_in_all < PAID_LEAST * len(wishes) and not shared:
@@ -168,7 +177,7 @@ class Checkers:
             by_stamp[operation.stamp].append(operation)
         for operation in operations:
             about = operation.guard.label if operation.guard is not None else ""
-            stuck = self._why_stuck(operation, histories[operation.id])
+            stuck = self._why_stuck(operation)
             if stuck:
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}: {stuck}")
             # After a rollback a person is called where two things went on at once: that is its promise.
@@ -187,11 +196,15 @@ class Checkers:
                 self._compare(operation, by_stamp[operation.stamp], about)
 
     def nobody_left_lying(self, operations: list[Operation], now: float) -> None:
-        """After a quiet time, and before anybody asks again: what a dead holder left was taken up."""
+        """After a quiet time, and before anybody asks again: what a dead holder left was taken up, and what evidence
+        could end was ended by itself."""
         for operation in operations:
+            about = operation.guard.label if operation.guard is not None else ""
             if operation.lease is not None and operation.lease.until_at < now - WINDOW_S:
-                about = operation.guard.label if operation.guard is not None else ""
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}, its holder gone")
+            elif stuck := self._why_stuck(operation):
+                detail = f"{operation.id} is {operation.state} after a quiet time: {stuck}"
+                self._history.violated("nothing stuck", about, detail)
 
     def _compare(self, operation: Operation, sharing: list[Operation], about: str) -> None:
         effects = self._effects_of_stamp(operation.stamp)
@@ -218,21 +231,47 @@ class Checkers:
         settled = now - EPOCH_AT - self._lasts[operation.stamp] > SETTLED_S
         return False if settled else None
 
-    def _why_stuck(self, operation: Operation, history: tuple[HistoryEntry, ...]) -> str:
+    def _why_stuck(self, operation: Operation) -> str:
+        """An incident is a person's, and is judged by itself: whether it was called for. So is what the provider has
+        several of."""
         state, asks = operation.state, self._mix.asks
         if state.ended or operation.incident is not None:
             return ""
         if state in {State.PREPARED, State.SENDING, State.BACKOFF}:
             return "nobody carries it"
+        made = self._made_by(operation.stamp)
         if state is State.REQUIRES_ACTION:
-            return ""  # the customer's to end
+            acted = bool(made) and not any(one.status in _OPEN_AT_PROVIDER for one in made)
+            return "its customer has acted" if asks and acted else ""
         if state is State.REQUIRES_REVIEW:
-            ambiguous = any("several" in entry.finding.detail for entry in history if entry.finding is not None)
             unreachable = self.credentials is not None and self.credentials.is_out_of_reach(operation)
-            return "it could have been asked about" if asks and not ambiguous and not unreachable else ""
+            return "it could have been asked about" if asks and len(made) < 2 and not unreachable else ""
         if operation.due_at is None and operation.lease is None:
             return "nobody will ever look at it"
         return "it could have been found out by now" if asks else ""
+
+    def told_in_the_end(self, wishes: list[Wish], operations: list[Operation]) -> None:
+        """Whoever asks once more when all is well is not told that nobody knows, if somebody can be asked."""
+        contradicted = {one.guard.label for one in operations if one.guard is not None and one.incident is not None}
+        for wish in wishes if self._mix.asks and not self._mix.failovers else ():
+            reply = wish.told[-1].reply
+            if reply is not None and reply.problem is Problem.UNKNOWN and intent_label(wish.order) not in contradicted:
+                self._history.violated("everybody is told in the end", wish.order, f"{wish.name} is told 504")
+
+    def free_wishes(self, wishes: list[Wish], operations: list[Operation]) -> list[Wish]:
+        """Payments of orders of which nothing stands at the provider and nothing is open with us."""
+        held = {one.guard.label for one in operations if one.guard is not None and _holds(one)}
+        free = [
+            wish
+            for wish in wishes
+            if wish.pays and intent_label(wish.order) not in held and not self.ledger.named("order", wish.order)
+        ]
+        return free[:FREE_WISHES_MAX]
+
+    def paid_once_more(self, wish: Wish, told: Told) -> None:
+        if told.reply is not None and told.reply.problem in {Problem.GUARDED, Problem.REFUNDED, Problem.UNKNOWN}:
+            detail = f"{told.key} is refused: {told.reply.body[:200].decode('utf-8', 'replace')}"
+            self._history.violated("a free order can be paid", wish.order, detail)
 
     def events_delivered(self, told: list[tuple[str, str]]) -> None:
         for event_id, about in told:
@@ -280,9 +319,10 @@ class Checkers:
         for value, order in {(one.guard.value, one.guard.label) for one in operations if one.guard is not None}:
             granted[order] += spending.grants_of[value]
         for wish in wishes:
-            allowed = len(wish.told) + granted[wish.order]
+            grants = granted[intent_label(wish.order)]
+            allowed = len(wish.told) + grants
             if wish.pays and spending.sends_of[wish.name] > allowed:
-                detail = f"{spending.sends_of[wish.name]} sends, {len(wish.told)} calls, {granted[wish.order]} grants"
+                detail = f"{spending.sends_of[wish.name]} sends, {len(wish.told)} calls, {grants} grants"
                 self._history.violated("budget", wish.order, detail)
 
     # -- what is so
@@ -300,6 +340,16 @@ class Checkers:
         voided = [entry.charge for entry in entries if self._is_taken_back(entry)]
         kinds = PAYING if kind in PAYING else (kind,)
         return [entry for entry in entries if entry.kind in kinds and entry.charge not in voided]
+
+    def _payments_of(self, order: str) -> list[Paid]:
+        """Of an order, by whichever request."""
+        sent_mono = {name: at for provider in self.providers for name, at in provider.sent_mono.items()}
+        paid = []
+        for entry in self.ledger.named("order", order):
+            if entry.kind in PAYING and entry.charge in sent_mono:
+                back = [one.at - EPOCH_AT for one in self._of(entry.charge) if one.kind in _GIVES_BACK]
+                paid.append(Paid(entry.charge, sent_mono[entry.charge], min(back, default=math.inf)))
+        return paid
 
     def _of(self, charge: str) -> list[LedgerEntry]:
         return self.ledger.named("charge", charge)
@@ -321,6 +371,10 @@ class Checkers:
             if not any(self._is_taken_back(entry) for entry in entries):
                 found += [entry for entry in entries if entry.kind in PAYING or entry.kind is EntryKind.PAYOUT]
         return found
+
+
+def _holds(operation: Operation) -> bool:
+    return not operation.state.ended or operation.incident is not None or operation.lease is not None
 
 
 def _says(reply: Reply | None, outcomes: set[Outcome]) -> bool:

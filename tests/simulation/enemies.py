@@ -15,7 +15,7 @@ _ROUGHEST = 0.25  # of the full rates, in a world of the usual length
 
 def with_enemies(mix: Mix) -> Mix:
     """The same world, with the enemies that its seed chose."""
-    for enemy in (_gateways, _strange_objects, _merchants, _clocks):
+    for enemy in (_gateways, _strange_objects, _merchants, _clocks, _copies, _questions):
         mix = enemy(mix)
     return mix
 
@@ -27,7 +27,8 @@ def _gateways(mix: Mix) -> Mix:
         return mix
     rough = min(1.0, _ROUGHEST * max(1.0, USUAL_PAYMENTS / mix.payments))
     chosen = dice.sample(GATEWAYS, dice.choice((1, 2, len(GATEWAYS))))
-    return replace(mix, faults=mix.faults | {name: dice.choice((0.01, 0.03)) * rough for name in chosen})
+    faults = mix.faults | {name: dice.choice((0.01, 0.03)) * rough for name in chosen}
+    return replace(mix, faults=faults, inquiry_pages=dice.choice((0.0, 0.3, 0.8)))
 
 
 def _strange_objects(mix: Mix) -> Mix:
@@ -66,3 +67,23 @@ def _clocks(mix: Mix) -> Mix:
         return mix
     crashes = max(mix.crashes, dice.choice((1, 2))) if reboots else mix.crashes
     return replace(mix, store_steps=steps, reboots=reboots, crashes=crashes)
+
+
+def _copies(mix: Mix) -> Mix:
+    """A caller's metadata are those of an earlier answer, our stamp among them; or an object is copied at the provider,
+    stamp and all, and its events come too."""
+    dice = stream(mix.seed, "mix, copies")
+    copied_events = dice.choice((0.0, 0.2, 0.5)) if mix.webhooks else 0.0
+    return replace(mix, copies_stamps=dice.choice((0.0, 0.0, 0.1, 0.4)), copied_events=copied_events)
+
+
+def _questions(mix: Mix) -> Mix:
+    """Somebody asks whether an order may be paid, and pays elsewhere if it may. Some orders have very long names, and
+    sidecars are shut down while calls come."""
+    dice = stream(mix.seed, "mix, questions")
+    looks, long_names = dice.choice((0.0, 0.2, 0.5)), dice.choice((0.0, 0.0, 0.3))
+    drains = dice.choice((0, 0, 1, 3))
+    if mix.failovers:  # what a store forgets, nobody can be told of
+        return replace(mix, long_names=long_names)
+    fresh_key = max(mix.fresh_key, dice.choice((0.0, 0.3, 0.6)) if drains else 0.0)  # the next try is another job's
+    return replace(mix, looks=looks, long_names=long_names, drains=drains, fresh_key=fresh_key)

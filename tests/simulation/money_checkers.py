@@ -19,12 +19,14 @@ against the provider's money book and against what the shops were told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.problems import Problem
 from tests.simulation.callers import Told
+from tests.simulation.guard_checkers import GuardChecker, Paid
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_AT
 from tests.simulation.network import Sent
@@ -73,11 +75,13 @@ class MoneyCheckers:
         self._book = book
         self._shop = shop
         self._providers = providers
+        self.guards = GuardChecker(history)
         self._order_of_stamp: dict[str, str] = {}
         self._found_paid: set[str] = set()  # payments on which a confirm of ours was refused
         self.is_long_after = False  # the operations are retired
         book.look = self.line_written
         shop.on_told = self.told
+        shop.on_safe = self.guards.told_safe
         for provider in providers:
             provider.on_void_beside = self.void_beside
 
@@ -186,6 +190,8 @@ class MoneyCheckers:
 
     def told(self, asked: Asked, told: Told) -> None:
         reply = told.reply
+        if told.says_not_sent and asked.pays and told.told_mono is not None:
+            self.guards.told_not_sent(asked.order, told.began_mono, told.told_mono, asked.name)
         if reply is None or reply.problem not in {None, Problem.CLOSED_WITHOUT_RESPONSE}:
             return
         if asked.kind == "confirm" and reply.outcome is Outcome.FAILED and reply.status_code == 409:
@@ -237,7 +243,23 @@ class MoneyCheckers:
 
     # -- at the end
 
+    def payments_of(self, order: str) -> list[Paid]:
+        """What we made of it: what a browser paid is not our word."""
+        paid = []
+        for line in self._book.of(order, LineKind.AUTHORISED):
+            sent_mono = [one.sent_mono[line.payment] for one in self._providers if line.payment in one.sent_mono]
+            if line.by == US and sent_mono:
+                freed_at = [
+                    one.at
+                    for one in self._book.of(order, LineKind.REFUNDED, LineKind.RELEASED)
+                    if one.payment == line.payment
+                ]
+                freed_mono = min(freed_at, default=math.inf) - EPOCH_AT
+                paid.append(Paid(line.payment, sent_mono[0], freed_mono))
+        return paid
+
     def judge(self) -> None:
+        self.guards.judge(self.payments_of)
         back = {line.id for line in self._book.lines if line.kind in _TAKES_BACK}
         for line in self._book.lines:
             asked = self._shop.asked.get(line.movement)

@@ -30,6 +30,8 @@ from tests.simulation.swarm import PROVIDER, UNSENT, Mix
 
 HARVESTS_MAX = 64
 CUT_OFF_S = 45.0  # longer than a lease
+PAGES_LAST_S = 90.0  # beyond `settle` and the misses that follow it
+INQUIRY_PAGES = ("page_400", "page_403", "page_404", "page_404", "page_200")
 CONNECTING_S = 0.4  # so long before it a payment may be connecting
 CAUGHT_MAX = 4
 _HEAD_BYTES = 220  # about what a request's head has
@@ -102,7 +104,6 @@ class Network:
         self.loop = loop
         self.history = history
         self.providers = providers  # by their hosts
-        self.calm = False
         self.exchanges = self.faults = 0
         self.provider_of: Callable[[Sent], SimProvider] = lambda sent: self.providers[sent.host]
         self.confused: set[str] = set()  # stamps of what was given somebody else's answer
@@ -116,11 +117,22 @@ class Network:
         self._rates = tuple(mix.faults.values())
         self._any = sum(self._rates)
         self._latest: deque[Response] = deque(maxlen=2)
+        self._page_dice = Random(f"{mix.seed} pages for inquiries")
+        self._calm_mono = 0.0
+
+    @property
+    def calm(self) -> bool:
+        return self._calm_mono > 0.0
+
+    def be_calm(self) -> None:
+        self._calm_mono = self.loop.now_mono
 
     def plan(self, host: str, request: WireRequest) -> Plan:
         dice = self._dice
         usual_s = 0.005 + 0.05 * dice.random()
         fault = self._fault(host)
+        if fault is None and request.method == "GET":
+            fault = self._page_instead()
         if request.target == ACCOUNT_TARGET and fault is not None and fault not in _SAYS_NOTHING:
             fault = None  # who asks whose a credential is believes what he is told for an hour
         self.exchanges += 1
@@ -172,6 +184,14 @@ class Network:
                 return name
         return None
 
+    def _page_instead(self) -> str | None:
+        """A gateway that answers inquiries goes on with it for a while after all is calm: until then nothing that is
+        missed counts."""
+        mix = self._mix
+        if not mix.inquiry_pages or (self.calm and self.loop.now_mono > self._calm_mono + PAGES_LAST_S):
+            return None
+        return self._page_dice.choice(INQUIRY_PAGES) if self._page_dice.random() < mix.inquiry_pages else None
+
     # -- the way there and back
 
     def carry(self, plan: Plan, sent: Sent, exchange: Exchange) -> None:
@@ -204,7 +224,8 @@ class Network:
         if plan.fault == "late_refusal":
             fault = self._dice.choice(("rate_limited", "declined_once"))
         troubled = plan.fault is not None
-        self.provider_of(sent).arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled)
+        provider = self.provider_of(sent)
+        provider.arrive(sent.request, fault, plan.commits_s, respond, troubled=troubled, sent_mono=sent.at_mono)
 
     def _comes_back(self, plan: Plan, sent: Sent, exchange: Exchange, answer: SandboxResponse) -> None:
         fault = plan.fault

@@ -16,7 +16,7 @@ from random import Random
 
 from paywitness.core.call import Call, CallerOptions, Headers
 from paywitness.core.operation import Outcome
-from tests.simulation.callers import CallerLine, Told
+from tests.simulation.callers import CallerLine, OnSafe, Told
 from tests.simulation.history import History
 from tests.simulation.merchants import Merchant
 from tests.simulation.payments import Payment
@@ -106,6 +106,8 @@ class Shop:
         self._under_fresh_keys = not mix.failovers  # a store that forgets cannot know what another key is doing
         self.asked: dict[str, Asked] = {}
         self.orders: dict[str, Order] = {}
+        self._look_dice = Random(f"{mix.seed} looks of shops")
+        self.on_safe: OnSafe = lambda order, came_mono, told_mono: None
         self.on_told: Callable[[Asked, Told], None] = lambda asked, told: None
 
     async def serve(self, order: Order) -> None:
@@ -152,12 +154,20 @@ class Shop:
                 await asyncio.gather(self.call(order, asked), self.call(order, asked))
             else:
                 await self.call(order, asked)
-            if asked.answered:
+            if asked.answered or await self._is_told_safe(order, asked):
                 return asked
             await asyncio.sleep(dice.choice((0.05, 0.5, 2.0, 8.0)))
             if fresh and self._under_fresh_keys and order.is_one_in(2):
                 asked = self._new(order, asked.kind, asked.path, asked.body, asked.amount, asked.payment, asked)
         return asked
+
+    async def _is_told_safe(self, order: Order, asked: Asked) -> bool:
+        """Somebody asks whether the order may be paid, and if it may, pays it elsewhere."""
+        if not asked.pays or not self._mix.looks or self._look_dice.random() >= self._mix.looks:
+            return False
+        await asyncio.sleep(self._look_dice.choice((0.0, 0.05, 1.0, 5.0)))
+        sidecar = await self._line.sidecar(self._look_dice)
+        return await self._line.is_safe_to_pay(sidecar, order.name, self._merchant, self.on_safe)
 
     async def insist(self, order: Order) -> None:
         """When all is well again: of each movement that nobody was told the end of, the last key is asked once more."""

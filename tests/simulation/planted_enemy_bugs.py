@@ -4,15 +4,26 @@ addresses, replies that do not ask the guard, merchants who are taken for one.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from paywitness.core.ages import AgeTable
 from paywitness.core.call import Call
+from paywitness.core.claim import ClaimRequest, ClaimVerdict
+from paywitness.core.classify import ClassifyRules, ExpectedPayment
 from paywitness.core.credential_owners import CredentialRelation
 from paywitness.core.evidence import Response
-from paywitness.core.identity import credential_of, keyed_hash
-from paywitness.core.inquiry import BelongsFields, FoundObject
+from paywitness.core.identity import LABEL_LENGTH_MAX, credential_of, keyed_hash
+from paywitness.core.inquiry import BelongsFields, FoundObject, Inquiry
+from paywitness.core.operation import FindingKind, Operation, Outcome, State
 from paywitness.core.policy import Policy
+from paywitness.core.problems import Problem
+from paywitness.core.reply import problem_reply
+from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.journal.claim_plan import ClaimPlan
+from tests.simulation.guard_checkers import NOT_SENT_IS_TRUE, SAFE_IS_TRUE
 from tests.simulation.planting import Bug, Change, Function, Replaced
 
 PAID_TWICE = ("one effect", "no re-send in doubt", "no re-send past the window", "an order is paid once")
@@ -21,6 +32,8 @@ UNTRUE = (
     *("doubt not guessed away", "a success has its own line", "one effect for one movement"),
 )
 
+GUARDS = (NOT_SENT_IS_TRUE, SAFE_IS_TRUE)
+STUCK = ("nothing stuck", "everybody is told in the end", "a free order can be paid")
 OWN_MERCHANT = ("everybody's own merchant",)
 
 _CORE, _ENGINE = "paywitness.core.", "paywitness.engine."
@@ -51,6 +64,170 @@ def _never_stale(right: Function) -> Function:
 
 def _no_page_is_foreign(right: Function) -> Function:
     def wrong(response: Response, tree: Any, *, readable: bool) -> bool:
+        return False
+
+    return wrong
+
+
+def _pages_miss(right: Function) -> Function:
+    def wrong(inquiry: Inquiry, evidence: Any, rules: Any, expected: Any, values: Any) -> FoundObject:
+        seen: FoundObject = right(inquiry, evidence, rules, expected, values)
+        is_page = seen.finding.kind is FindingKind.FAILED and seen.finding.detail == "no answer that says anything"
+        if not is_page or seen.finding.status_code == 200:
+            return seen
+        return FoundObject(replace(seen.finding, kind=FindingKind.MISSED))
+
+    return wrong
+
+
+def _page_is_a_success(right: Function) -> Function:
+    def wrong(status_code: int, *, readable: bool, kind_moves_money: bool) -> Classification:
+        if 200 <= status_code < 300:
+            return Classification.of(ResultClass.SUCCEEDED, f"http_{status_code}")
+        found: Classification = right(status_code, readable=readable, kind_moves_money=kind_moves_money)
+        return found
+
+    return wrong
+
+
+def _fits_by_its_stamp(right: Function) -> Function:
+    def wrong(self: Any, rules: ClassifyRules, asked: Any) -> FoundObject:
+        found: FoundObject = right(self, rules, ExpectedPayment(None, asked.stamp))
+        return found
+
+    return wrong
+
+
+async def _is_always_ours(self: Any, webhook_event: Any, candidate: Any) -> bool:
+    return True
+
+
+def _every_event_is_ours(right: Function) -> Function:
+    return _is_always_ours
+
+
+def _keeps_the_copy(right: Function) -> Function:
+    def wrong(request: Any, operation: Operation, policy: Policy, path_prefix: str) -> Any:
+        copied = _COPIED_STAMP.search(request.body)
+        if copied is not None:  # it is there already, so none is written
+            operation = operation.changed(stamp=copied.group(1).decode())
+        return right(request, operation, policy, path_prefix)
+
+    return wrong
+
+
+_COPIED_STAMP = re.compile(rb'"paywitness": "(op_[^"]+)"')
+
+
+def _done_is_done(right: Function) -> Function:
+    def wrong(
+        classification: Classification, operation: Any, policy: Any, payment: Any, *, rolled_back: bool
+    ) -> Classification:
+        if classification.result_class is not ResultClass.ALREADY_DONE:
+            return classification
+        return replace(classification, result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+
+    return wrong
+
+
+# --- guards
+
+
+def _key_alone(right: Function) -> Function:
+    def wrong(request: ClaimRequest, judgement: Any, before: Any, now: float, lookups: Any) -> Any:
+        if not request.permitted:
+            return ClaimPlan(ClaimVerdict.ABSENT, None, tuple(before))
+        return right(request, judgement, before, now, lookups)
+
+    return wrong
+
+
+def _unasked(refused_so: Callable[[Any], bool]) -> Callable[[Function], Function]:
+    """Whoever is refused in this way is told so at once, without a look at key and guard."""
+
+    def make(right: Function) -> Function:
+        async def wrong(self: Any, context: Any) -> Any:
+            decision = await self.gate.admit(context, len(self.in_flight), waits=False)
+            if not decision.granted and refused_so(decision):
+                told = {"shape": context.shape, "provider": context.policy.provider, "sent": False}
+                return problem_reply(Problem.NOT_SENT, decision.detail, **told)
+            if decision.attempt_permit is not None:
+                await self.gate.release_permit(decision.attempt_permit, None)
+            return await right(self, context)
+
+        return wrong
+
+    return make
+
+
+def _not_sent_without_journal(right: Function) -> Function:
+    def wrong(self: Any, context: Any, detail: str = "") -> Any:
+        if context.has_sent or context.may_have_sent:
+            return right(self, context)
+        told = {"shape": context.shape, "provider": context.policy.provider, "sent": False}
+        return problem_reply(Problem.NOT_SENT, "Nothing was sent.", **told)
+
+    return wrong
+
+
+def _safe_in(*states: State) -> Callable[[Function], Function]:
+    def make(right: Function) -> Function:
+        def wrong(operation: Operation, hold: Any = None) -> str | None:
+            found: str | None = None if operation.state in states else right(operation, hold)
+            return found
+
+        return wrong
+
+    return make
+
+
+def _asked_by_its_whole_name(right: Function) -> Function:
+    async def wrong(self: Any, label: str, provider: str | None) -> tuple[Operation, ...]:
+        found: tuple[Operation, ...] = await right(self, label, provider)
+        return found if len(label) < LABEL_LENGTH_MAX else ()
+
+    return wrong
+
+
+# --- too strict
+
+
+def _miss_says_nothing(right: Function) -> Function:
+    def wrong(
+        inquiry: Inquiry, evidence: Any, rules: Any, expected: Any, values: Any, provider_time: Any = None
+    ) -> FoundObject:
+        seen: FoundObject = right(inquiry, evidence, rules, expected, values, provider_time)
+        if seen.finding.kind is FindingKind.MISSED:
+            return FoundObject(replace(seen.finding, kind=FindingKind.FAILED))
+        return seen
+
+    return wrong
+
+
+def _holds_nothing(right: Function) -> Function:
+    def wrong(self: BelongsFields, provider_object: Any, values: Any) -> bool:
+        return False
+
+    return wrong
+
+
+def _stale_for_ever(right: Function) -> Function:
+    def wrong(operation: Operation, event: Any, contract: Any, *, settled: bool, may_be_stale: bool) -> bool:
+        waits: bool = right(operation, event, contract, settled=settled, may_be_stale=may_be_stale)
+        return waits or (may_be_stale and bool(operation.doubt) and not operation.state.ended)
+
+    return wrong
+
+
+def _absent_holds(right: Function) -> Function:
+    def wrong(operation: Operation) -> bool:
+        return bool(right(operation)) or operation.outcome is Outcome.ABSENT
+
+    return wrong
+
+
+def _asked_once(right: Function) -> Function:
+    def wrong(inquiry_result: Any) -> bool:
         return False
 
     return wrong
@@ -170,6 +347,106 @@ ENEMY_BUGS = (
         "page_is_a_refusal",
         "a gateway's page with 400, 403 or 404 is read as the provider's refusal",
         Replaced(_CORE + "classify.is_foreign_page", _no_page_is_foreign),
+    ),
+    bug(
+        "page_is_a_miss",
+        "a gateway's page that answers an inquiry is read as not found",
+        Replaced(_CORE + "inquiry._read_inquiry", _pages_miss),
+    ),
+    bug(
+        "page_200_is_a_success",
+        "a page with 200 that no row reads is read as a success",
+        Replaced(_CORE + "classify._by_status", _page_is_a_success),
+    ),
+    bug(
+        "event_of_a_copy_believed",
+        "an event that names our stamp is believed, whatever reference and amount it shows",
+        Replaced(_ENGINE + "webhooks.matcher.WebhookMatcher._belongs", _every_event_is_ours),
+        Replaced(_ENGINE + "webhooks.applier._EventReader.read", _fits_by_its_stamp),
+    ),
+    bug(
+        "copied_stamp_kept",
+        "a stamp that the caller copied from another payment is sent in the place of ours",
+        Replaced(_ENGINE + "calls.stored_messages.wire_request", _keeps_the_copy),
+    ),
+    bug(
+        "already_done_is_a_success",
+        "a first call that is told that it was done already is told as done by it",
+        Replaced(_CORE + "payment_evidence.without_doubt_of_others", _done_is_done),
+        between=True,
+    ),
+    bug(
+        "judged_by_its_key_alone",
+        "a call that our limits refuse is looked up by its key, and not by its order",
+        Replaced("paywitness.journal.claim_plan._plan_under_guard", _key_alone),
+        breaks=GUARDS,
+    ),
+    bug(
+        "refused_by_the_circuit_unasked",
+        "a call that the circuit refuses is told that nothing was sent, and nobody looks",
+        Replaced(_ENGINE + "engine.Engine._admit_and_run", _unasked(lambda decision: decision.by_circuit)),
+        breaks=GUARDS,
+    ),
+    bug(
+        "refused_at_shutdown_unasked",
+        "a call that comes while its sidecar shuts down is told that nothing was sent, and nobody looks",
+        Replaced(_ENGINE + "engine.Engine._admit_and_run", _unasked(lambda decision: decision.refusal == "draining")),
+        breaks=GUARDS,
+    ),
+    bug(
+        "journal_down_says_not_sent",
+        "a call whose journal does not answer is told that nothing was sent",
+        Replaced(_ENGINE + "engine.Engine._reply_without_journal", _not_sent_without_journal),
+        breaks=GUARDS,
+    ),
+    bug(
+        "safe_to_pay_in_doubt",
+        "an order whose payment is unknown is said to be safe to pay",
+        Replaced(_ENGINE + "intents.unsafe_reason", _safe_in(State.UNKNOWN)),
+        breaks=GUARDS,
+    ),
+    bug(
+        "safe_to_pay_in_flight",
+        "an order whose payment is under way is said to be safe to pay",
+        Replaced(_ENGINE + "intents.unsafe_reason", _safe_in(State.PREPARED, State.SENDING, State.BACKOFF)),
+        breaks=GUARDS,
+    ),
+    bug(
+        "long_orders_are_not_found",
+        "an order whose name is longer than what the journal keeps of it is said to be safe to pay",
+        Replaced(_ENGINE + "intents.Intents._operations_of", _asked_by_its_whole_name),
+        breaks=GUARDS,
+    ),
+    bug(
+        "no_miss_counts",
+        "that nothing is found says nothing, however often and whenever",
+        Replaced(_CORE + "inquiry.read_inquiry", _miss_says_nothing),
+        breaks=STUCK,
+    ),
+    bug(
+        "no_object_is_ours",
+        "whatever an inquiry shows is taken for another's",
+        Replaced(_CORE + "inquiry.BelongsFields.hold", _holds_nothing),
+        breaks=STUCK,
+    ),
+    bug(
+        "stale_for_ever",
+        "a decline on an object that several calls share ends nothing, also when all has settled",
+        Replaced(_CORE + "external_evidence._must_wait", _stale_for_ever),
+        breaks=STUCK,
+        between=True,
+    ),
+    bug(
+        "absent_holds_the_order",
+        "an order whose payment was never executed cannot be paid under another key",
+        Replaced(_CORE + "guard._is_open", _absent_holds),
+        breaks=STUCK,
+    ),
+    bug(
+        "action_asked_about_once",
+        "when the customer's time is over one inquiry is made, also if it fails",
+        Replaced(_ENGINE + "resolution.resolver._said_nothing", _asked_once),
+        breaks=STUCK,
     ),
     bug(
         "account_ignores_the_owner",

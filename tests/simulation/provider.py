@@ -7,6 +7,7 @@ window, and tells of its changes by signed webhooks: early, late, twice, in the 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
@@ -45,6 +46,7 @@ from tests.simulation.payment_routes import answer_payment, is_capture, is_payme
 from tests.simulation.payments import (
     BROWSER,
     DASHBOARD,
+    US,
     MoneyBook,
     Object,
     Origin,
@@ -99,9 +101,12 @@ class SimProvider:
         self.ledger = ledger  # one for all routes: an order is paid once, wherever
         self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
         self._keys = KeyStore(self.now, mix.window_s)
+        self.sent_mono: dict[str, float] = {}  # by charges and payments: when the request left that pays by them
+        self._confirmed: dict[str, Origin] = {}  # by payments: the confirm that was noted last
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
         self._strange = StrangeObjects(mix.foreign_objects, Random(f"{mix.seed} strange objects of {name}"))
         self._events = 0
+        self._copy_dice = Random(f"{mix.seed} copied events of {name}")
         self.payments: Payments | None = None  # with numbers: see `keep_payments`
         self._older: dict[str, bytes] = {}  # what was last told of each of their things
         self._captures_at_work: dict[str, str] = {}  # by payments: whose capture is not committed yet
@@ -128,10 +133,17 @@ class SimProvider:
     # -- what arrives
 
     def arrive(
-        self, wire: WireRequest, fault: str | None, commits_after_s: float, respond: Respond, *, troubled: bool = True
+        self,
+        wire: WireRequest,
+        fault: str | None,
+        commits_after_s: float,
+        respond: Respond,
+        *,
+        troubled: bool = True,
+        sent_mono: float = math.inf,
     ) -> None:
-        """One arrival of a request. `respond` is called once, unless the work is never done. `troubled`: it does not go
-        well, so that what is told of it matters."""
+        """One arrival of a request, which left at `sent_mono`. `respond` is called once, unless the work is never done.
+        `troubled`: it does not go well, so that what is told of it matters."""
         request = _request_of(wire)
         about = request.headers.get(WISH_HEADER.lower(), "")
         if self._dates:
@@ -149,9 +161,9 @@ class SimProvider:
             self._history.say("provider", "works on it", about, f"for {commits_after_s:.3f} s")
             if is_capture(request):
                 self._captures_at_work[request.segments[2]] = about
-            self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond, troubled)
+            self._loop.after(commits_after_s, self._execute, request, key, fault, about, respond, troubled, sent_mono)
         else:
-            self._execute(request, key, fault, about, respond, troubled)
+            self._execute(request, key, fault, about, respond, troubled, sent_mono)
 
     def _dated(self, respond: Respond) -> Respond:
         """With a `Date`, which tells a sidecar how long it was away."""
@@ -170,7 +182,14 @@ class SimProvider:
         return None
 
     def _execute(
-        self, request: Request, key: str | None, fault: str | None, about: str, respond: Respond, troubled: bool
+        self,
+        request: Request,
+        key: str | None,
+        fault: str | None,
+        about: str,
+        respond: Respond,
+        troubled: bool,
+        sent_mono: float,
     ) -> None:
         committed: SandboxResponse | None = None
         effects_before = self._effects()
@@ -178,6 +197,8 @@ class SimProvider:
             if fault == "declined_once":  # the issuer says no, this time
                 request = _with_body(request, bytes(request.body).replace(b'"tok_ok"', b'"tok_insufficient_funds"'))
             committed = self._do(request, about)
+            if request.writes:
+                self._note_sent(request, sent_mono)
         if committed is not None:
             committed = self._strange.instead(request, committed, calm=self.calm)
         broken = fault in {"error_500_before", "error_500_after"}
@@ -201,6 +222,23 @@ class SimProvider:
             return answer_payment(self.payments, request, about, overlooks=overlooked, stale=stale)
         act, names = _route(request.method, request.segments)
         return act(self.bank, _finding_nothing(request) if overlooked else request, names)
+
+    def _note_sent(self, request: Request, sent_mono: float) -> None:
+        """Which payments this request pays by, if it does."""
+        metadata = request.tree.get("metadata")
+        stamp = str(metadata.get("paywitness", "")) if isinstance(metadata, dict) else ""
+        names = [made.id for made in self.made_by(stamp)] if stamp else []
+        if self.payments is not None and is_payment_path(request):
+            things = self.payments.made_by(stamp) if stamp else []
+            if len(request.segments) == 4 and self.payments.has(request.segments[2]):
+                things = [self.payments.thing(request.segments[2])]
+            for thing in things:
+                by = thing.confirmed_by if isinstance(thing, Payment) else None
+                if by is not None and by.by == US and self._confirmed.get(thing.id) is not by:
+                    self._confirmed[thing.id] = by
+                    self.sent_mono[thing.id] = sent_mono
+        for name in names:
+            self.sent_mono.setdefault(name, sent_mono)
 
     def _look_beside(self, request: Request, about: str) -> None:
         """Whether a void comes while a capture of the same payment is being worked on."""
@@ -265,6 +303,7 @@ class SimProvider:
             event = event_for(change, request, id=self._event_id(), created=int(self.now()))
             delay_s = {"early": 0.0, "late": self._dice.uniform(2, 40)}.get(mode, self._dice.uniform(0.01, 1))
             self._offer(event.body, delay_s)
+            self._offer_copy(event.body, delay_s)
             if mode == "twice":
                 self._offer(event.body, delay_s + self._dice.choice((0.0, 0.1, 5.0)))
             if (
@@ -347,6 +386,21 @@ class SimProvider:
             return
         self._history.say("dashboard", "refunds", payment.order, (payment.id, amount))
         self._tell_payments(troubled=True)
+
+    def _offer_copy(self, body: bytes, delay_s: float) -> None:
+        """Somebody has copied the object at the provider, its metadata with our stamp among the rest, for another
+        amount. Its events come a moment before those of the first, or after them, and say either."""
+        if self._copy_dice.random() >= self._mix.copied_events:
+            return
+        event = json.loads(body)
+        thing = event["data"]
+        thing["id"], thing["amount"] = f"{thing['id']}copy", thing["amount"] + 1
+        done = "paid" if thing["object"] == "payout" else "succeeded"
+        thing["status"] = self._copy_dice.choice((done, "failed"))
+        thing["idempotency_key"] = None
+        event["id"] = f"{event['id']}copy"
+        copied = json.dumps(event, separators=(",", ":")).encode()
+        self._offer(copied, max(0.0, delay_s + self._copy_dice.choice((-0.005, 0.005, 2.0))))
 
     def _event_id(self) -> str:
         self._events += 1

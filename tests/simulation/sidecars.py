@@ -187,6 +187,7 @@ class Fleet:
         self.network = network
         self.book = book
         self.dice = dice
+        self.drain_dice = Random(f"{mix.seed} drains")
         self.store_clock = SimClock(loop)
         self.journal: IndexedJournal = IndexedJournal(clock=self.store_clock)
         if mix.failovers:
@@ -232,6 +233,18 @@ class Fleet:
         sidecar = self.sidecars[slot]
         if sidecar is not None:
             sidecar.steps.left = self.dice.randint(1, 12)
+
+    def drain(self, slot: int) -> None:
+        """It is told to stop: it finishes what it carries, starts nothing new, and goes."""
+        sidecar = self.sidecars[slot]
+        if sidecar is not None and sidecar.listens:
+            self.history.say(sidecar.life.name, "shuts down")
+            sidecar.parts.engine.gate.draining = True
+            self.loop.after(self.drain_dice.uniform(1.0, 8.0), self._gone, sidecar, slot)
+
+    def _gone(self, sidecar: Sidecar, slot: int) -> None:
+        if self.sidecars[slot] is sidecar:
+            self.kill(slot)
 
     def pause(self, slot: int) -> None:
         sidecar = self.sidecars[slot]
@@ -453,6 +466,19 @@ class Sidecar:
 
     async def _answer(self, call: Call, still_there: Callable[[], bool], answer: asyncio.Future[Reply | None]) -> None:
         reply = await self.parts.engine.reply_to(call, still_there)
+        self._callers.pop(answer, None)
+        if not answer.done():
+            answer.set_result(reply)
+
+    def ask_about(self, intent: str, call: Call) -> asyncio.Future[Reply | None]:
+        """What `GET /paywitness/intents/{id}` of this sidecar answers; None where the connection breaks."""
+        answer: asyncio.Future[Reply | None] = self.fleet.loop.create_future()
+        self._callers[answer] = None
+        self.run(self._answer_about(intent, call, answer))
+        return answer
+
+    async def _answer_about(self, intent: str, call: Call, answer: asyncio.Future[Reply | None]) -> None:
+        reply = await self.parts.engine.describe_intent(intent, None, None, call)
         self._callers.pop(answer, None)
         if not answer.done():
             answer.set_result(reply)

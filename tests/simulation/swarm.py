@@ -132,6 +132,12 @@ class Mix:
     restricted: str = ""  # they have a second credential, which only `sends` or only `reads`
     store_steps: int = 0  # the store's own clock is set
     reboots: bool = False  # a sidecar that is killed comes back on a machine that was started anew
+    inquiry_pages: float = 0.0  # share of the inquiries that a gateway answers, also for a while after all is calm
+    copies_stamps: float = 0.0  # share of the calls whose metadata were copied from the answer to another payment
+    copied_events: float = 0.0  # share of the events that also come for a copy of the object, with the same metadata
+    looks: float = 0.0  # share of the calls beside which somebody asks whether the order may be paid
+    long_names: float = 0.0  # share of the orders whose names are longer than what a journal keeps of them
+    drains: int = 0  # sidecars that are shut down in an orderly way
     shows_declines: bool = False  # a payment that was declined is read as declined, whichever confirm asks about it
 
     @property

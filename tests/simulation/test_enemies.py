@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from paywitness_sandbox.messages import Request, json_response
 from tests.simulation.enemies import with_enemies
+from tests.simulation.guard_checkers import NOT_SENT_IS_TRUE, SAFE_IS_TRUE, GuardChecker, Paid
+from tests.simulation.history import History
+from tests.simulation.loop import SimLoop
 from tests.simulation.merchants import Merchant
 from tests.simulation.provider import _Arrived
 from tests.simulation.strange_objects import StrangeObjects
@@ -28,6 +32,41 @@ ALONE = {
         events=False,
         webhooks=False,
     ),
+    "pages_for_inquiries": Mix(
+        6,
+        40,
+        contract="not_stored",
+        faults={"answer_lost": 0.2, "black_hole": 0.1},
+        inquiry_pages=0.8,
+        open_ends=0.3,
+        events=False,
+        webhooks=False,
+    ),
+    "copies": Mix(
+        8,
+        40,
+        contract="not_stored",
+        faults={"answer_lost": 0.1, "black_hole": 0.1},
+        copies_stamps=0.5,
+        copied_events=1.0,
+        open_ends=0.3,
+        payouts=0.2,
+        events=False,
+    ),
+    "questions": Mix(
+        9,
+        60,
+        contract="not_stored",
+        faults={"answer_lost": 0.1, "black_hole": 0.1, "late_commit": 0.1},
+        sidecars=2,
+        looks=1.0,
+        long_names=0.3,
+        drains=3,
+        fresh_key=0.5,
+        patience=4,
+        events=False,
+        webhooks=False,
+    ),
     "declines_on_shared_objects": Mix(
         5,
         40,
@@ -42,6 +81,7 @@ ALONE = {
 }
 
 
+QUESTIONS_AND_COPIES = ("copies_stamps", "copied_events", "looks", "long_names", "drains")
 TWO_MERCHANTS = Mix(7, 40, contract="not_stored", events=False, webhooks=False)
 
 
@@ -103,10 +143,11 @@ def test_an_enemy_alone_breaks_no_promise(name: str) -> None:
 def test_every_enemy_is_played_by_several_of_fifty_seeds() -> None:
     mixes = [with_enemies(with_money_between(mix_of(seed, 1_000))) for seed in range(1, 51)]
     seldom = {name for name in GATEWAYS if sum(name in mix.faults for mix in mixes) < 5}
-    enemies = ("foreign_objects", "equal_amounts", "shows_declines", "merchants", "rotates", "restricted")
+    of_objects = ("foreign_objects", "equal_amounts", "shows_declines", "inquiry_pages")
+    enemies = (*of_objects, "merchants", "rotates", "restricted", *QUESTIONS_AND_COPIES)
     seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
     plain = [with_enemies(mix_of(seed, 1_000)) for seed in range(1, 51)]
-    in_plain = ("merchants", "rotates", "restricted", "store_steps", "reboots")
+    in_plain = ("merchants", "rotates", "restricted", "store_steps", "reboots", *QUESTIONS_AND_COPIES)
     seldom |= {name for name in in_plain if sum(bool(getattr(mix, name)) for mix in plain) < 5}
     assert not seldom
 
@@ -122,6 +163,23 @@ def test_somebody_else_s_object_is_shown_and_never_an_old_copy_of_what_was_asked
     searched = _asked("GET", "/v1/charges?paywitness=op_ch_a")
     assert _ids(strange.instead(searched, nothing, calm=False).body) == ["ch_b"]
     assert strange.instead(searched, nothing, calm=True) is nothing
+
+
+@pytest.mark.parametrize(
+    ("sent_mono", "freed_mono", "is_lie"),
+    [(1.0, math.inf, True), (3.0, math.inf, False), (1.0, 2.5, False), (1.0, 9.0, True)],
+    ids=["left_before", "left_after", "given_back_before", "given_back_after"],
+)
+def test_not_sent_is_held_against_what_had_left_for_the_order(
+    sent_mono: float, freed_mono: float, is_lie: bool
+) -> None:
+    history = History(SimLoop())
+    guards = GuardChecker(history)
+    guards.told_not_sent("o1", 2.0, 3.0, "o1, key another")
+    guards.told_safe("o2", 2.0, 3.0)
+    guards.judge(lambda order: [Paid("ch_1", sent_mono, freed_mono)])
+    broken = [(violation.promise, violation.about) for violation in history.violations]
+    assert broken == ([(NOT_SENT_IS_TRUE, "o1"), (SAFE_IS_TRUE, "o2")] if is_lie else [])
 
 
 def _asked(method: str, target: str) -> Request:

@@ -116,6 +116,7 @@ class Twin:
         self._intruders = Callers(fleet, mix, history, stream(mix.seed, "intruders"), intruder)
         self._intruders.on_told = lambda wish, told: self._look(TWIN, wish, told)
         self._start, self._intrudes = fleet.loop.start, stream(mix.seed, "who intrudes")
+        self.callers.on_safe = self.checkers.guards.told_safe
         self.wishes = [self._own(wish) for wish in wishes_of(mix, stream(mix.seed, "wishes"))]
 
     def _own(self, wish: Wish) -> Wish:
@@ -124,7 +125,7 @@ class Twin:
         dice = stream(self._mix.seed, f"twin of {wish.name}")
         starts_s = max(0.0, wish.starts_s + dice.uniform(-1.0, 1.0))
         name = f"x{wish.name}" if self._mix.merchants == "owners" and dice.random() < 0.5 else wish.name
-        return replace(wish, starts_s=starts_s, name=name, order=name, told=[])
+        return replace(wish, starts_s=starts_s, name=name, order=name if name != wish.name else wish.order, told=[])
 
     def told_first(self, wish: Wish, told: Told) -> None:
         """What the first merchant is told."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from paywitness.core.announcements import cloud_events
 from paywitness.core.call import Headers
+from paywitness.core.identity import intent_label
 from paywitness.core.operation import HistoryEntry, Operation, State
 from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.upstream.request import WireRequest
@@ -98,6 +99,7 @@ class World:
         if self.twin is not None:
             self.network.provider_of = self._provider_of
         self.callers.on_told = self.checkers.told if self.twin is None else self.twin.told_first
+        self.callers.on_safe = self.checkers.guards.told_safe
         self.checkers.called_off = self.callers.called_off
         self.operators = Operators(self._truth, self.history, stream(mix.seed, "operators"))
         self._sink_dice = stream(mix.seed, "sink")
@@ -176,6 +178,7 @@ class World:
             await asyncio.sleep(max(0.0, self._last_sent_mono + self.mix.window_s + 1.0 - self.loop.now_mono))
         insisting = [wish for wish in self.callers.wishes if not any(told.definite for told in wish.told)]
         await asyncio.gather(*(self.callers.insist(wish) for wish in insisting))
+        self.checkers.told_in_the_end(insisting, list(self.fleet.journal.tables.operations.values()))
         if self.twin is not None:
             await self.twin.insist()
         if self.shop is not None:
@@ -185,6 +188,7 @@ class World:
         self._judge()
         if self.shop is not None and self.checkers.money is not None:
             await self._pay_what_is_free(self.shop, self.checkers.money)
+        await self._pay_free_wishes()
         if self.mix.retires:
             await self._long_after()
 
@@ -206,6 +210,15 @@ class World:
             money.paid_once_more(order, await shop.pay_once_more(order))
         await self._quiet()
 
+    async def _pay_free_wishes(self) -> None:
+        """As above, of orders that one call pays. A store that forgets makes no promise to a fresh key."""
+        if self.mix.failovers or self.twin is not None:
+            return
+        operations = list(self.fleet.journal.tables.operations.values())
+        for wish in self.checkers.free_wishes(self.callers.wishes, operations):
+            self.checkers.paid_once_more(wish, await self.callers.pay_once_more(wish))
+        await self._quiet()
+
     # -- the weather
 
     def _weather(self) -> None:
@@ -224,6 +237,7 @@ class World:
             (mix.pauses_connecting, fleet.pause_connecting),
             (mix.crashes_at_steps, fleet.kill_at_a_step),
             (mix.store_steps, fleet.step_store),
+            (mix.drains, fleet.drain),
         ]
         for count, event in events:
             for _ in range(count):
@@ -243,7 +257,8 @@ class World:
 
     def _calm(self) -> None:
         self.history.say("world", "is calm from here on")
-        self.network.calm = self.provider.calm = self.elsewhere.calm = True
+        self.network.be_calm()
+        self.provider.calm = self.elsewhere.calm = True
         if self.twin is not None:
             self.twin.provider.calm = True
         self.fleet.be_calm()
@@ -278,7 +293,8 @@ class World:
             sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, sidecar.parts.ages, 0.0, TOMBSTONE_S).sweep())
         await asyncio.sleep(_LOOK_EVERY_S)
         left = {operation.guard.label for operation in tables.operations.values() if operation.guard}
-        gone = [wish for wish in self.callers.wishes if wish.pays and wish.name in before and wish.name not in left]
+        gone = [wish for wish in self.callers.wishes if wish.pays and intent_label(wish.order) in before]
+        gone = [wish for wish in gone if intent_label(wish.order) not in left]
         coming = [wish for wish in gone if all(told.key == wish.name for told in wish.told)][:RETURNING_MAX]
         sends_of = self.fleet.spending.sends_of
         sent_before = {wish.name: sends_of[wish.name] for wish in coming}

@@ -64,7 +64,7 @@ class Consequences:
     announcement: Announcement | None
 
 
-# What the resolver checks by its schedule. An action is checked once, when the customer's time is over.
+# What the resolver checks by its schedule. An action is checked when the customer's time is over, until it is answered.
 _CHECKED_STATES = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION})
 _ALWAYS_DUE_STATES = frozenset({State.UNKNOWN, State.PENDING})
 _NEVER_DUE_STATES = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.SUCCEEDED, State.FAILED})

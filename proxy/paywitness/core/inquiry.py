@@ -327,6 +327,7 @@ def read_object(
             )
         if not matches_expected(rules.fit, provider_object, expected):
             found = Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+            found = replace(found, reference=reference_in(rules, provider_object))
             return FoundObject(
                 Finding(source, FindingKind.NOT_OURS, status, found, "another amount, currency or stamp")
             )

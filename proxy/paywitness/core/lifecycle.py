@@ -480,9 +480,8 @@ def _is_authoritative(operation: Operation, event: Event, to: State) -> bool:
 
 def contradiction(operation: Operation, classification: Classification) -> IncidentKind | None:
     """What an answer says against a payment that was made or accepted already."""
-    if classification.rule == DOES_NOT_FIT:
-        return IncidentKind.ANOTHER_AMOUNT
     shown, known = classification.reference, operation.reference
-    if classification.effect is Effect.DONE and shown is not None and known is not None and shown != known:
-        return IncidentKind.TWO_REFERENCES
-    return None
+    differ = shown is not None and known is not None and shown != known
+    if classification.rule == DOES_NOT_FIT:
+        return IncidentKind.ANOTHER_AMOUNT if not differ else None  # neither its name nor its amount: another's object
+    return IncidentKind.TWO_REFERENCES if classification.effect is Effect.DONE and differ else None

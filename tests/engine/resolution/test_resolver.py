@@ -301,6 +301,18 @@ async def test_an_abandoned_authentication_is_set_aside_and_a_later_success_is_s
         assert (found.state, found.incident) == (State.SUCCEEDED, None)
 
 
+async def test_an_inquiry_that_failed_when_the_customers_time_was_over_is_made_again(sandbox: Sandbox) -> None:
+    """Its customer had acted. One refused inquiry in the place of the answer, and nobody would ever have known."""
+    async with resolving(sandbox, resolve=replace(SOON, action_expires_s=0.3)) as world:
+        reply = await world.charge(source="tok_3ds")
+        operation_id = header(reply, "Paywitness-Operation")
+        sandbox.set_schedule({"read_faults": {"unauthorized": 1.0}})
+        sandbox.bank.settle(sandbox.bank.charge(json.loads(reply.body)["id"]), ChargeStatus.SUCCEEDED)
+        await resolved(world, operation_id, lambda op: op.checks_done > 0 and op.lease is None)
+        sandbox.set_schedule({})
+        assert (await resolved(world, operation_id, ended)).state is State.SUCCEEDED
+
+
 CONTRACTS: dict[str, tuple[tuple[str, str], ...]] = {
     "replayed": (),
     "reexecuted": (REEXECUTED,),

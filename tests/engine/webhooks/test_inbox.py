@@ -477,6 +477,18 @@ async def test_p28_an_event_that_shows_what_an_increment_of_ours_made_of_the_amo
         assert (after.state, after.incident) == (State.SUCCEEDED, None)
 
 
+async def test_m21_an_event_of_a_copy_ends_nothing_of_an_operation_without_a_payment(hooks: Hooks) -> None:
+    """A payout is part of no payment. Its object was copied at the provider, stamp and all, and the copy failed."""
+    await hooks.world.charge(source="tok_processing")
+    accepted = await hooks.operation()
+    accepted = await hooks.world.journal.record(OperationChange(accepted.changed(payment=""), ()))
+    await hooks.tell(event(accepted, "failed", id="ch_copy"))
+    await hooks.tell(event(accepted, "succeeded", event_id="evt_2"))
+    await hooks.until_counted("applied")
+    after = await hooks.operation()
+    assert (after.state, after.reference, after.incident) == (State.SUCCEEDED, accepted.reference, None)
+
+
 async def test_evidence_of_a_shared_key_goes_to_the_generation_that_it_fits(hooks: Hooks) -> None:
     """The first generation was told failed and its key released; its late success is an incident, not the second's."""
     await hooks.world.charge(fault="rate_limited(retry_after_s=3600)", timeout_s=5)

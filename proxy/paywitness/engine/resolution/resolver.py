@@ -370,6 +370,8 @@ class Resolver:
                 due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
             # A person asked for one check, or the customer's time is over.
             last_check = current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
+            if current.state is State.REQUIRES_ACTION and due_at is not None and _said_nothing(inquiry_result):
+                last_check = False  # its customer may have acted: nobody has told yet
             if due_at is None and not last_check:
                 if self._should_cancel(after, policy):
                     after, due_at = after.changed(cancel_wanted=True), now
@@ -459,6 +461,12 @@ def _next_check(
     if resend_at is None or (due_at is not None and due_at <= resend_at):
         return counted, due_at
     return before, resend_at
+
+
+def _said_nothing(inquiry_result: InquiryResult | None) -> bool:
+    """Whether an inquiry was made, and no answer of the provider came that any row reads."""
+    finding = inquiry_result.seen.finding if inquiry_result is not None else None
+    return finding is not None and finding.kind is FindingKind.FAILED and finding.classification is None
 
 
 def _miss_is_meaningful(operation: Operation) -> bool:

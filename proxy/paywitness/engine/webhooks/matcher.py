@@ -153,8 +153,10 @@ class WebhookMatcher:
         if webhook_event.shows_another(operation, stamped=policy.stamp is not None):
             return False
         shown = webhook_event.references
-        if not shown or operation.reference in shown or not operation.payment:
+        if not shown or operation.reference in shown:
             return True
+        if not operation.payment:
+            return operation.reference is None
         keys = [name.key for name in payment_names(policy.names[0] or policy.provider, operation.account, shown)]
         rows = await self.journal.ledger_rows((payment_key(operation.payment), *keys))
         own, *others = [payment_from_row(row) if row is not None else None for row in rows]
