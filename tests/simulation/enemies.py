@@ -79,7 +79,8 @@ def _clocks(mix: Mix) -> Mix:
         crashes=max(crashes, 3),
         sidecars=1,
         clock_stops=True,
-        window_s=dice.choice((30, 60)),
+        contract=dice.choice(("replayed", "reexecuted")),
+        window_s=30,
         resend_for_s=min(mix.resend_for_s, 24),
         returns_late=max(mix.returns_late, 0.2),
         faults=mix.faults | {"answer_lost": max(mix.faults.get("answer_lost", 0.0), 0.1)},
@@ -101,7 +102,7 @@ def _bounded_lists(mix: Mix) -> Mix:
     )
     if not chosen or not mix.asks:
         return mix
-    lost = {name: max(mix.faults.get(name, 0.0), 0.05) for name in ("answer_lost", "late_commit")}
+    lost = {name: max(mix.faults.get(name, 0.0), 0.05) for name in ("answer_lost", "late_commit", "black_hole")}
     return replace(
         mix,
         bounded_lists=True,
@@ -116,10 +117,12 @@ def _moves(mix: Mix) -> Mix:
     done about a payment of the first address goes to the new one, which does not know it: about that nothing is
     promised, so these worlds have no captures, voids and refunds."""
     dice = stream(mix.seed, "mix, moves")
-    if dice.random() >= 0.25 or mix.merchants or mix.money_between or mix.failovers:
+    if dice.random() >= 0.3 or mix.merchants or mix.money_between or mix.failovers:
         return mix
     lost = {name: max(mix.faults.get(name, 0.0), 0.05) for name in ("answer_lost", "late_answer")}
-    return replace(mix, moves=True, follow_ups=0.0, authorizations=0.0, faults=mix.faults | lost)
+    contract = dice.choice((mix.contract, "replayed", "reexecuted"))  # a key is known at the first address alone
+    faults = mix.faults | lost
+    return replace(mix, moves=True, contract=contract, follow_ups=0.0, authorizations=0.0, faults=faults)
 
 
 def _pods(mix: Mix) -> Mix:
@@ -133,12 +136,12 @@ def _pods(mix: Mix) -> Mix:
 
 
 def _odd_statuses(mix: Mix) -> Mix:
-    """A payment is executed and named, with a status that no row knows, and its page is not found. There is no search:
-    by one the payment would be found. Only in plain worlds."""
+    """A payment is executed and named, with a status that no row knows, and its page is not found. There is no search
+    and no webhook: by them the payment would be found. Only in plain worlds."""
     dice = stream(mix.seed, "mix, odd statuses")
-    if dice.random() >= 0.4 or mix.asks or mix.merchants or mix.money_between or mix.failovers:
+    if dice.random() >= 0.35 or mix.merchants or mix.money_between or mix.failovers or mix.bounded_lists:
         return mix
-    return replace(mix, odd_statuses=0.1)
+    return replace(mix, odd_statuses=0.1, asks=False, webhooks=False)
 
 
 def _lost_stores(mix: Mix) -> Mix:
@@ -148,7 +151,7 @@ def _lost_stores(mix: Mix) -> Mix:
     and what a dead sidecar wrote too: about both nothing is promised. Under a fresh key nobody can know meanwhile that
     the order is being paid."""
     dice = stream(mix.seed, "mix, lost stores")
-    chosen, forgets_s = dice.random() < 0.2, dice.choice((5.0, 8.0, math.inf, math.inf))
+    chosen, forgets_s = dice.random() < 0.6, dice.choice((5.0, 8.0, math.inf, math.inf))
     quiet = not (mix.merchants or mix.money_between or mix.store_steps or mix.reboots or mix.pods_live_s or mix.moves)
     if not chosen or not quiet or mix.failovers:
         return mix
@@ -157,13 +160,19 @@ def _lost_stores(mix: Mix) -> Mix:
         failovers=1,
         forgets_s=forgets_s,
         weather_s=10.0,
-        **dict.fromkeys(
-            ("crashes", "crashes_at_steps", "pauses", "pauses_connecting", "journal_stalls", "cut_offs"), 0
-        ),
-        **dict.fromkeys(("journal_lost_replies", "journal_refusals", "journal_late_writes", "fresh_key"), 0.0),
+        crashes=0,
+        crashes_at_steps=0,
+        pauses=0,
+        pauses_connecting=0,
         clock_jumps=0,
-        retires=False,
+        journal_stalls=0,
+        cut_offs=0,
+        journal_lost_replies=0.0,
+        journal_refusals=0.0,
+        journal_late_writes=0.0,
+        fresh_key=0.0,
         odd_statuses=0.0,
+        retires=False,
     )
 
 

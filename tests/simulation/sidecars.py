@@ -225,7 +225,9 @@ class Fleet:
         sidecar.hang_up()
         if self.only_holder:
             self.journal = self.journal.reopened(self.store_clock)  # as a file that only one process can hold
-        longest_s = away_max_s or self.dice.choice((20.0, 20.0, 60.0))  # a lease may be over before it is back
+        longest_s = away_max_s or self.dice.choice(
+            (20.0, 20.0, 60.0) if not self.mix.clock_stops else (60.0,)
+        )  # a lease may be over before it is back
         away_s = self.dice.uniform(0.1, longest_s)
         if self.mix.clock_stops:
             self.store_clock.ahead_s -= away_s
