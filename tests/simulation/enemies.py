@@ -58,7 +58,7 @@ def _merchants(mix: Mix) -> Mix:
 
 def _clocks(mix: Mix) -> Mix:
     """The store's clock is set, by more than `settle`; or machines are started anew, some with a clock that stood still
-    while they were down. Only in worlds of one merchant."""
+    while they were down, which is played in plain worlds. Only in worlds of one merchant."""
     dice = stream(mix.seed, "mix, clocks")
     steps, reboots = dice.choice(((0, False), (0, False), (3, False), (6, False), (0, True)))
     stops = reboots and dice.random() < 0.6
@@ -151,7 +151,7 @@ def _lost_stores(mix: Mix) -> Mix:
     and what a dead sidecar wrote too: about both nothing is promised. Under a fresh key nobody can know meanwhile that
     the order is being paid."""
     dice = stream(mix.seed, "mix, lost stores")
-    chosen, forgets_s = dice.random() < 0.6, dice.choice((5.0, 8.0, math.inf, math.inf))
+    chosen, forgets_s = dice.random() < 0.9, dice.choice((5.0, 8.0, math.inf, math.inf))
     quiet = not (mix.merchants or mix.money_between or mix.store_steps or mix.reboots or mix.pods_live_s or mix.moves)
     if not chosen or not quiet or mix.failovers:
         return mix

@@ -206,6 +206,11 @@ class Fleet:
         """A journal that is a file of one process."""
         return self.mix.sidecars == 1 and not self.mix.failovers
 
+    @property
+    def machine_ahead_s(self) -> float:
+        """Of the clock of a machine that starts. One that stands still when the machine is off is the store's too."""
+        return self.store_clock.ahead_s if self.mix.clock_stops else 0.0
+
     def start(self, slot: int) -> None:
         self.lives += 1
         sidecar = Sidecar(self, slot, f"sidecar{slot + 1}.{self.lives}")
@@ -331,7 +336,7 @@ class Fleet:
         for sidecar in self.sidecars:
             if sidecar is not None:
                 sidecar.door.calm = True
-                sidecar.clock.ahead_s = 0.0
+                sidecar.clock.ahead_s = self.machine_ahead_s
 
     @property
     def all_awake(self) -> bool:
@@ -359,6 +364,7 @@ class Sidecar:
             fleet.lives if mix.reboots or mix.pods_live_s else 0
         )  # another start of the machine, whose boot time begins anew
         self.clock = SimClock(loop, boot_offset_s=slot * 10_000.0 - boots * 7.0, host=f"machine {slot}, start {boots}")
+        self.clock.ahead_s = fleet.machine_ahead_s
         seed = f"{mix.seed} {name}"
         door_dice = Random(f"{seed} journal")
         self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)

@@ -4,6 +4,7 @@ that was down re-sends nothing that the provider may have forgotten."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from datetime import datetime
 from email.utils import formatdate
@@ -13,13 +14,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paywitness.clock import SteadyWallClock, SystemClock
+from paywitness.clock import JournalClock, SteadyWallClock, SystemClock
 from paywitness.core.evidence import Response
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import ResolutionRules
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.journal.base import AGES_KEY
 from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
 from paywitness_sandbox.server import Sandbox
 from tests.ages import ages_for
 from tests.engine.conftest import close
@@ -107,6 +112,22 @@ async def test_a_step_of_the_stores_clock_takes_nobodys_lease(sandbox: Sandbox) 
     assert outcome(await call) == "succeeded"
     assert world.parts.ages.jumps == 1
     await close(world)
+
+
+async def test_m6_what_is_dated_follows_a_journal_whose_clock_was_set_back() -> None:
+    """It goes at half its pace then. A sidecar's idea of its time went on, and whatever was dated was due too late."""
+    store_clock = HandClock()
+    journal, clock = MemoryJournal(clock=store_clock), StepClock(store_clock, "machine")
+    telemetry = Telemetry(Metrics("test", clock.now), LogWriter(logging.getLogger("paywitness.test")))
+    journal_clock = JournalClock(clock)
+    ages = Ages(journal, clock, journal_clock, telemetry)
+    await ages.count()
+    store_clock.move(-HOUR_S)
+    for _ in range(300):
+        store_clock.move(2.0)
+        clock.pass_s(2.0)
+        await ages.count()
+    assert journal_clock.now() == pytest.approx((await journal.read_clock()).at, abs=2.0)
 
 
 class Machine:
