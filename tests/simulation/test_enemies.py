@@ -117,8 +117,8 @@ def test_every_enemy_is_played_by_several_of_fifty_seeds() -> None:
     enemies = ("foreign_objects", "equal_amounts", "shows_declines", "bounded_lists", "pods_live_s")
     seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
     plain = [with_enemies(mix_of(seed, 1_000)) for seed in range(1, 51)]
-    enemies = ("merchants", "store_steps", "reboots", "clock_stops", "moves", "bounded_lists", "pods_live_s")
-    seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in plain) < 5}
+    of_plain = ("merchants", "store_steps", "reboots", "clock_stops", "moves", "bounded_lists", "pods_live_s")
+    seldom |= {name for name in of_plain if sum(bool(getattr(mix, name)) for mix in plain) < 5}
     seldom |= {"odd_statuses"} if sum(mix.odd_statuses > 0 for mix in plain) < 3 else set()
     seldom |= {"lost_stores"} if sum(mix.forgets_s > 1.0 for mix in plain) < 2 else set()
     assert not seldom
