@@ -58,7 +58,7 @@ def _merchants(mix: Mix) -> Mix:
 
 def _clocks(mix: Mix) -> Mix:
     """The store's clock is set, by more than `settle`; or machines are started anew, some with a clock that stood still
-    while they were down. Only in plain worlds of one merchant: with the money between operations two of forty seeds
+    while they were down. Only in plain worlds of one merchant: with the money between operations two of some 36 seeds
     break promises about payments that were given back, which is not explained yet."""
     dice = stream(mix.seed, "mix, clocks")
     steps, reboots = dice.choice(((0, False), (0, False), (3, False), (6, False), (0, True)))
