@@ -90,8 +90,12 @@ class SteadyWallClock:
 # --- Journal clock
 
 
+_AHEAD_MAX_S = 1.0  # clocks differ a little from each other
+
+
 class JournalClock:
-    """The latest time that the journal told, moved on by a clock that counts suspension. It never goes back."""
+    """The latest time that the journal told, moved on by a clock that counts suspension. It goes back only if it is
+    provably ahead of the journal (`limit`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -105,6 +109,12 @@ class JournalClock:
             self.told_at = at
         if self._at is None or at > self.now():
             self._at, self._boot = at, self._clock.boot()
+
+    def limit(self, latest_at: float) -> None:
+        """No later than this it is now. A journal whose clock was set back goes at half its pace until that has caught
+        up, and we do not: whatever we date would be due too late, by as much as the clock was set."""
+        if self._at is not None and self.now() > latest_at + _AHEAD_MAX_S:
+            self._at, self._boot = latest_at, self._clock.boot()
 
     @property
     def known(self) -> bool:

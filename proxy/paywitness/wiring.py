@@ -224,8 +224,8 @@ def _build_inquiry_client(platform: Platform, pipeline: CallPipeline, owners: Cr
     journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
     credentials = CredentialSource(journal, vault, platform.environment, upstream, clock, owners)
     limits = (pipeline.tasks, pipeline.gate, pipeline.retry_budget)
-    time, ages = pipeline.journal_writer.journal_clock, pipeline.journal_writer.ages
-    return InquiryClient(journal, upstream, credentials, vault, clock, platform.telemetry, *limits, time, ages)
+    ages = pipeline.journal_writer.ages
+    return InquiryClient(journal, upstream, credentials, vault, clock, platform.telemetry, *limits, ages)
 
 
 def _build_resolver(

@@ -163,7 +163,6 @@ class World:
             Tasks(),
             gate,
             RetryBudget(self.budgets, self.telemetry),
-            journal_clock,
             self.ages,
         )
         return PaymentCommands(

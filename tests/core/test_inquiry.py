@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -250,11 +251,12 @@ SINCE = Inquiry(
 )
 
 
-def listed(since_ahead_s: float | None, date: str | None) -> FindingKind:
+def listed(since_ahead_s: float | None, date: str | None, age_max_s: float = 10.0) -> FindingKind:
     """Nothing is in the list, which was asked for ten seconds after the send."""
-    values = TemplateValues(operation(first_sent_at=SENT_AT), {}, provider_ahead_s=since_ahead_s)
+    sent_at = SENT_AT + since_ahead_s if since_ahead_s is not None else None
+    values = TemplateValues(operation(first_sent_at=SENT_AT), {}, sent_at=sent_at)
     found = dated({"data": []}, date)
-    time = ProviderTime.of(found.response, SENT_AT + 10.0, 0.1)
+    time = ProviderTime.of(found.response, age_max_s, 10.0, 0.1)
     return read_inquiry(SINCE, found, RULES, ASKED, values, time).finding.kind
 
 
@@ -274,15 +276,29 @@ def test_m23_p14_a_list_missed_only_what_it_reaches_back_to_by_the_providers_clo
     assert listed(since_ahead_s, date) is found
 
 
+@pytest.mark.parametrize(("age_max_s", "found"), [(610.0, FindingKind.FAILED), (math.inf, FindingKind.FAILED)])
+def test_a_list_does_not_reach_back_to_what_may_be_older_than_the_stores_clock_says(
+    age_max_s: float, found: FindingKind
+) -> None:
+    """The store's clock was set back by ten minutes since; or nobody can tell how long nobody looked."""
+    assert listed(0.0, "Fri, 15 Jan 2027 08:00:10 GMT", age_max_s) is found
+
+
 # --- what several attempts share
 
 SHARED = replace(BY_KEY, path=Template(("/v1/orders/", Placeholder("body", "order"))), shared=True)
 
 
-def shared_denial(inquiry: Inquiry = SHARED, date: str | None = None, attempts: int = 1, **shown: object) -> bool:
+def shared_denial(
+    inquiry: Inquiry = SHARED,
+    date: str | None = None,
+    attempts: int = 1,
+    age_min_s: float = 10.0,
+    **shown: object,
+) -> bool:
     values = TemplateValues(operation(first_sent_at=SENT_AT, provider_key="pk_1", attempts=attempts), {})
     found = dated({"status": "failed", **shown}, date)
-    time = ProviderTime.of(found.response, SENT_AT + 10.0, 0.5)
+    time = ProviderTime.of(found.response, 10.0, age_min_s, 0.5)
     seen = read_inquiry(inquiry, found, RULES, ASKED, values, time)
     assert seen.finding.kind is FindingKind.HIT
     return seen.may_be_stale
@@ -321,6 +337,12 @@ def test_m29_an_action_of_a_shared_object_may_be_that_of_an_earlier_step() -> No
 def test_a_denial_that_was_made_after_our_attempt_is_ours(denied_at, date, attempts, stale) -> None:
     timed = replace(SHARED, belongs=BelongsFields(denied_at=field("at")))
     assert shared_denial(timed, date, attempts, at=denied_at) is stale
+
+
+def test_a_denial_is_ours_only_if_it_came_after_the_latest_that_our_attempt_can_have_been() -> None:
+    """The store's clock was set ahead since: what it calls ten seconds may have been one."""
+    timed = replace(SHARED, belongs=BelongsFields(denied_at=field("at")))
+    assert shared_denial(timed, "Fri, 15 Jan 2027 08:00:10 GMT", 1, 1.0, at=SENT_AT + 2)
 
 
 @pytest.mark.parametrize("status_code", [301, 400, 401, 403, 409, 429, 500, 502, 503])

@@ -217,7 +217,7 @@ def test_a_list_may_begin_shortly_before_it_was_sent():
     target = by_search.target(values(an_operation(first_sent_at=1_800_000_000.9)))
     assert target is not None
     assert target.endswith("&from=2027-01-14T08%3A00%3A00Z")  # a day earlier: the provider's clock is not known
-    known = replace(values(an_operation(first_sent_at=1_800_000_000.9)), provider_ahead_s=60.0)
+    known = replace(values(an_operation(first_sent_at=1_800_000_000.9)), sent_at=1_800_000_060.9)
     assert (by_search.target(known) or "").endswith("&from=2027-01-15T07%3A56%3A00Z")  # five minutes: clocks drift
     assert by_search.target(values(an_operation())) is None  # nothing was sent yet
 

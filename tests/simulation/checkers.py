@@ -182,7 +182,8 @@ class Checkers:
                 self._history.violated("nothing stuck", about, f"{operation.id} is {operation.state}: {stuck}")
             # After a rollback a person is called where two things went on at once: that is its promise.
             rolled_back = bool(self._mix.failovers) and operation.incident == IncidentKind.JOURNAL_ROLLBACK
-            expected = operation.stamp in confused or rolled_back
+            gone = bool(self._mix.odd_statuses) and operation.incident == IncidentKind.REFERENCE_NOT_FOUND
+            expected = operation.stamp in confused or rolled_back or gone
             money = self.money if self.money is not None and is_of_payments(operation) else None
             if money is not None:
                 expected = expected or money.expects_incident(operation)

@@ -1,6 +1,7 @@
-"""A store that comes back without its last second: what a failover to a replica, or a start from the disk, forgets.
+"""A store that comes back without its last writes: what a failover to a replica, a start from the disk, or a copy that
+was put back forgets. Or it lost all that it had.
 
-Everything of that second is gone, claims too. The sidecars see that the store is another one (`rolled_back_s`), and put
+Everything of that time is gone, claims too. The sidecars see that the store is another one (`rolled_back_s`), and put
 back what they know (`restore`, by the steps of the Redis journal)."""
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from paywitness.journal.transitions import WallClock
 from tests.journal.memory_tables import MemoryTables
 from tests.simulation.store import IndexedJournal, IndexedTables
 
-LOST_S = 1.0
 NUMBERS_SKIPPED = 1_000_000  # as `history_told.lua`: whoever read the feed up to a forgotten number misses nothing
 
 
@@ -41,6 +41,11 @@ class ForgetfulJournal(IndexedJournal):
     def replicate(self) -> None:
         """What a replica has now."""
         self._kept = {field.name: _copied(getattr(self._tables, field.name)) for field in fields(MemoryTables)}
+
+    def lose_all(self) -> None:
+        """As after FLUSHALL: the store lives on, and has nothing."""
+        self._kept = {"identity": self._tables.identity}
+        self.fail_over()
 
     def fail_over(self) -> None:
         """The replica is the journal from here on."""

@@ -11,6 +11,7 @@ from tests.simulation.payment_policy import ALREADY_DONE, answers_text, limits_t
 from tests.simulation.swarm import DENSE, SPARSE, Mix
 
 UPSTREAM = "http://api.acme.test"
+MOVED = "http://new.acme.test"  # what an edit of the policy calls the provider's address
 ELSEWHERE = "http://eu.acme.test"  # another route of the same API, with books of its own
 EVENTS = "http://events.shop.test/in"
 WEBHOOK_SECRET = "whsec_of_the_simulation"
@@ -34,7 +35,7 @@ _ASK_CHARGE = """
     ask:
       - {{needs: reference, request: "GET /v1/charges/{{reference}}", answer: charge}}
       - request: GET /v1/charges
-        query: {{paywitness: "{{operation_id}}"}}
+        query: {{paywitness: "{{operation_id}}"{since}}}
         at: data
         more: has_more
         answer: charge
@@ -42,6 +43,12 @@ _ASK_CHARGE = """
         misses: 3
     as_response: "@"
 """
+# Of a provider that has no search: what has no name cannot be asked about.
+_ASK_CHARGE_BY_NAME = """
+    ask: [{needs: reference, request: "GET /v1/charges/{reference}", answer: charge, lag: 500ms, misses: 3}]
+    as_response: "@"
+"""
+_SINCE = ', created_from: "{since}"'
 _ASK_REFUND = """
     ask:
       - {{needs: reference, request: "GET /v1/refunds/{{reference}}", answer: refund}}
@@ -66,7 +73,7 @@ _ASK_PAYOUT = """
     ask:
       - {{needs: reference, request: "GET /v1/payouts/{{reference}}", answer: payout}}
       - request: GET /v1/payouts
-        query: {{paywitness: "{{operation_id}}"}}
+        query: {{paywitness: "{{operation_id}}"{since}}}
         at: data
         more: has_more
         answer: payout
@@ -231,17 +238,20 @@ _ACCOUNTS = {
 _FALLBACK = "fallback: [{to: acme_eu, when: [not_sent, rate_limited, circuit_open]}]"
 
 
-def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> str:
-    """The policy as a file. `edited`: as somebody changes it while it runs; what identifies a call stays."""
+def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False, moved: bool = False) -> str:
+    """The policy as a file. `edited`: as somebody changes it while it runs; what identifies a call stays. `moved`: with
+    another address."""
     between = mix.money_between
     more = edited and between  # then an edit changes more than how often and how fast something is tried
     keys = (_KEYS if mix.contract != "none" else _NO_KEYS).format(window_s=mix.window_s, contract=mix.contract)
     lag_ms = int(mix.lag_s * 1000) + 500
-    lag = {"lag_ms": lag_ms}
+    lag = {"lag_ms": lag_ms, "since": _SINCE if mix.bounded_lists else ""}
+    upstream = ELSEWHERE if elsewhere else MOVED if moved else UPSTREAM
+    ask_charge = _ASK_CHARGE_BY_NAME if mix.odd_statuses else _ASK_CHARGE.format(**lag) if mix.asks else ""
     return _TEXT.format(
         provider="acme_eu" if elsewhere else "acme",
-        upstream=ELSEWHERE if elsewhere else UPSTREAM,
-        host=(ELSEWHERE if elsewhere else UPSTREAM).removeprefix("http://"),
+        upstream=upstream,
+        host=upstream.removeprefix("http://"),
         fallback=_MIRROR if elsewhere else _FALLBACK if mix.fallback else "",
         merchant="merchant: shop" if mix.merchants in {"", "owners"} else "",  # all accounts of a file would be one's
         account=_ACCOUNTS[mix.merchants],
@@ -252,7 +262,7 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> s
         more_operations=operations_text(mix, lag_ms) if between else "",
         more_answers=answers_text(mix) if between else "",
         done=ALREADY_DONE if between else "",
-        ask_charge=_ASK_CHARGE.format(**lag) if mix.asks else "",
+        ask_charge=ask_charge,
         ask_refund=_ASK_REFUND.format(**lag) if mix.asks else "",
         ask_capture=_ASK_CAPTURE.format(**lag) if mix.asks else "",
         ask_void=_ASK_VOID.format(**lag) if mix.asks else "",
@@ -265,8 +275,8 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False) -> s
     )
 
 
-def book_for(mix: Mix, *, edited: bool = False) -> PolicyBook:
-    texts = [policy_text(mix, edited=edited)]
+def book_for(mix: Mix, *, edited: bool = False, moved: bool = False) -> PolicyBook:
+    texts = [policy_text(mix, edited=edited, moved=moved)]
     if mix.fallback:
         texts.append(policy_text(mix, elsewhere=True))
     return PolicyBook.of([_loaded(text) for text in texts])

@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from email.utils import formatdate
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -60,7 +61,7 @@ from tests.simulation.payments import (
     Transfer,
 )
 from tests.simulation.policy import WEBHOOK_SECRET
-from tests.simulation.strange_objects import StrangeObjects
+from tests.simulation.strange_objects import OddStatuses, StrangeObjects
 from tests.simulation.swarm import Mix
 
 WISH_HEADER = "X-Wish"
@@ -115,7 +116,8 @@ class SimProvider:
         self.deliver: Deliver | None = None
         self.calm = False
         self.merchant = Merchant()
-        self._dates = mix.reboots
+        self._dates = mix.reboots or mix.shows_dates
+        self._odd = OddStatuses(mix.odd_statuses, Random(f"{mix.seed} odd statuses of {name}"))
 
     def now(self) -> float:
         return EPOCH_AT + self._loop.now_mono
@@ -167,7 +169,11 @@ class SimProvider:
 
     def _dated(self, respond: Respond) -> Respond:
         """With a `Date`, which tells a sidecar how long it was away."""
-        return lambda answer: respond(answer.with_headers(("Date", formatdate(self.now(), usegmt=True))))
+        return lambda answer: respond(answer.with_headers(("Date", formatdate(self._shown_now(), usegmt=True))))
+
+    def _shown_now(self) -> float:
+        """What its own clock shows. Everything that is judged goes by the right time."""
+        return self.now() + self._mix.provider_ahead_s
 
     def _refusal(self, fault: str | None) -> SandboxResponse | None:
         """What is said before any work."""
@@ -201,6 +207,7 @@ class SimProvider:
                 self._note_sent(request, sent_mono)
         if committed is not None:
             committed = self._strange.instead(request, committed, calm=self.calm)
+            committed = self._odd.instead(request, committed)
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:
@@ -215,7 +222,7 @@ class SimProvider:
         respond(answer)
 
     def _do(self, request: Request, about: str) -> SandboxResponse:
-        overlooked = not request.writes and self._is_overlooked(request)
+        overlooked = not request.writes and (self._is_overlooked(request) or self._is_before_the_list(request))
         if self.payments is not None and is_payment_path(request):
             self._look_beside(request, about)
             stale = not request.writes and self._is_stale(self.payments, request)
@@ -261,6 +268,20 @@ class SimProvider:
         missed = not indexed or self._dice.random() < self._mix.stale_looks
         self._missed[stamp] += missed
         return missed
+
+    def has_what_is_searched(self, wire: WireRequest) -> bool:
+        """Whether an empty answer to this search would be a lie. Some providers answer `{}` if they have nothing, so
+        nobody can tell it from the truth: looks in vain at what was made are counted (`_is_overlooked`)."""
+        stamp = _request_of(wire).query.get("paywitness") if wire.method == "GET" else None
+        return stamp is not None and self.executed_at(stamp) is not None
+
+    def _is_before_the_list(self, request: Request) -> bool:
+        """Whether all that is searched for was made before the list begins, by the provider's clock."""
+        begins, stamp = request.query.get("created_from"), request.query.get("paywitness")
+        if begins is None or stamp is None:
+            return False
+        begins_at = datetime.fromisoformat(begins).timestamp() - self._mix.provider_ahead_s
+        return all(one.created_at < begins_at for one in self.made_by(stamp))
 
     def _is_stale(self, payments: Payments, request: Request) -> bool:
         """Whether a replica shows a payment as it was before its last change. Never more often than misses count."""

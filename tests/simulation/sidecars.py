@@ -4,6 +4,7 @@ and store. Each has a Life: it can be killed at any await, paused beyond its lea
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -39,7 +40,7 @@ from paywitness.telemetry.events import TelemetryEvent
 from paywitness.upstream.client import UpstreamClient
 from paywitness.wiring import Platform, assemble, build_webhooks
 from tests.randomness import SeededRandomness
-from tests.simulation.failover import LOST_S, ForgetfulJournal
+from tests.simulation.failover import ForgetfulJournal
 from tests.simulation.history import History
 from tests.simulation.loop import Life, SimClock, SimLoop
 from tests.simulation.network import Network, SimUpstream
@@ -206,6 +207,11 @@ class Fleet:
         """A journal that is a file of one process."""
         return self.mix.sidecars == 1 and not self.mix.failovers
 
+    @property
+    def machine_ahead_s(self) -> float:
+        """Of the clock of a machine that starts. One that stands still when the machine is off is the store's too."""
+        return self.store_clock.ahead_s if self.mix.clock_stops else 0.0
+
     def start(self, slot: int) -> None:
         self.lives += 1
         sidecar = Sidecar(self, slot, f"sidecar{slot + 1}.{self.lives}")
@@ -213,7 +219,7 @@ class Fleet:
         self.history.say(sidecar.life.name, "starts")
         sidecar.run(sidecar.serve())
 
-    def kill(self, slot: int) -> None:
+    def kill(self, slot: int, away_max_s: float | None = None) -> None:
         sidecar = self.sidecars[slot]
         if sidecar is None:
             return
@@ -225,8 +231,21 @@ class Fleet:
         sidecar.hang_up()
         if self.only_holder:
             self.journal = self.journal.reopened(self.store_clock)  # as a file that only one process can hold
-        longest_s = self.dice.choice((20.0, 20.0, 60.0))  # a lease may be over before it is back
-        self.loop.after(self.dice.uniform(0.1, longest_s), self.start, slot)
+        longest_s = away_max_s or self.dice.choice(
+            (20.0, 20.0, 60.0) if not self.mix.clock_stops else (60.0,)
+        )  # a lease may be over before it is back
+        away_s = self.dice.uniform(0.1, longest_s)
+        if self.mix.clock_stops:
+            self.store_clock.ahead_s -= away_s
+            self.history.say("store", "clock stood still", "", f"for {away_s:.1f} s")
+        self.loop.after(away_s, self.start, slot)
+
+    def replace_pods(self, slot: int, until_mono: float) -> None:
+        """The sidecar is replaced by one on another machine, and that one soon after."""
+        if self.loop.now_mono < until_mono:
+            self.kill(slot, away_max_s=5.0)
+            lives_s = self.mix.pods_live_s
+            self.loop.after(5.0 + self.dice.uniform(0.3, 1.0) * lives_s, self.replace_pods, slot, until_mono)
 
     def kill_at_a_step(self, slot: int) -> None:
         """At one of the next named points that it reaches."""
@@ -286,7 +305,7 @@ class Fleet:
 
     def step_store(self, slot: int) -> None:
         """Somebody sets the clock of the store, whoever asks it. It is not set right again."""
-        by_s = self.dice.choice((-300.0, -20.0, 20.0, 50.0, 300.0, 3_600.0))
+        by_s = self.dice.choice((-600.0, -20.0, 50.0, 50.0, 300.0, 3_600.0))
         self.store_clock.ahead_s += by_s
         self.history.say("store", "clock is set", "", f"by {by_s:+.0f} s")
 
@@ -306,9 +325,12 @@ class Fleet:
     def fail_over(self, slot: int) -> None:
         """Of the store, whoever asks."""
         journal = self.journal
-        if isinstance(journal, ForgetfulJournal):
+        if isinstance(journal, ForgetfulJournal) and math.isinf(self.mix.forgets_s):
+            self.history.say("store", "loses all its keys")
+            journal.lose_all()
+        elif isinstance(journal, ForgetfulJournal):
             journal.replicate()
-            self.loop.after(LOST_S, self._forget)
+            self.loop.after(self.mix.forgets_s, self._forget)
 
     def _forget(self) -> None:
         assert isinstance(self.journal, ForgetfulJournal)
@@ -327,7 +349,7 @@ class Fleet:
         for sidecar in self.sidecars:
             if sidecar is not None:
                 sidecar.door.calm = True
-                sidecar.clock.ahead_s = 0.0
+                sidecar.clock.ahead_s = self.machine_ahead_s
 
     @property
     def all_awake(self) -> bool:
@@ -351,8 +373,11 @@ class Sidecar:
         mix, loop = fleet.mix, fleet.loop
         self.fleet = fleet
         self.life = Life(name)
-        boots = fleet.lives if mix.reboots else 0  # another start of the machine, whose boot time begins anew
+        boots = (
+            fleet.lives if mix.reboots or mix.pods_live_s else 0
+        )  # another start of the machine, whose boot time begins anew
         self.clock = SimClock(loop, boot_offset_s=slot * 10_000.0 - boots * 7.0, host=f"machine {slot}, start {boots}")
+        self.clock.ahead_s = fleet.machine_ahead_s
         seed = f"{mix.seed} {name}"
         door_dice = Random(f"{seed} journal")
         self.door = JournalDoor(lambda: fleet.journal, loop, self.life, mix, door_dice, fleet.history)

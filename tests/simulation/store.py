@@ -306,6 +306,11 @@ class JournalDoor:
     def can_roll_back(self) -> bool:
         return self._journal().can_roll_back
 
+    @property
+    def shared(self) -> bool:
+        """A journal of one sidecar is a file on its machine: while nobody holds it, nobody counts its time."""
+        return self._mix.sidecars > 1 or self._journal().can_roll_back
+
     async def healthy(self) -> bool:
         return self._loop.now_mono >= self.stalled_until_mono
 

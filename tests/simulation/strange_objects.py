@@ -6,7 +6,7 @@ import json
 from random import Random
 from typing import Any
 
-from paywitness_sandbox.messages import Request, SandboxResponse, json_response
+from paywitness_sandbox.messages import Request, SandboxResponse, error_response, json_response
 
 _KEPT = 2  # objects of each kind
 
@@ -41,6 +41,34 @@ class StrangeObjects:
         kept = self._made.setdefault(str(made.get("object", "")), [])
         kept.append(made)
         del kept[:-_KEPT]
+
+
+class OddStatuses:
+    """A provider that executes a payment, names it, and says of it what no policy knows. Then the page of that name is
+    not found, for a while or for good."""
+
+    def __init__(self, share: float, dice: Random) -> None:
+        self._share = share
+        self._dice = dice
+        self._hidden: dict[str, int] = {}  # by names: so often it is not found
+
+    def instead(self, request: Request, answer: SandboxResponse) -> SandboxResponse:
+        if not self._share or answer.status_code != 200:
+            return answer
+        if not request.writes:
+            return self._shown(request, answer)
+        if request.path != "/v1/charges" or self._dice.random() >= self._share:
+            return answer
+        made = json.loads(answer.body)
+        self._hidden.setdefault(made["id"], self._dice.choice((1, 3, 1_000)))
+        return json_response(200, made | {"status": "in_screening"})
+
+    def _shown(self, request: Request, answer: SandboxResponse) -> SandboxResponse:
+        name = request.segments[-1]
+        if self._hidden.get(name, 0) <= 0:
+            return answer
+        self._hidden[name] -= 1
+        return error_response(404, "invalid_request_error", "No such charge.", code="resource_missing")
 
 
 def _is_asked_for(made: dict[str, Any], request: Request) -> bool:

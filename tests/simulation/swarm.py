@@ -138,6 +138,15 @@ class Mix:
     looks: float = 0.0  # share of the calls beside which somebody asks whether the order may be paid
     long_names: float = 0.0  # share of the orders whose names are longer than what a journal keeps of them
     drains: int = 0  # sidecars that are shut down in an orderly way
+    late_steps_s: float = 0.0  # so long after the payments came clocks are still set
+    clock_stops: bool = False  # the clock of a machine that is down stands still: the store's too, which is on it
+    pods_live_s: float = 0.0  # sidecars are replaced all the time, and none lives longer; 0: they live on
+    moves: bool = False  # an edit of the policy moves the upstream to an address that knows nothing of the first
+    bounded_lists: bool = False  # searches show what was made after a time, by the provider's clock
+    provider_ahead_s: float = 0.0  # of that clock, before everybody else's
+    shows_dates: bool = False  # responses bear a `Date`
+    odd_statuses: float = 0.0  # share of the payments whose answer names them, with a status that no row knows
+    forgets_s: float = 1.0  # so much a store that fails over forgets; without end: all that it has
     shows_declines: bool = False  # a payment that was declined is read as declined, whichever confirm asks about it
 
     @property

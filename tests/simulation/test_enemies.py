@@ -20,6 +20,7 @@ from tests.simulation.strange_objects import StrangeObjects
 from tests.simulation.swarm import GATEWAYS, Mix, mix_of, stream, with_money_between
 from tests.simulation.world import World
 
+_SILENT: dict[str, Any] = {"events": False, "webhooks": False}
 ALONE = {
     "gateways": Mix(3, 40, contract="not_stored", faults=dict.fromkeys(GATEWAYS, 0.05), events=False, webhooks=False),
     "strange_objects": Mix(
@@ -82,6 +83,48 @@ ALONE = {
 
 
 QUESTIONS_AND_COPIES = ("copies_stamps", "copied_events", "looks", "long_names", "drains")
+
+
+ALONE |= {
+    "a_store_s_clock": Mix(
+        6, 40, contract="none", faults={"late_commit": 0.3}, store_steps=6, late_steps_s=60.0, **_SILENT
+    ),
+    "a_clock_that_stops": Mix(
+        2,
+        60,
+        contract="replayed",
+        asks=False,
+        window_s=30,
+        faults={"answer_lost": 0.3},
+        attempts=1,
+        reboots=True,
+        clock_stops=True,
+        crashes=3,
+        **_SILENT,
+    ),
+    "lists_by_another_clock": Mix(
+        8,
+        40,
+        contract="not_stored",
+        faults={"answer_lost": 0.2, "late_commit": 0.2},
+        bounded_lists=True,
+        provider_ahead_s=-900.0,
+        shows_dates=True,
+        **_SILENT,
+    ),
+    "an_address_that_moves": Mix(
+        9, 40, contract="replayed", sidecars=2, faults={"answer_lost": 0.3, "late_answer": 0.1}, moves=True, **_SILENT
+    ),
+    "pods_that_live_shortly": Mix(
+        10, 40, contract="not_stored", sidecars=2, faults={"late_commit": 0.3}, pods_live_s=15.0, **_SILENT
+    ),
+    "names_that_are_gone": Mix(11, 40, contract="not_stored", asks=False, odd_statuses=0.3, **_SILENT),
+    "a_store_without_keys": Mix(
+        12, 60, contract="none", sidecars=2, rate_per_s=6.0, failovers=1, forgets_s=math.inf, **_SILENT
+    ),
+    "a_store_put_back": Mix(13, 60, contract="none", sidecars=2, rate_per_s=6.0, failovers=1, forgets_s=5.0, **_SILENT),
+}
+
 TWO_MERCHANTS = Mix(7, 40, contract="not_stored", events=False, webhooks=False)
 
 
@@ -143,12 +186,15 @@ def test_an_enemy_alone_breaks_no_promise(name: str) -> None:
 def test_every_enemy_is_played_by_several_of_fifty_seeds() -> None:
     mixes = [with_enemies(with_money_between(mix_of(seed, 1_000))) for seed in range(1, 51)]
     seldom = {name for name in GATEWAYS if sum(name in mix.faults for mix in mixes) < 5}
-    of_objects = ("foreign_objects", "equal_amounts", "shows_declines", "inquiry_pages")
+    of_objects = ("foreign_objects", "equal_amounts", "shows_declines", "inquiry_pages", "bounded_lists", "pods_live_s")
     enemies = (*of_objects, "merchants", "rotates", "restricted", *QUESTIONS_AND_COPIES)
     seldom |= {name for name in enemies if sum(bool(getattr(mix, name)) for mix in mixes) < 5}
     plain = [with_enemies(mix_of(seed, 1_000)) for seed in range(1, 51)]
-    in_plain = ("merchants", "rotates", "restricted", "store_steps", "reboots", *QUESTIONS_AND_COPIES)
+    of_clocks = ("store_steps", "reboots", "clock_stops", "moves", "bounded_lists", "pods_live_s")
+    in_plain = ("merchants", "rotates", "restricted", *of_clocks, *QUESTIONS_AND_COPIES)
     seldom |= {name for name in in_plain if sum(bool(getattr(mix, name)) for mix in plain) < 5}
+    seldom |= {"odd_statuses"} if sum(mix.odd_statuses > 0 for mix in plain) < 3 else set()
+    seldom |= {"lost_stores"} if sum(mix.forgets_s > 1.0 for mix in plain) < 2 else set()
     assert not seldom
 
 

@@ -36,7 +36,8 @@ from tests.simulation.twin import Twin, merchant_of
 
 QUIET_MAX_S = 900.0  # beyond `settle`, a lease, the misses that follow, and the longest step of a schedule
 LOAD_MAX_S = 900.0
-STANDS_STILL_S = 300.0
+STANDS_STILL_S = 600.0
+PODS_REPLACED_S = 180.0  # after the payments came: what is in doubt is ended by sidecars none of which sees it all
 _LOOK_EVERY_S = 5.0
 _DELIVERED_WITHIN_S = 20.0  # a deliverer's lease, and what still waits for the sink
 TOMBSTONE_S = 90 * 86_400.0
@@ -84,14 +85,16 @@ class World:
         ledger = self.checkers.ledger
         self.provider = SimProvider(loop, mix, stream(mix.seed, "provider"), self.history, ledger, "acme")
         self.elsewhere = SimProvider(loop, mix, stream(mix.seed, "elsewhere"), self.history, ledger, "acme_eu")
-        self.checkers.providers = (self.provider, self.elsewhere)
-        hosts = {"api.acme.test": self.provider, "eu.acme.test": self.elsewhere}
+        self.moved = SimProvider(loop, mix, stream(mix.seed, "moved"), self.history, ledger, "acme_new")
+        self.checkers.providers = (self.provider, self.elsewhere, self.moved)
+        hosts = {"api.acme.test": self.provider, "eu.acme.test": self.elsewhere, "new.acme.test": self.moved}
         self.network = Network(loop, mix, stream(mix.seed, "network"), self.history, hosts)
         self.network.on_sent = self._sent
         self.network.sink = self._sink
         self.book = book_for(mix)
         self.fleet = Fleet(self.loop, mix, self.history, self.network, self.book, stream(mix.seed, "fleet"))
-        merchant = self.provider.merchant = self.elsewhere.merchant = merchant_named("shop", mix, loop.now_mono)
+        merchant = merchant_named("shop", mix, loop.now_mono)
+        self.provider.merchant = self.elsewhere.merchant = self.moved.merchant = merchant
         self.callers = Callers(self.fleet, mix, self.history, stream(mix.seed, "callers"), merchant)
         credentials = Credentials([merchant], IDENTITY_SECRET, lambda: self.fleet.journal.tables, lambda: loop.now_mono)
         self.checkers.credentials = credentials
@@ -105,7 +108,7 @@ class World:
         self._sink_dice = stream(mix.seed, "sink")
         self.shop: Shop | None = self._open_shop() if mix.money_between else None
         if mix.webhooks:
-            self.provider.deliver = self._deliver
+            self.provider.deliver = self.moved.deliver = self._deliver
         self._left = 0
         self._last_sent_mono = 0.0
         self._all_done: asyncio.Future[None] = self.loop.create_future()
@@ -236,12 +239,25 @@ class World:
             (mix.reloads, lambda slot: fleet.reload(slot, edited)),
             (mix.pauses_connecting, fleet.pause_connecting),
             (mix.crashes_at_steps, fleet.kill_at_a_step),
-            (mix.store_steps, fleet.step_store),
             (mix.drains, fleet.drain),
         ]
         for count, event in events:
             for _ in range(count):
                 self.loop.after(dice.uniform(0.5, lasts_s), event, dice.randrange(mix.sidecars))
+        self._more_weather(lasts_s)
+
+    def _more_weather(self, lasts_s: float) -> None:
+        """What the enemies bring. Drawn apart."""
+        mix, dice, fleet = self.mix, stream(self.mix.seed, "weather, enemies"), self.fleet
+        for _ in range(mix.store_steps):
+            self.loop.after(dice.uniform(0.5, lasts_s + mix.late_steps_s), fleet.step_store, 0)
+        for slot in range(mix.sidecars):
+            if mix.moves:
+                moved = book_for(mix, moved=True)
+                self.loop.after(dice.uniform(0.2, 0.7) * lasts_s, fleet.reload, slot, moved)
+            if mix.pods_live_s:
+                until_mono = self.loop.now_mono + lasts_s + PODS_REPLACED_S
+                self.loop.after(dice.uniform(0.1, 1.0) * mix.pods_live_s, fleet.replace_pods, slot, until_mono)
 
     def _operator_looks(self, slot: int) -> None:
         sidecar = self.fleet.sidecars[slot]
@@ -258,7 +274,7 @@ class World:
     def _calm(self) -> None:
         self.history.say("world", "is calm from here on")
         self.network.be_calm()
-        self.provider.calm = self.elsewhere.calm = True
+        self.provider.calm = self.elsewhere.calm = self.moved.calm = True
         if self.twin is not None:
             self.twin.provider.calm = True
         self.fleet.be_calm()
@@ -266,7 +282,7 @@ class World:
     async def _quiet(self) -> None:
         """Until nothing is open that could still be ended."""
         # A store's clock that was set back stands until it has caught up, and everything waits for it.
-        longest_s = QUIET_MAX_S + STANDS_STILL_S * self.mix.store_steps
+        longest_s = QUIET_MAX_S + STANDS_STILL_S * (self.mix.store_steps + self.mix.clock_stops)
         for _ in range(int(longest_s / _LOOK_EVERY_S)):
             await asyncio.sleep(_LOOK_EVERY_S)
             if self.fleet.all_awake and not self._any_open(self.fleet.journal.tables):
@@ -346,7 +362,7 @@ class World:
     @property
     def _store_is_odd(self) -> bool:
         """Whether the store forgets, or its clock is set: then its time says nothing of a lease."""
-        return bool(self.mix.failovers or self.mix.store_steps)
+        return bool(self.mix.failovers or self.mix.store_steps or self.mix.clock_stops)
 
     def _sink(self, request: WireRequest) -> int:
         if not self.network.calm and self._sink_dice.random() < 0.05:

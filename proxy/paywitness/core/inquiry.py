@@ -184,7 +184,7 @@ def _covers_attempt(values: TemplateValues, provider_time: ProviderTime | None) 
         return False
     if provider_time is None:
         return since_at <= first_sent_at - UNKNOWN_CLOCK_S
-    return since_at <= provider_time.earliest(first_sent_at)
+    return since_at <= provider_time.earliest_sent_at
 
 
 def _is_of_attempt(
@@ -197,7 +197,7 @@ def _is_of_attempt(
     if belongs.denied_at is None or provider_time is None or operation.first_sent_at is None or operation.attempts > 1:
         return False
     denied_at = time_in(evaluate(belongs.denied_at, seen.provider_object))
-    return denied_at is not None and denied_at >= provider_time.latest(operation.first_sent_at)
+    return denied_at is not None and denied_at >= provider_time.latest_sent_at
 
 
 def _read_inquiry(

@@ -43,27 +43,28 @@ def time_in(value: object) -> float | None:
 
 @record
 class ProviderTime:
-    """What one response shows of the provider's clock."""
+    """What one response shows of the provider's clock, and when by that clock the first attempt was sent. How long ago
+    that was is read twice (`ages`): the store's clock may have been set since."""
 
     date_at: float
-    journal_at: float  # when it arrived, by the journal's clock
+    sent_age_max_s: float  # of the first attempt, when the response arrived
+    sent_age_min_s: float
     duration_s: float  # from the request to its arrival
 
     @classmethod
-    def of(cls, response: Response | None, journal_at: float, duration_s: float) -> ProviderTime | None:
+    def of(
+        cls, response: Response | None, sent_age_max_s: float, sent_age_min_s: float, duration_s: float
+    ) -> ProviderTime | None:
         """None if it shows none."""
         date_at = http_date(response.header("Date") or "") if response is not None else None
-        return None if date_at is None else cls(date_at, journal_at, duration_s)
+        return None if date_at is None else cls(date_at, sent_age_max_s, sent_age_min_s, duration_s)
 
     @property
-    def ahead_s(self) -> float:
-        """How far the provider's clock is ahead of the journal's, about."""
-        return self.date_at - self.journal_at
+    def earliest_sent_at(self) -> float:
+        """The earliest that the first attempt can have been sent, by the provider's clock."""
+        return self.date_at - self.sent_age_max_s
 
-    def earliest(self, journal_at: float) -> float:
-        """The earliest that a moment of the journal's can have been by the provider's clock."""
-        return self.date_at - (self.journal_at - journal_at)
-
-    def latest(self, journal_at: float) -> float:
+    @property
+    def latest_sent_at(self) -> float:
         """The latest. The Date was rounded down, and the response took its time."""
-        return self.earliest(journal_at) + _WHOLE_SECOND_S + self.duration_s
+        return self.date_at - self.sent_age_min_s + _WHOLE_SECOND_S + self.duration_s

@@ -56,16 +56,16 @@ class TemplateValues:
     parameters: Mapping[str, str]
     tree: Tree = None
     headers: Mapping[str, str] | None = None  # lower-case names
-    provider_ahead_s: float | None = None  # how far the provider's clock is ahead of the journal's; None: not known
+    sent_at: float | None = None  # when its first attempt was sent at the earliest, by the provider's clock, if known
 
     @property
     def since_at(self) -> float | None:
         """From when on a list is asked for, by the provider's clock: shortly before the first byte left."""
         if self.operation.first_sent_at is None:
             return None
-        if self.provider_ahead_s is None:
+        if self.sent_at is None:
             return self.operation.first_sent_at - UNKNOWN_CLOCK_S
-        return self.operation.first_sent_at + self.provider_ahead_s - CLOCK_DRIFT_MAX_S
+        return self.sent_at - CLOCK_DRIFT_MAX_S
 
     def of(self, placeholder: Placeholder) -> str | None:
         value_of = _OPERATION_VALUES.get(placeholder.head)

@@ -4,22 +4,31 @@ that was down re-sends nothing that the provider may have forgotten."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from datetime import datetime
 from email.utils import formatdate
 from pathlib import Path
+from typing import cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paywitness.clock import SteadyWallClock, SystemClock
+from paywitness.clock import JournalClock, SteadyWallClock, SystemClock
 from paywitness.core.evidence import Response
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import ResolutionRules
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.journal.base import AGES_KEY
 from paywitness.journal.sqlite.journal import SqliteJournal
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.logs import LogWriter
+from paywitness.telemetry.metrics import Metrics
 from paywitness_sandbox.server import Sandbox
 from tests.ages import ages_for
 from tests.engine.conftest import close
+from tests.engine.resolution.test_absence import CHARGE, Scripted, scripted
 from tests.engine.storm import WITHOUT_KEYS
 from tests.engine.world import World, header, make_world, outcome, until
 from tests.journal.memory import MemoryJournal
@@ -105,6 +114,22 @@ async def test_a_step_of_the_stores_clock_takes_nobodys_lease(sandbox: Sandbox) 
     await close(world)
 
 
+async def test_m6_what_is_dated_follows_a_journal_whose_clock_was_set_back() -> None:
+    """It goes at half its pace then. A sidecar's idea of its time went on, and whatever was dated was due too late."""
+    store_clock = HandClock()
+    journal, clock = MemoryJournal(clock=store_clock), StepClock(store_clock, "machine")
+    telemetry = Telemetry(Metrics("test", clock.now), LogWriter(logging.getLogger("paywitness.test")))
+    journal_clock = JournalClock(clock)
+    ages = Ages(journal, clock, journal_clock, telemetry)
+    await ages.count()
+    store_clock.move(-HOUR_S)
+    for _ in range(300):
+        store_clock.move(2.0)
+        clock.pass_s(2.0)
+        await ages.count()
+    assert journal_clock.now() == pytest.approx((await journal.read_clock()).at, abs=2.0)
+
+
 class Machine:
     """One sidecar over one file, on a machine that is started again."""
 
@@ -161,6 +186,52 @@ async def test_n2_while_no_date_tells_how_long_a_clock_stood_nothing_is_re_sent(
     again = await machine.start(MachineClock("second start", ahead_s=190.0, boot=60.0))
     await again.parts.ages.count()
     await close(again)
+
+
+BOUNDED = (
+    '{paywitness: "{operation_id}"}    # by our stamp',
+    '{paywitness: "{operation_id}", from: "{since}"}  # by our stamp',
+)
+NOT_STORED = ("errors_under_key: replayed ", "errors_under_key: not_stored ")
+
+
+async def test_m23_a_list_reaches_back_over_an_hour_in_which_our_clock_stood(tmp_path: Path) -> None:
+    """The machine was off, and so was its clock. By that clock a list that reaches back to our attempt began an hour
+    after it, and did not show what was paid."""
+    away_s, made_at, asked = 0.0, 0.0, 0
+
+    def now() -> float:
+        return SystemClock.now() + away_s
+
+    def answer(method: str, target: str) -> tuple[int, object]:
+        nonlocal made_at, asked
+        if method == "POST":
+            made_at = now()
+            return 500, {"error": {"type": "api_error"}}
+        asked += 1
+        query = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
+        paid = {**CHARGE, "status": "succeeded", "metadata": {"paywitness": query["paywitness"]}}
+        shown = [paid] if made_at >= datetime.fromisoformat(query["from"]).timestamp() else []
+        return (503, {"error": "later"}) if asked == 1 else (200, {"data": shown, "has_more": False})
+
+    async def start(provider: Scripted, clock: MachineClock) -> World:
+        path = tmp_path / "journal.db"
+        journal = await SqliteJournal.open(path, clock=SteadyWallClock(clock), wall_clock=clock)
+        edits = (BOUNDED, NOT_STORED)
+        return await make_world(cast(Sandbox, provider), *edits, journal=journal, clock=clock, resolve=RESOLVE)
+
+    async with scripted(answer) as provider:
+        provider.date_at = now
+        before = await start(provider, MachineClock(boot=90_000.0))
+        lost = await before.charge(timeout_s=0.2)
+        assert outcome(lost) == "unknown"
+        await close(before)
+        away_s = HOUR_S
+        after = await start(provider, MachineClock("second start", boot=30.0))
+        await look(after, 3)
+        found = await operation_of(after, header(lost, "Paywitness-Operation"))
+        assert (found.state, found.misses) == (State.SUCCEEDED, 0)
+        await close(after)
 
 
 async def test_a_restart_on_the_same_machine_re_sends_at_once(sandbox: Sandbox, tmp_path: Path) -> None:

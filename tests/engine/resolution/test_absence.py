@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from typing import Any, cast
 
 import aiohttp
@@ -32,6 +33,7 @@ class Scripted:
         self.answer = answer
         self.arrivals: list[tuple[str, str]] = []
         self.url = ""
+        self.date_at: Callable[[], float] | None = None  # its clock, if its responses show one
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request for each connection."""
@@ -42,8 +44,9 @@ class Scripted:
         self.arrivals.append((method, target))
         status, shown = self.answer(method, target)
         body = json.dumps(shown).encode() if shown is not None else b""
-        head_line = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
-        writer.write(head_line + body)
+        date = f"Date: {formatdate(self.date_at(), usegmt=True)}\r\n".encode() if self.date_at is not None else b""
+        head_line = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Length: %d\r\n" % (status, len(body))
+        writer.write(head_line + date + b"\r\n" + body)
         await writer.drain()
         writer.close()
 

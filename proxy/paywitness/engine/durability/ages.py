@@ -144,6 +144,7 @@ class Ages:
         stored = await self._journal.read_clock()
         reading = ClockReading(stored.at, stored.raw_at, self._clock.now(), boot, self._clock.boot(), self._host)
         self._journal_clock.update(stored.at)
+        self._journal_clock.limit(stored.at + (reading.answered_boot - boot))
         before = self._latest(stored.ages)
         counted = (
             CountedReading(first_table(reading))

@@ -6,9 +6,10 @@ Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field, replace
 
-from paywitness.clock import Clock, JournalClock
+from paywitness.clock import Clock
 from paywitness.core.admission import TrafficClass
 from paywitness.core.bodies.bounds import STORED_BOUNDS
 from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed, encode
@@ -74,9 +75,8 @@ class InquiryClient:
     tasks: Tasks
     gate: Gate
     retry_budget: RetryBudget
-    journal_clock: JournalClock
     ages: Ages
-    provider_ahead_s: dict[str, float] = field(default_factory=dict)  # by provider: its clock before the journal's
+    provider_ahead_s: dict[str, float] = field(default_factory=dict)  # by provider: its clock before our CLOCK_BOOTTIME
     recent_failures: dict[str, ResultClass] = field(default_factory=dict)  # by operation: asking it again is a retry
 
     async def stored_request(self, operation: Operation) -> StoredRequest | None:
@@ -91,8 +91,7 @@ class InquiryClient:
 
     async def inquire(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> InquiryResult:
         """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
-        ahead_s = self.provider_ahead_s.get(policy.provider)
-        values = replace(template_values(operation, policy, request), provider_ahead_s=ahead_s)
+        values = replace(template_values(operation, policy, request), sent_at=self._sent_at(operation, policy))
         missed: list[Inquiry] = []
         gone: list[Inquiry] = []
         failed: InquiryResult | None = None
@@ -139,7 +138,7 @@ class InquiryClient:
         if isinstance(answered, InquiryResult):
             return answered
         evidence, duration_s, hedged, is_of_account = answered
-        time = self._provider_time(policy, evidence, duration_s)
+        time = self._provider_time(operation, policy, evidence, duration_s)
         seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values, time)
         seen = await self._held_against_payment(operation, policy, inquiry, seen)
         if elsewhere or not is_of_account:
@@ -149,10 +148,23 @@ class InquiryClient:
         self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
         return seen, retry_after_of(evidence.response, self.clock.now())
 
-    def _provider_time(self, policy: Policy, evidence: Evidence, duration_s: float) -> ProviderTime | None:
-        time = ProviderTime.of(evidence.response, self.journal_clock.now(), duration_s)
+    def _sent_at(self, operation: Operation, policy: Policy) -> float | None:
+        """When its first attempt was sent at the earliest, by the provider's clock as it was last seen."""
+        ahead_s, sent_at = self.provider_ahead_s.get(policy.provider), operation.first_sent_at
+        age_max_s = self.ages.high_age_s(sent_at, operation.provider) if sent_at is not None else math.inf
+        if ahead_s is None or math.isinf(age_max_s):
+            return None
+        return self.clock.boot() + ahead_s - age_max_s
+
+    def _provider_time(
+        self, operation: Operation, policy: Policy, evidence: Evidence, duration_s: float
+    ) -> ProviderTime | None:
+        sent_at = operation.first_sent_at
+        age_max_s = self.ages.high_age_s(sent_at, operation.provider) if sent_at is not None else math.inf
+        age_min_s = self.ages.low_age_s(sent_at) if sent_at is not None else 0.0
+        time = ProviderTime.of(evidence.response, age_max_s, age_min_s, duration_s)
         if time is not None:
-            self.provider_ahead_s[policy.provider] = time.ahead_s
+            self.provider_ahead_s[policy.provider] = time.date_at - self.clock.boot()
         return time
 
     async def _held_against_payment(
