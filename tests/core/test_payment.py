@@ -377,6 +377,15 @@ def test_a_call_that_names_no_amount_takes_what_is_left_in_the_currency_of_its_p
     assert unknown.money is None
 
 
+def test_an_amount_that_was_named_before_its_payment_was_known_is_posted_as_named() -> None:
+    """The currency is that of the payment, which another sidecar had not recorded yet. The amount was forgotten."""
+    unseen, claim = Payment("op_2", "acme", "a", ("ch_1",)), replace(ENFORCED, amount=40)
+    started = with_money(unseen, operation(Kind.REFUND), claim)
+    assert started.money is None
+    known = replace(with_reservation(unseen, started, claim), currency="EUR", captured=100, refunded=0)
+    assert after_change(known, ended(started), ShownBalance()).payment.refunded == 40
+
+
 @pytest.mark.parametrize(("kind", "number"), [(Kind.CAPTURE, "captured"), (Kind.REFUND, "refunded")])
 def test_an_amount_that_cannot_be_read_holds_all_that_is_left_and_is_not_taken_for_all_of_it(
     kind: Kind, number: str

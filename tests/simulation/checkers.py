@@ -245,15 +245,24 @@ class Checkers:
             acted = bool(made) and not any(one.status in _OPEN_AT_PROVIDER for one in made)
             return "its customer has acted" if asks and acted else ""
         if state is State.REQUIRES_REVIEW:
-            unreachable = self.credentials is not None and self.credentials.is_out_of_reach(operation)
-            return "it could have been asked about" if asks and len(made) < 2 and not unreachable else ""
+            return (
+                "it could have been asked about" if asks and len(made) < 2 and not self._unreachable(operation) else ""
+            )
         if operation.due_at is None and operation.lease is None:
             return "nobody will ever look at it"
-        return "it could have been found out by now" if asks else ""
+        return "it could have been found out by now" if asks and not self._unreachable(operation) else ""
+
+    def _unreachable(self, operation: Operation) -> bool:
+        """Whether no credential that may read is known to be of the account."""
+        return self.credentials is not None and self.credentials.is_out_of_reach(operation)
 
     def told_in_the_end(self, wishes: list[Wish], operations: list[Operation]) -> None:
         """Whoever asks once more when all is well is not told that nobody knows, if somebody can be asked."""
-        contradicted = {one.guard.label for one in operations if one.guard is not None and one.incident is not None}
+        contradicted = {
+            one.guard.label
+            for one in operations
+            if one.guard is not None and (one.incident is not None or (one.doubt and self._unreachable(one)))
+        }
         for wish in wishes if self._mix.asks and not self._mix.failovers else ():
             reply = wish.told[-1].reply
             if reply is not None and reply.problem is Problem.UNKNOWN and intent_label(wish.order) not in contradicted:

@@ -55,6 +55,7 @@ class Movement:
     minor_units: int | None  # None: unknown, or all that is left
     status: MovementStatus = MovementStatus.RESERVED
     fingerprint: str = ""  # of the call, while it is reserved
+    at_most: bool = False  # the call's amount cannot be read: it is no more than `minor_units`
 
 
 class PaidElsewhere(StrEnum):

@@ -245,18 +245,14 @@ def _plus(number: int | None, amount: int | None) -> int | None:
 
 def _posted(payment: Payment, movement: Movement, operation: Operation | None, shown: ShownBalance) -> Payment:
     """The payment after a movement that succeeded."""
-    takes_amount = movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
-    shows = takes_amount and shown.moved is not None
-    amount = shown.moved if shows else movement.minor_units
+    shows = shown.moved is not None and movement.kind in {OperationKind.CAPTURE, OperationKind.REFUND}
+    amount = shown.moved if shows else None if movement.at_most else movement.minor_units
     if movement.kind is OperationKind.REVERSAL and amount is None:
         amount = _reversed_amount(payment)
     money = operation.money if operation is not None else None
     if money is not None and payment.currency is not None and money.currency != payment.currency:
         amount = None  # how much that is in the currency of the payment is the provider's to say
-    if takes_amount and not shows and operation is not None and payment.currency is not None:
-        is_unread = money is None and not operation.takes_remainder
-        amount = None if is_unread else amount  # what it reserved was the most that it could be
-    posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="")
+    posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="", at_most=False)
     payment = _replaced(payment, movement, posted)
     match movement.kind:
         case OperationKind.CAPTURE:

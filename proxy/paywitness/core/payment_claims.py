@@ -181,11 +181,15 @@ def amount_moved(payment: Payment, fresh: Operation, claim: PaymentClaim) -> int
     """By how much the movement changes a number, which is what it reserves. None: all that is left, and how much that
     is is unknown."""
     if fresh.money is None:
-        is_named = claim.unit is Unit.MINOR and isinstance(claim.amount, int) and not isinstance(claim.amount, bool)
-        return int(str(claim.amount)) if is_named else _all_that_is_left(payment, fresh.kind)
+        return int(str(claim.amount)) if _is_named(claim) else _all_that_is_left(payment, fresh.kind)
     if fresh.kind is OperationKind.INCREMENT and claim.increment_means is IncrementMeaning.TOTAL:
         return difference(fresh.money.minor_units, payment.authorised)
     return fresh.money.minor_units
+
+
+def _is_named(claim: PaymentClaim) -> bool:
+    """Whether the request names an amount that can be read without a currency."""
+    return claim.unit is Unit.MINOR and isinstance(claim.amount, int) and not isinstance(claim.amount, bool)
 
 
 def _against(movement: Movement, holder: Operation, fresh: Operation, amount: int | None) -> PaymentVerdict:
@@ -227,7 +231,8 @@ def with_reservation(payment: Payment, fresh: Operation, claim: PaymentClaim) ->
     if fresh.kind not in FOLLOW_UPS:
         return with_step(payment, fresh.id)
     amount = amount_moved(payment, fresh, claim)
-    movement = Movement(fresh.id, fresh.kind, amount, MovementStatus.RESERVED, fresh.fingerprint)
+    is_unread = fresh.money is None and claim.amount is not None and not _is_named(claim)
+    movement = Movement(fresh.id, fresh.kind, amount, MovementStatus.RESERVED, fresh.fingerprint, is_unread)
     return replace(payment, movements=bounded((*payment.movements, movement)))
 
 

@@ -101,7 +101,8 @@ def payment_to_text(payment: Payment) -> str:
 
 
 def _movement_to_value(movement: Movement) -> tuple[Any, ...]:
-    return (movement.operation_id, movement.kind, movement.minor_units, movement.status, movement.fingerprint)
+    value = (movement.operation_id, movement.kind, movement.minor_units, movement.status, movement.fingerprint)
+    return (*value, True) if movement.at_most else value
 
 
 def payment_from_row(row: LedgerRow) -> Payment:
@@ -117,7 +118,7 @@ def payment_from_row(row: LedgerRow) -> Payment:
         elsewhere=_word(PaidElsewhere, value.get("elsewhere", ""), PaidElsewhere.UNVERIFIED),
         overcapture=_overcapture_from_value(value.get("overcapture")),
         steps=tuple(value.get("steps", ())),
-        movements=tuple(_movement_from_value(*each[:5]) for each in value.get("movements", ())),
+        movements=tuple(_movement_from_value(*each[:6]) for each in value.get("movements", ())),
         **{field: value.get(key, empty) for field, key, empty in _PLAIN_FIELDS},
     )
 
@@ -133,7 +134,7 @@ def _overcapture_from_value(value: list[Any] | None) -> Overcapture | None:
 
 
 def _movement_from_value(
-    operation_id: str, kind: str, minor_units: int | None, status: str, fingerprint: str
+    operation_id: str, kind: str, minor_units: int | None, status: str, fingerprint: str, at_most: bool = False
 ) -> Movement:
     return Movement(
         operation_id,
@@ -141,6 +142,7 @@ def _movement_from_value(
         minor_units,
         _word(MovementStatus, status, MovementStatus.RESERVED),
         fingerprint,
+        at_most,
     )
 
 
