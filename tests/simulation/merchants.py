@@ -132,7 +132,7 @@ class Credentials:
         """Whether nobody could ask: the credential that made it may not read, or not any more, and of no other one that
         may it can be known that it is of the same account. Then a person is called, rightly."""
         found = self._token_of(operation.credential)
-        if found is None or found[0].may_read(found[1], self.now_mono()):
+        if found is None or not self.is_unread(operation):
             return False
         others = [other for other in self._reading(found[0]) if self._was_accepted(operation, other)]
         if operation.account_source is AccountSource.HEADER or not others:
@@ -142,6 +142,11 @@ class Credentials:
         if self.is_named(operation.credential) and any(map(self.is_named, others)):
             return False
         return not any(self._is_control(known, operation) for known in self.tables().operations.values())
+
+    def is_unread(self, operation: Operation) -> bool:
+        """Whether the credential that made it may not read, or not any more."""
+        found = self._token_of(operation.credential)
+        return found is not None and not found[0].may_read(found[1], self.now_mono())
 
     def are_of_two(self, stamp: str, token: str) -> bool:
         """Whether the provider has named two owners: of what made the operation, and of this token."""

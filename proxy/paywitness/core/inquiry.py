@@ -150,7 +150,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """What an inquiry came to: what is kept of it, and the object itself where it was a hit."""
+    """What an inquiry came to: what is kept of it, and the object itself if it was a hit, or shows that nothing was
+    done to it."""
 
     finding: Finding
     provider_object: Tree = None
@@ -317,7 +318,8 @@ def read_object(
             continue
         found = Classification.of(result_class, row.name, effect=row.effect)
         if result_class is ResultClass.ABSENT:
-            return FoundObject(Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent"))
+            missed = Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent")
+            return FoundObject(missed, provider_object)
         if result_class in PAYMENT_FACTS:
             found = replace(found, reference=None)
             return FoundObject(Finding(source, FindingKind.HIT, status, found), provider_object)

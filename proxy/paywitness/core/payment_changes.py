@@ -200,18 +200,17 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
 
 
 def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
-    """The payment after the provider said "already done" to a movement. If our own movements, open ones too, do not
-    say so too, somebody else has moved it. By how much is unknown until an object shows it."""
-    captures = payment.reserved(OperationKind.CAPTURE)
-    gives_back = payment.reserved(OperationKind.REFUND, OperationKind.REVERSAL)
-    capturable = difference(payment.capturable, total_of(captures))
-    refundable = difference(payment.captured, payment.refunded, total_of(gives_back))
+    """The payment after the provider said "already done" to a movement. If no movement of ours, open ones included, may
+    be what was done, somebody else has moved it. By how much is unknown until an object shows it."""
+    capturable, refundable = payment.capturable, difference(payment.captured, payment.refunded)
     nothing_to_capture = capturable is not None and capturable <= 0
     nothing_to_refund = payment.given_back or (refundable is not None and refundable <= 0 < (payment.captured or 0))
     if kind is OperationKind.CAPTURE or (kind is OperationKind.VOID and payment.captured == 0):
-        return payment if nothing_to_capture else replace(payment, captured=None)
+        is_ours = nothing_to_capture or bool(payment.reserved(OperationKind.CAPTURE))
+        return payment if is_ours else replace(payment, captured=None)
     if kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
-        return payment if nothing_to_refund else replace(payment, refunded=None)
+        is_ours = nothing_to_refund or bool(payment.reserved(OperationKind.REFUND, OperationKind.REVERSAL))
+        return payment if is_ours else replace(payment, refunded=None)
     return payment
 
 

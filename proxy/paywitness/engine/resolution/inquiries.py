@@ -141,6 +141,7 @@ class InquiryClient:
         time = self._provider_time(operation, policy, evidence, duration_s)
         seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values, time)
         seen = await self._held_against_payment(operation, policy, inquiry, seen)
+        is_of_account = is_of_account or await self._shows_own_payment(operation, inquiry, seen)
         if elsewhere or not is_of_account:
             seen = _without_miss(seen, _FOREIGN_MISS if not is_of_account else _MISS_ELSEWHERE)
         if request is None and _account_headers(policy):
@@ -166,6 +167,17 @@ class InquiryClient:
         if time is not None:
             self.provider_ahead_s[policy.provider] = time.date_at - self.clock.boot()
         return time
+
+    async def _shows_own_payment(self, operation: Operation, inquiry: Inquiry, seen: FoundObject) -> bool:
+        """Whether a miss shows the payment that the operation acts on, made by the operation's own credential. That is
+        a control question that was answered: the credential that asked is of the same account."""
+        names_it = inquiry.shared and inquiry.belongs.reference is not None and seen.provider_object is not None
+        if seen.finding.kind is not FindingKind.MISSED or not names_it or not operation.payment:
+            return False
+        [row] = await self.journal.ledger_rows((payment_key(operation.payment),))
+        made_by = payment_from_row(row).paid_by if row is not None else ""
+        maker = await self.journal.read(made_by) if made_by else None
+        return maker is not None and maker.credential == operation.credential
 
     async def _held_against_payment(
         self, operation: Operation, policy: Policy, inquiry: Inquiry, seen: FoundObject
