@@ -50,6 +50,8 @@ from paywitness.secrets import Vault
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
 _LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
+_DELIVERY_TRIES = 5  # events and inquiries may write at the same time
+_WITH_EFFECT_OUTCOMES = frozenset({Outcome.SUCCEEDED, Outcome.PENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,13 @@ class DuplicateCalls:
     async def _record_delivery(self, before: Operation, after: Operation, event: str) -> Operation:
         """Record who got the reply. If somebody was faster, or the journal does not answer, the caller goes on with
         what it knows."""
-        change = change_of(before, after, (event,), WriteContext(self.clock.now()))
+        change = change_of(before, after, (event,), self._delivery_context())
         with suppress(JournalUnavailable, StaleWrite):
             return await self.journal.record(change)
         return after
+
+    def _delivery_context(self) -> WriteContext:
+        return WriteContext(self.clock.now())
 
     def replay(
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
@@ -154,7 +159,7 @@ class DuplicateCalls:
         owner = self.in_flight.get(operation.id)
         time_left_s = context.deadline_mono - self.clock.mono()
         if owner is not None and owner is not context:
-            with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+            with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
                 done, _ = await asyncio.wait({owner.finished}, timeout=max(0.0, time_left_s))
             operation = owner.operation or operation
             if done and not owner.finished.cancelled():
@@ -197,7 +202,7 @@ class DuplicateCalls:
             )  # an event or inquiry ended it, and showed an answer
         if operation.state is not State.UNKNOWN or not self.waiters.resolver_running:
             return reply
-        with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+        with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
             return await self._wait_while_in_doubt(reply, context, operation)
 
     async def _wait_while_in_doubt(self, reply: Reply, context: CallContext, operation: Operation) -> Reply:
@@ -208,7 +213,8 @@ class DuplicateCalls:
             time_left_s = context.deadline_mono - self.clock.mono()
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            recorded_here = await self.waiters.wait_for_change(operation.id, min(time_left_s, _LONGEST_WAIT_S))
+            wait_s = min(time_left_s, _LONGEST_WAIT_S)
+            recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
             operation = await self.journal.read(operation.id) or operation
             if operation.state is State.REQUIRES_REVIEW:
                 break
@@ -217,9 +223,12 @@ class DuplicateCalls:
             return reply
         reply = await self._reply_as_recorded(context, operation)
         if recorded_here:
-            # The caller may have been told 504 at its deadline since the end was recorded for it as one who waits.
-            context.operation = await self.mark_undelivered(operation, context)
+            # The journal may have taken longer than it ever should, and the caller has been told 504.
+            context.operation = await self.mark_undelivered(context.operation, context)
         return reply
+
+    def _outlasts_record(self, context: CallContext) -> Callable[[], bool]:
+        return lambda: context.outlasts_record(self.clock.mono())
 
     def _idle_s(self, operation: Operation) -> float:
         """How long nobody will look at it: it is neither held nor due before then."""
@@ -240,6 +249,28 @@ class DuplicateCalls:
         if self.waiters.was_heard(operation.id) or self.waiters.has_waiter(operation.id):
             return operation
         return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
+
+    async def record_delivered(self, context: CallContext, reply: Reply) -> None:
+        """The caller has just been given the reply. If the end was recorded as undelivered, because the caller's time
+        was nearly up, its delivery is recorded now. Not before: the deadline could pass during that write too."""
+        operation = context.operation
+        if operation is None or operation.guard is None or not operation.undelivered:
+            return
+        if reply.operation_id != operation.id or reply.outcome not in _WITH_EFFECT_OUTCOMES:
+            return
+        if self.waiters.was_heard(operation.id):
+            return
+        self.waiters.note_heard(operation.id)
+        with suppress(JournalUnavailable):
+            for _ in range(_DELIVERY_TRIES):
+                heard = operation.changed(undelivered=False)
+                try:
+                    await self.journal.record(change_of(operation, heard, ("answer_heard",), self._delivery_context()))
+                    return
+                except StaleWrite:
+                    operation = await self.journal.read(operation.id)
+                if operation is None or not operation.undelivered:
+                    return  # an equal call took the reply, or another caller was recorded
 
     async def wait_while_in_flight(self, context: CallContext, operation: Operation) -> bool:
         """Wait for another movement of the same payment, as long as the caller waits. Whether it may be tried again."""
@@ -272,9 +303,9 @@ class DuplicateCalls:
             return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
-        if credential_matches and operation.undelivered and not context.caller_gone:
+        if credential_matches and operation.undelivered and context.outlasts_record(self.clock.mono()):
             heard = operation.changed(undelivered=False)
-            operation = await self._record_delivery(operation, heard, "answer_heard")
+            context.operation = operation = await self._record_delivery(operation, heard, "answer_heard")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     async def stored_policy_and_request(
