@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
+from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
-from paywitness.core.operation import Operation, State
+from paywitness.core.errors import JournalUnavailable
+from paywitness.core.evidence import Response
+from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.reply import Reply
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.context import RECORD_TIME_MAX_S
@@ -21,8 +24,10 @@ from paywitness.journal.base import Journal, OperationChange, OperationQuery
 from paywitness.journal.sqlite.journal import CALL_TIMEOUT_S
 from paywitness.redis.connection import JOURNAL_CALL_TIMEOUT_S
 from paywitness_sandbox.server import Sandbox
+from tests.engine.conftest import close
 from tests.engine.test_attacks import ONE_TRY, Scene, gone, scene
-from tests.engine.world import World, header, outcome, until
+from tests.engine.world import World, header, make_world, outcome, until
+from tests.journal.memory import MemoryJournal
 
 SOON_S = 0.6  # a deadline that is sooner than the journal's write may end
 
@@ -189,6 +194,42 @@ async def test_a_caller_that_gets_what_evidence_showed_just_in_time_was_reached(
         assert outcome(await first) == "succeeded"
         await until(lambda: not len(play.world.engine.tasks))
         assert not (await play.newest("first")).undelivered
+
+
+class KeptEvidence:
+    """A spool that takes everything."""
+
+    def __init__(self) -> None:
+        self.undelivered: list[bool] = []
+
+    async def put(
+        self,
+        operation: Operation,
+        attempt: AttemptSummary,
+        response: Response | None,
+        *,
+        no_bytes_after_at: float | None,
+        undelivered: bool,
+    ) -> bool:
+        self.undelivered.append(undelivered)
+        return True
+
+
+class RefusingJournal(MemoryJournal):
+    async def record(self, change: OperationChange) -> Operation:
+        raise JournalUnavailable("it takes no record")
+
+
+@pytest.mark.parametrize(("left_s", "told"), [(10.0, "succeeded"), (0.8, "unknown")])
+async def test_what_the_spool_has_as_undelivered_is_told_nobody(sandbox: Sandbox, left_s: float, told: str) -> None:
+    """The deadline may pass while the spool writes. A reply that is told, and kept as undelivered, would be given to
+    the next equal call instead of a movement."""
+    spool = KeptEvidence()
+    world = await make_world(sandbox, journal=RefusingJournal(clock=SystemClock()), spool=spool)
+    reply = await world.charge(timeout_s=_WRITE_TRIES * _PAUSE_S + left_s)
+    await until(lambda: spool.undelivered)
+    assert (outcome(reply), spool.undelivered) == (told, [told == "unknown"])
+    await close(world)
 
 
 def test_the_time_that_a_record_may_take_covers_what_the_journals_are_given() -> None:
