@@ -159,17 +159,6 @@ def _stands_though_it_bounced(right: Function) -> Function:
     return wrong
 
 
-# --- who got the reply
-
-
-def _reached_when_the_write_begins(right: Function) -> Function:
-    def wrong(self: Any, now_mono: float, record_s: float = 0.0) -> bool:
-        gone: bool = self.caller_gone
-        return not gone
-
-    return wrong
-
-
 # --- what the provider shows
 
 
@@ -261,12 +250,6 @@ MONEY_BUGS: tuple[Bug, ...] = (
         Replaced(_CORE + "guard._is_kept_transfer", _keeps_a_bounced_transfer),
         Replaced(_CORE + "claim._standing", _stands_though_it_bounced),
         breaks=(FREE,),
-    ),
-    bug(
-        "reached_when_the_write_begins",
-        "a caller whose deadline passes while the journal writes counts as one who got the reply",
-        Replaced("paywitness.engine.calls.context.CallContext.outlasts_record", _reached_when_the_write_begins),
-        breaks=(ONE_MOVEMENT, ITS_OWN_LINE, *WITHIN),
     ),
     bug(
         "shared_object_proves",

@@ -164,8 +164,7 @@ class Engine:
             self.single_flight.leave(context)
             if context.permit is not None:
                 await self.gate.release(context)
-        if is_delivered:
-            await self.pipeline.duplicates.record_delivered(context, reply)
+        await self.pipeline.duplicates.record_whether_delivered(context, reply, is_delivered=is_delivered)
 
     async def _refused_for_account(self, context: CallContext) -> Reply | None:
         """What a call is told that must not be claimed: its credential is of another owner, or it may be."""

@@ -16,6 +16,7 @@ from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Response
 from paywitness.core.operation import AttemptSummary, Operation, State
+from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.context import RECORD_TIME_MAX_S
@@ -98,10 +99,12 @@ async def test_a_deadline_that_passes_while_the_journal_writes_leaves_no_second_
     first = await capture(stored_world, charge, "first", SOON_S)
     assert (first.status_code, len(writes.written)) == (504, 1)
     second = await capture(stored_world, charge, "second")
+    assert (second.status_code, second.problem, second.operation_id) == (409, Problem.GUARDED, first.operation_id)
     writes.go()
-    assert (second.status_code, outcome(second), second.operation_id) == (200, "succeeded", first.operation_id)
-    assert captures(stored_world) == 1
     await until(lambda: not len(stored_world.engine.tasks))
+    third = await capture(stored_world, charge, "third")  # now it is known that nobody got the reply
+    assert (third.status_code, outcome(third), third.operation_id) == (200, "succeeded", first.operation_id)
+    assert (captures(stored_world), stored_world.effects(key="third")) == (1, 0)
     assert "answer_heard" not in writes.events
 
 

@@ -200,19 +200,22 @@ class AttemptRecorder:
         if decision.action in _CHECKING_ACTIONS:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
+        is_delivered = self._is_delivered(call_context, after)
+        call_context.delivery_pending = not (is_delivered or call_context.caller_gone or current.delivery_unknown)
         return WriteContext(
             now,
             sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,
             gives_back=call_context.token,
             check_at=check_at,
             no_bytes_after_at=now + finished.evidence.late_response_window_s,
-            reached=self._is_delivered(call_context, after),
+            reached=is_delivered,
+            delivery_pending=call_context.delivery_pending,
             reports_attempt=True,
         )
 
     def _is_delivered(self, call_context: CallContext, operation: Operation) -> bool:
         """Whether somebody gets the reply, however long the write takes. If the caller's time is nearly up, the end is
-        recorded as undelivered, and its delivery when it has happened. Without a guard nothing depends on it."""
+        recorded as perhaps undelivered, and more when the call has ended. Without a guard nothing depends on it."""
         if operation.guard is None and not call_context.caller_gone:
             return True
         return call_context.outlasts_record(self.clock.mono()) or self.waiters.has_waiter(operation.id)

@@ -44,7 +44,7 @@ from paywitness.engine.calls.stored_messages import StoredRequest, open_request,
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
-from paywitness.journal.base import Journal
+from paywitness.journal.base import Journal, OperationChange
 from paywitness.secrets import Vault
 
 _FIRST_POLL_S = 0.05
@@ -123,13 +123,10 @@ class DuplicateCalls:
     async def _record_delivery(self, before: Operation, after: Operation, event: str) -> Operation:
         """Record who got the reply. If somebody was faster, or the journal does not answer, the caller goes on with
         what it knows."""
-        change = change_of(before, after, (event,), self._delivery_context())
+        change = change_of(before, after, (event,), WriteContext(self.clock.now()))
         with suppress(JournalUnavailable, StaleWrite):
             return await self.journal.record(change)
         return after
-
-    def _delivery_context(self) -> WriteContext:
-        return WriteContext(self.clock.now())
 
     def replay(
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
@@ -250,27 +247,33 @@ class DuplicateCalls:
             return operation
         return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
 
-    async def record_delivered(self, context: CallContext, reply: Reply) -> None:
-        """The caller has just been given the reply. If the end was recorded as undelivered, because the caller's time
-        was nearly up, its delivery is recorded now. Not before: the deadline could pass during that write too."""
+    async def record_whether_delivered(self, context: CallContext, reply: Reply, *, is_delivered: bool) -> None:
+        """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, it is
+        recorded now whether the caller got the reply. Not before: the deadline could pass during that write too."""
         operation = context.operation
         if operation is None or operation.guard is None or not operation.undelivered:
             return
-        if reply.operation_id != operation.id or reply.outcome not in _WITH_EFFECT_OUTCOMES:
-            return
         if self.waiters.was_heard(operation.id):
             return
-        self.waiters.note_heard(operation.id)
+        tells_it = reply.operation_id == operation.id and reply.outcome in _WITH_EFFECT_OUTCOMES
+        if is_delivered and tells_it:
+            self.waiters.note_heard(operation.id)
+        elif not (context.delivery_pending and operation.delivery_unknown):
+            return
         with suppress(JournalUnavailable):
             for _ in range(_DELIVERY_TRIES):
-                heard = operation.changed(undelivered=False)
                 try:
-                    await self.journal.record(change_of(operation, heard, ("answer_heard",), self._delivery_context()))
+                    await self.journal.record(self._delivery_change(operation, is_delivered=is_delivered and tells_it))
                     return
                 except StaleWrite:
                     operation = await self.journal.read(operation.id)
                 if operation is None or not operation.undelivered:
                     return  # an equal call took the reply, or another caller was recorded
+
+    def _delivery_change(self, operation: Operation, *, is_delivered: bool) -> OperationChange:
+        after = operation.changed(undelivered=not is_delivered, delivery_unknown=False)
+        event = "answer_heard" if is_delivered else "answer_not_heard"
+        return change_of(operation, after, (event,), WriteContext(self.clock.now()))
 
     async def wait_while_in_flight(self, context: CallContext, operation: Operation) -> bool:
         """Wait for another movement of the same payment, as long as the caller waits. Whether it may be tried again."""
@@ -303,10 +306,15 @@ class DuplicateCalls:
             return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
-        if credential_matches and operation.undelivered and context.outlasts_record(self.clock.mono()):
+        if credential_matches and operation.undelivered and self._waits_for_record(context):
             heard = operation.changed(undelivered=False)
             context.operation = operation = await self._record_delivery(operation, heard, "answer_heard")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    def _waits_for_record(self, context: CallContext) -> bool:
+        """Whether the caller gets the reply after one more write. One whose call sent nothing is told no 504 at its
+        deadline: it gets the reply a little later."""
+        return context.outlasts_record(self.clock.mono()) or not (context.caller_gone or context.may_have_sent)
 
     async def stored_policy_and_request(
         self, context: CallContext, claim: Claim
