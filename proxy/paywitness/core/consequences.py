@@ -89,7 +89,7 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
         operation = operation if undelivered is operation.undelivered else operation.changed(undelivered=undelivered)
-    if context.delivery_pending and operation.undelivered and not before.undelivered:
+    if context.delivery_pending and operation.undelivered:
         operation = operation.changed(delivery_unknown=True)
     elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)

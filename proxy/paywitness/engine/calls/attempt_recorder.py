@@ -201,7 +201,8 @@ class AttemptRecorder:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
         is_delivered = self._is_delivered(call_context, after)
-        call_context.delivery_pending = not (is_delivered or call_context.caller_gone or current.delivery_unknown)
+        lost_another = current.delivery_unknown and after.attempts > 1  # what that one's caller was told, we cannot say
+        call_context.delivery_pending = not (is_delivered or call_context.caller_gone or lost_another)
         return WriteContext(
             now,
             sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,
