@@ -349,6 +349,17 @@ def test_what_was_parked_as_accepted_and_reached_nobody_stays_so() -> None:
     assert consequences(parked, resumed, WriteContext(NOW)).operation.undelivered
 
 
+@pytest.mark.parametrize("before", [State.SENDING, State.SUCCEEDED])
+def test_what_may_still_be_delivered_is_neither_taken_nor_free(before: State) -> None:
+    """The caller's deadline is near: whether it gets the reply is recorded when its call has ended."""
+    found = before is State.SUCCEEDED
+    sent = operation(state=before, attempts=1, undelivered=found, delivery_unknown=found)
+    ended = sent.changed(state=State.SUCCEEDED)
+    pending = WriteContext(NOW, reached=False, delivery_pending=True, reports_attempt=True)
+    after = consequences(sent, ended, pending).operation
+    assert (after.undelivered, after.delivery_unknown) == (True, True)
+
+
 def test_what_others_found_first_is_delivered_if_its_own_caller_was_told() -> None:
     found = operation(state=State.SUCCEEDED, attempts=1, undelivered=True, delivery_unknown=True)
     told = consequences(found, found, WriteContext(NOW, reached=True, reports_attempt=True)).operation

@@ -171,6 +171,19 @@ KEPT = {
         orders=1.0,
         events=False,
     ),
+    # Deadlines passed while a slow store wrote the end of a capture. It was recorded as delivered when the write began,
+    # and an equal capture under a fresh key was made before that was corrected.
+    "a_deadline_passes_while_the_store_writes": Mix(
+        seed=6,
+        payments=100,
+        sidecars=2,
+        deadline_s=1,
+        rate_per_s=20.0,
+        journal_latency=0.3,
+        money_between=True,
+        orders=1.0,
+        events=False,
+    ),
     # A sidecar slept with the success of a refund in its hands. Meanwhile the refund failed, and others read that. The
     # sidecar woke up, and its own response was taken for a contradiction.
     "a_response_is_read_after_its_refund_failed": Mix(

@@ -51,6 +51,7 @@ class WriteContext:
     last_check: bool = False  # this was the last check that is made without an operator
     no_bytes_after_at: float | None = None  # from then on no byte of the attempt that has ended can leave
     reached: bool | None = None  # whether somebody gets the reply; None: this change says nothing about that
+    delivery_pending: bool = False  # the caller may get the reply: the next change of the writer says whether it did
     reports_attempt: bool = False  # the writer made the attempt, and knows what its own caller was told
 
 
@@ -88,7 +89,9 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
         operation = operation if undelivered is operation.undelivered else operation.changed(undelivered=undelivered)
-    if operation.delivery_unknown and _is_delivery_known(operation, context):
+    if context.delivery_pending and operation.undelivered:
+        operation = operation.changed(delivery_unknown=True)
+    elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)
     fell_back = after.fallback_to is not None and before.fallback_to is None
     return Consequences(

@@ -10,7 +10,8 @@ the success: that one cannot know whether the caller was told (`delivery_unknown
 purchase, an equal call is then either the retry of a caller that was not told, or the next one of a caller that was.
 To give it the first one's reply would lose the next movement, to send it would make the first one twice. It is
 refused until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct`
-that another one is meant, or a day has passed.
+that another one is meant, or a day has passed. The same holds for an end that was recorded when its caller's deadline
+was near, until its sidecar has recorded whether the caller got the reply.
 """
 
 from __future__ import annotations

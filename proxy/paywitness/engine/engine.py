@@ -160,10 +160,11 @@ class Engine:
             raise
         finally:
             context.finished.set_result(reply)
-            context.send_reply(reply)
+            is_delivered = context.send_reply(reply)
             self.single_flight.leave(context)
             if context.permit is not None:
                 await self.gate.release(context)
+        await self.pipeline.duplicates.record_whether_delivered(context, reply, is_delivered=is_delivered)
 
     async def _refused_for_account(self, context: CallContext) -> Reply | None:
         """What a call is told that must not be claimed: its credential is of another owner, or it may be."""

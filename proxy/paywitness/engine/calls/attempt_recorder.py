@@ -200,15 +200,26 @@ class AttemptRecorder:
         if decision.action in _CHECKING_ACTIONS:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
+        is_delivered = self._is_delivered(call_context, after)
+        lost_another = current.delivery_unknown and after.attempts > 1  # what that one's caller was told, we cannot say
+        call_context.delivery_pending = not (is_delivered or call_context.caller_gone or lost_another)
         return WriteContext(
             now,
             sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,
             gives_back=call_context.token,
             check_at=check_at,
             no_bytes_after_at=now + finished.evidence.late_response_window_s,
-            reached=not call_context.caller_gone or self.waiters.has_waiter(after.id),
+            reached=is_delivered,
+            delivery_pending=call_context.delivery_pending,
             reports_attempt=True,
         )
+
+    def _is_delivered(self, call_context: CallContext, operation: Operation) -> bool:
+        """Whether somebody gets the reply, however long the write takes. If the caller's time is nearly up, the end is
+        recorded as perhaps undelivered, and more when the call has ended. Without a guard nothing depends on it."""
+        if operation.guard is None and not call_context.caller_gone:
+            return True
+        return call_context.outlasts_record(self.clock.mono()) or self.waiters.has_waiter(operation.id)
 
     async def _spool_evidence(
         self,
@@ -223,7 +234,7 @@ class AttemptRecorder:
         the journal has it, somebody else may take the operation for a doubt and send it again. Nor is a decline that
         the provider would not give again."""
         no_bytes_after_at = self.journal_writer.journal_clock.now() + evidence.late_response_window_s
-        undelivered = call_context.caller_gone
+        undelivered = not call_context.outlasts_record(self.clock.mono(), _SPOOL_TIME_MAX_S)
         if not await self.spool.put(
             operation, attempt, evidence.response, no_bytes_after_at=no_bytes_after_at, undelivered=undelivered
         ):
@@ -231,6 +242,8 @@ class AttemptRecorder:
         after, _ = conclude(operation, attempt.number, attempt.classification, policy.contract)
         if after.state is State.BACKOFF or (after.state is State.FAILED and _resend_may_charge(policy.contract)):
             raise JournalUnavailable("the operation is not ended in the journal")
+        if undelivered and after.state in _WITH_EFFECT_STATES:
+            raise JournalUnavailable("the spool has the reply as undelivered, so nobody may be told it")
         after = after.changed(because="journal_unavailable_spooled")
         return after, Decision(Action.STOP, after.because, 0.0, effect_may_exist=bool(after.doubt))
 
@@ -271,6 +284,8 @@ class AttemptRecorder:
         return seal_response(self.vault, response, operation.id)
 
 
+_SPOOL_TIME_MAX_S = 1.0  # a file of our own disk is written in milliseconds
+_WITH_EFFECT_STATES = frozenset({State.SUCCEEDED, State.PENDING})
 _SENDING_ACTIONS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
 _CHECKING_ACTIONS = frozenset(
     {Action.STATUS_INQUIRY, Action.WAIT_FOR_WEBHOOK, Action.SCHEDULE_RETRY, Action.ASK_CUSTOMER_ACTION}

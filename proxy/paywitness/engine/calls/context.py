@@ -33,6 +33,8 @@ from paywitness.limits.circuits import Probe
 from paywitness.randomness import Randomness
 
 RESOLVER = "resolver"  # as the timeline tells whose call it is
+# How long the journal may take to write an end: five tries of a Redis with their pauses, or one call of a SQLite.
+RECORD_TIME_MAX_S = 6.0
 
 
 @record
@@ -105,12 +107,15 @@ class CallContext:
     parameters: Mapping[str, str] = field(default_factory=dict)  # of its path
     credential_accepted: bool = True  # it made the operation that its claim named, or may be shown its reply
     response_tree: Tree = None  # of the attempt that ended last, decoded
+    delivery_pending: bool = False  # its end is recorded as perhaps undelivered: what became of the reply follows
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
-    def send_reply(self, reply: Reply) -> None:
-        """Answer the caller, unless it has been answered."""
+    def send_reply(self, reply: Reply) -> bool:
+        """Answer the caller, unless it has been answered. Whether it gets this reply."""
+        is_delivered = not self.caller_gone
         if not self.reply.done():
             self.reply.set_result(reply)
+        return is_delivered
 
     @property
     def may_have_sent(self) -> bool:
@@ -126,6 +131,11 @@ class CallContext:
     def caller_gone(self) -> bool:
         """Whether the caller has gone, or was told already that nothing is known."""
         return self.reply.done() or not self.still_there()
+
+    def outlasts_record(self, now_mono: float, record_s: float = RECORD_TIME_MAX_S) -> bool:
+        """Whether the caller will still wait when a write that begins now has ended. Only such a caller may be recorded
+        as one who gets the reply: at its deadline it is told 504, even if the write is under way."""
+        return not self.caller_gone and self.deadline_mono - now_mono > record_s
 
 
 def caller_context(

@@ -44,12 +44,14 @@ from paywitness.engine.calls.stored_messages import StoredRequest, open_request,
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
-from paywitness.journal.base import Journal
+from paywitness.journal.base import Journal, OperationChange
 from paywitness.secrets import Vault
 
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
 _LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
+_DELIVERY_TRIES = 5  # events and inquiries may write at the same time
+_WITH_EFFECT_OUTCOMES = frozenset({Outcome.SUCCEEDED, Outcome.PENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class DuplicateCalls:
         owner = self.in_flight.get(operation.id)
         time_left_s = context.deadline_mono - self.clock.mono()
         if owner is not None and owner is not context:
-            with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+            with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
                 done, _ = await asyncio.wait({owner.finished}, timeout=max(0.0, time_left_s))
             operation = owner.operation or operation
             if done and not owner.finished.cancelled():
@@ -197,7 +199,7 @@ class DuplicateCalls:
             )  # an event or inquiry ended it, and showed an answer
         if operation.state is not State.UNKNOWN or not self.waiters.resolver_running:
             return reply
-        with self.waiters.waiting_for(operation.id, lambda: not context.caller_gone):
+        with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
             return await self._wait_while_in_doubt(reply, context, operation)
 
     async def _wait_while_in_doubt(self, reply: Reply, context: CallContext, operation: Operation) -> Reply:
@@ -208,7 +210,8 @@ class DuplicateCalls:
             time_left_s = context.deadline_mono - self.clock.mono()
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            recorded_here = await self.waiters.wait_for_change(operation.id, min(time_left_s, _LONGEST_WAIT_S))
+            wait_s = min(time_left_s, _LONGEST_WAIT_S)
+            recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
             operation = await self.journal.read(operation.id) or operation
             if operation.state is State.REQUIRES_REVIEW:
                 break
@@ -217,9 +220,12 @@ class DuplicateCalls:
             return reply
         reply = await self._reply_as_recorded(context, operation)
         if recorded_here:
-            # The caller may have been told 504 at its deadline since the end was recorded for it as one who waits.
-            context.operation = await self.mark_undelivered(operation, context)
+            # The journal may have taken longer than it ever should, and the caller has been told 504.
+            context.operation = await self.mark_undelivered(context.operation, context)
         return reply
+
+    def _outlasts_record(self, context: CallContext) -> Callable[[], bool]:
+        return lambda: context.outlasts_record(self.clock.mono())
 
     def _idle_s(self, operation: Operation) -> float:
         """How long nobody will look at it: it is neither held nor due before then."""
@@ -240,6 +246,34 @@ class DuplicateCalls:
         if self.waiters.was_heard(operation.id) or self.waiters.has_waiter(operation.id):
             return operation
         return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
+
+    async def record_whether_delivered(self, context: CallContext, reply: Reply, *, is_delivered: bool) -> None:
+        """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, it is
+        recorded now whether the caller got the reply. Not before: the deadline could pass during that write too."""
+        operation = context.operation
+        if operation is None or operation.guard is None or not operation.undelivered:
+            return
+        if self.waiters.was_heard(operation.id):
+            return
+        tells_it = reply.operation_id == operation.id and reply.outcome in _WITH_EFFECT_OUTCOMES
+        if is_delivered and tells_it:
+            self.waiters.note_heard(operation.id)
+        elif not (context.delivery_pending and operation.delivery_unknown):
+            return
+        with suppress(JournalUnavailable):
+            for _ in range(_DELIVERY_TRIES):
+                try:
+                    await self.journal.record(self._delivery_change(operation, is_delivered=is_delivered and tells_it))
+                    return
+                except StaleWrite:
+                    operation = await self.journal.read(operation.id)
+                if operation is None or not operation.undelivered:
+                    return  # an equal call took the reply, or another caller was recorded
+
+    def _delivery_change(self, operation: Operation, *, is_delivered: bool) -> OperationChange:
+        after = operation.changed(undelivered=not is_delivered, delivery_unknown=False)
+        event = "answer_heard" if is_delivered else "answer_not_heard"
+        return change_of(operation, after, (event,), WriteContext(self.clock.now()))
 
     async def wait_while_in_flight(self, context: CallContext, operation: Operation) -> bool:
         """Wait for another movement of the same payment, as long as the caller waits. Whether it may be tried again."""
@@ -272,10 +306,15 @@ class DuplicateCalls:
             return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
-        if credential_matches and operation.undelivered and not context.caller_gone:
+        if credential_matches and operation.undelivered and self._waits_for_record(context):
             heard = operation.changed(undelivered=False)
-            operation = await self._record_delivery(operation, heard, "answer_heard")
+            context.operation = operation = await self._record_delivery(operation, heard, "answer_heard")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    def _waits_for_record(self, context: CallContext) -> bool:
+        """Whether the caller gets the reply after one more write. One whose call sent nothing is told no 504 at its
+        deadline: it gets the reply a little later."""
+        return context.outlasts_record(self.clock.mono()) or not (context.caller_gone or context.may_have_sent)
 
     async def stored_policy_and_request(
         self, context: CallContext, claim: Claim

@@ -19,10 +19,6 @@ from paywitness.engine.calls.context import CallContext
 _HEARD_MAX = 10_000  # calls that wait for one operation end within one deadline of each other
 
 
-def _always() -> bool:
-    return True
-
-
 class OperationWaiters:
     """Who waits for which operation. `resolver_running`: otherwise nobody would find
     anything out, and waiting would be idle."""
@@ -34,7 +30,7 @@ class OperationWaiters:
         self.due = asyncio.Event()  # something is due at once: the resolver need not wait for its next round
 
     def has_waiter(self, operation_id: str) -> bool:
-        """Whether somebody waits for it who would still hear it."""
+        """Whether somebody waits for it who will still wait when its end is recorded."""
         return any(still_waiting() for still_waiting in self._waiters.get(operation_id, {}).values())
 
     def note_heard(self, operation_id: str) -> None:
@@ -53,11 +49,9 @@ class OperationWaiters:
                 waiter.set_result(None)
 
     @contextmanager
-    def waiting_for(
-        self, operation_id: str, still_waiting: Callable[[], bool] = _always
-    ) -> Iterator[asyncio.Future[None]]:
+    def waiting_for(self, operation_id: str, still_waiting: Callable[[], bool]) -> Iterator[asyncio.Future[None]]:
         """Somebody waits for it; what is yielded is done when something is written about it. `still_waiting`:
-        whether it is still there to be told."""
+        whether it will still be there to be told when an end that is written from now on is recorded."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(operation_id, {})[waiter] = still_waiting
         try:
@@ -68,9 +62,7 @@ class OperationWaiters:
             if not others:
                 del self._waiters[operation_id]
 
-    async def wait_for_change(
-        self, operation_id: str, timeout_s: float, still_waiting: Callable[[], bool] = _always
-    ) -> bool:
+    async def wait_for_change(self, operation_id: str, timeout_s: float, still_waiting: Callable[[], bool]) -> bool:
         """Return when it changes here, or after the time; whether it has changed."""
         with self.waiting_for(operation_id, still_waiting) as waiter:
             done, _ = await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
