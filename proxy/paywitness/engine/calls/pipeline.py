@@ -96,9 +96,14 @@ class CallPipeline:
         claim = await self.journal_writer.claim(context, permitted=True)
         if claim.verdict is not ClaimVerdict.ABSENT:
             return claim
+        await self.gate.release(context)  # whoever is asked may hang, and others want the place at the provider
         if not await self.payout_check.allows(context):
             return Claim(ClaimVerdict.CHECK_REFUSED, None, claim.now, payout=PayoutRefusal())
         context.payout_claim = replace(payout, check_first=False)
+        decision = await self.gate.admit(context, 0)
+        context.permit, context.refusal = decision.attempt_permit, decision.detail
+        if context.permit is None:
+            return await self.refused_lookups.claim(context)
         return await self.journal_writer.claim(context, permitted=True)
 
     def _check_journal_remembers(self, claim: Claim) -> None:
