@@ -43,7 +43,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 def policy(name: str, upstream: str, *edits: tuple[str, str]) -> str:
     text = (TOP / "policies" / "acme.yaml").read_text("utf-8")
     hosts = ("hosts: [api.acme.test]", f"hosts: [{name.replace('_', '-')}.acme.test]")
-    at = ("upstream: http://127.0.0.1:8702", f"upstream: {upstream}")
+    at = ("upstream: http://127.0.0.1:8702", f"upstream: {upstream}\nmerchant: shop")
     for old, new in (("provider: acme ", f"provider: {name} "), hosts, at, *HURRIED, *edits):
         assert old in text, f"the policy has no {old!r}"
         text = text.replace(old, new)

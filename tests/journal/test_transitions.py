@@ -202,7 +202,7 @@ async def test_sqlite_and_memory_tell_the_same_story(seed: int, tmp_path: Path) 
 async def test_the_stories_meet_every_verdict() -> None:
     """A script that only ever owned would prove little."""
     met: set[object] = set()
-    for seed in range(12):
+    for seed in (*range(12), 27, 30, 33):  # the later ones: two keys that were given one reply both return
         clock = HandClock()
         script = Script(seed, MemoryJournal(clock=clock), clock)
         await script.play(400)

@@ -48,7 +48,7 @@ def _merchants(mix: Mix) -> Mix:
     """A second merchant with the keys, orders and amounts of the first, credentials that are renewed, restricted ones.
     What only our own header names has no credential but its own: there they stay as they are."""
     dice = stream(mix.seed, "mix, merchants")
-    chosen = dice.choice(("", "", "", "selector", "header", "owners", "many"))
+    chosen = dice.choice(("", "", "", "", "", "", "selector", "header", "owners", "many"))
     rotates, restricted = dice.random() < 0.4, dice.choice(("", "", "sends", "reads"))
     if mix.failovers or not (chosen or rotates or restricted):
         return mix

@@ -427,7 +427,7 @@ async def test_a_capture_still_passes_after_the_date_at_which_the_authorization_
 # --- Cost
 
 
-@pytest.mark.parametrize("stored_world", ["redis"], indirect=True)
+@pytest.mark.parametrize("stored_journal", ["redis"], indirect=True)
 async def test_a_clean_authorization_capture_and_refund_ask_the_journal_twice_each(stored_world: World) -> None:
     """A payment beside the operation costs no step of its own. A confirm costs more: it looks for the order of its
     object, and what stands under that order is asked for once the object is known."""
@@ -437,13 +437,14 @@ async def test_a_clean_authorization_capture_and_refund_ask_the_journal_twice_ea
 
     async def steps_of(path: str, key: str, body: dict[str, Any]) -> int:
         before = journal.calls
-        reply = await call(stored_world, path, key, body)
+        reply = await call(stored_world, path, key, body, options=CallerOptions(timeout_s=20.0))
         assert reply.status_code == 200, reply.body
         return journal.calls - before
 
-    before = journal.calls
-    charge = f"/v1/charges/{await authorise(stored_world, 'authorise', order='cost')}"
-    assert journal.calls - before == 2
+    money = {"amount": 1000, "currency": "EUR", "source": "tok_ok", "capture": False}
+    assert await steps_of("/v1/charges", "authorise", {**money, "metadata": {"order_id": "cost"}}) == 2
+    [authorised] = [entry for entry in stored_world.sandbox.ledger.entries if entry.order == "cost"]
+    charge = f"/v1/charges/{authorised.charge}"
     assert await steps_of(f"{charge}/capture", "capture", {"amount": 600, "final": False}) == 2
     assert await steps_of(f"{charge}/refunds", "refund", {"amount": 100}) == 2
     created = await create(stored_world, "create", order="two steps")

@@ -23,7 +23,7 @@ from tests.journal.samples import asking, intent, owned, read, succeeding
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One that may be ill-treated."""
-    server = RedisServer(tmp_path_factory.mktemp("own"))
+    server = RedisServer(tmp_path_factory.mktemp("own"), "--appendfsync", "always")  # a kill loses nothing
     server.start()
     yield server
     server.stop()
