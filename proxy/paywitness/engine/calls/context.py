@@ -105,6 +105,7 @@ class CallContext:
     parameters: Mapping[str, str] = field(default_factory=dict)  # of its path
     credential_accepted: bool = True  # it made the operation that its claim named, or may be shown its reply
     response_tree: Tree = None  # of the attempt that ended last, decoded
+    owner: str | None = None  # the mark of the one that the provider says the credential is of, if it was asked
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
     def send_reply(self, reply: Reply) -> None:
