@@ -32,7 +32,7 @@ from paywitness.engine.outbox import Outbox, Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.payout_approvals import PayoutApprovals
-from paywitness.engine.policy_reload import PolicyReload, reload_event
+from paywitness.engine.policy_reload import PolicyReload
 from paywitness.engine.policy_start import book_at_start
 from paywitness.engine.webhooks.inbox import WebhookInbox
 from paywitness.journal.base import Journal
@@ -157,8 +157,7 @@ async def serve(
         recovery = Recovery(journal, clock, telemetry, settings.lease_s, parts.ages)
         recovered = await recovery.at_start(only_holder=not shared)
         reload = PolicyReload(PolicyWatch(settings.policies, book), parts.engine, journal, clock, telemetry)
-        telemetry.emit(reload_event(book))
-        reload.report_refused_at_start(refused)
+        await reload.begin(book, refused)
         webhooks = build_webhooks(platform, parts)
         stack.push_async_callback(webhooks.close)
         background = Tasks()  # loops that never end by themselves

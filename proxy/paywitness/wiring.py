@@ -167,7 +167,7 @@ def assemble(
         refused_lookups=RefusedLookups(journal_writer),
     )
     # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
-    credential_owners = CredentialOwners(journal, upstream, vault, clock, tasks)
+    credential_owners = CredentialOwners(journal, upstream, vault, clock, tasks, environment)
     identities = _build_identities(platform, credential_owners)
     inquiry_client = _build_inquiry_client(platform, pipeline, credential_owners)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)

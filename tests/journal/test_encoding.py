@@ -162,6 +162,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         effect=Effect.DONE,
         priority=Priority.LOW,
         account_source=AccountSource.SELECTOR,
+        named_account="another",
         lease=Lease("another", 7.0),
     )
     for field in fields(Operation):

@@ -37,6 +37,57 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("YAML's idea of a boolean", "  window: 24h\n", "  window: 24h\n  required: yes\n"),
     ("a place of an unknown kind", "send_as: header:Idempotency-Key", "send_as: heder:Idempotency-Key"),
     ("a place without a kind", "send_as: header:Idempotency-Key", "send_as: Idempotency-Key"),
+    ("accounts that are a list", "account: [const:main]", "accounts: [main]"),
+    ("an account that nothing names", "account: [const:main]", "accounts:\n  shop_a: {merchant: alpha}"),
+    (
+        "an account with a name that is none",
+        "account: [const:main]",
+        "accounts:\n  Shop A: {credentials: {header: {Authorization: env:A}}}",
+    ),
+    (
+        "an account with an unknown key",
+        "account: [const:main]",
+        "accounts:\n  shop_a: {selector: 1, credentials: {header: {Authorization: env:A}}}",
+    ),
+    (
+        "an account with a literal credential",
+        "account: [const:main]",
+        "accounts:\n  shop_a: {credentials: [{header: {Authorization: Bearer secret}}]}",
+    ),
+    (
+        "an account by a place that is no selector",
+        "account: [const:main]",
+        'account: [const:main, header:Shop]\naccounts:\n  shop_a: {selectors: {"header:Other": a}}',
+    ),
+    (
+        "an account by a selector of a constant",
+        "account: [const:main]",
+        'accounts:\n  shop_a: {selectors: {"const:main": a}}',
+    ),
+    (
+        "two accounts of the same selector",
+        "account: [const:main]",
+        'account: [header:Shop]\naccounts:\n  shop_a: {selectors: {"header:Shop": a}}\n'
+        '  shop_b: {selectors: {"header:Shop": a}}',
+    ),
+    (
+        "two accounts that only credentials tell apart, of one merchant",
+        "account: [const:main]",
+        "accounts:\n  shop_a: {credentials: {header: {Authorization: env:A}}}\n"
+        "  shop_b: {credentials: {header: {Authorization: env:B}}}",
+    ),
+    (
+        "one credential of two accounts",
+        "account: [const:main]",
+        "merchants: many\naccounts:\n  shop_a: {credentials: {header: {Authorization: env:A}}}\n"
+        "  shop_b: {credentials: {header: {Authorization: env:A}}}",
+    ),
+    (
+        "an owner whom nobody names",
+        "account: [const:main]",
+        "accounts:\n  shop_a: {owner: acct_1}",
+    ),
+    ("many merchants that nothing tells apart", "account: [const:main]", "merchants: many"),
     ("a credential as the account", "account: [const:main]", "account: [header:Authorization]"),
     ("an account in a path that has none", "account: [const:main]", "account: [path:merchant]"),
     ("an empty list", "account: [const:main]", "account: []"),

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules, ScopeRule
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.policy import (
-    BackgroundCredentials,
     Fallback,
     FallbackCause,
-    OAuth2,
     ResolutionRules,
     Timeouts,
     UnmatchedCalls,

@@ -219,7 +219,9 @@ def test_somebody_else_s_object_is_shown_and_never_an_old_copy_of_what_was_asked
 def test_not_sent_is_held_against_what_had_left_for_the_order(
     sent_mono: float, freed_mono: float, is_lie: bool
 ) -> None:
-    history = History(SimLoop())
+    loop = SimLoop()
+    history = History(loop)
+    loop.close()
     guards = GuardChecker(history)
     guards.told_not_sent("o1", 2.0, 3.0, "o1, key another")
     guards.told_safe("o2", 2.0, 3.0)

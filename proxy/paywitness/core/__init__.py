@@ -7,6 +7,7 @@ what comes in
     allowed_hosts      under which names, and by which web pages, a listener may be asked
     call               what the application asked of us, and its Paywitness-* options
     account_rules      how accounts and their owners are told apart
+    account_choice     which account of `accounts:` a call acts for
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
     payment            a payment: its names, numbers and movements, and what evidence makes of them
     payment_changes    what evidence makes of a payment: what is posted, returned, shown

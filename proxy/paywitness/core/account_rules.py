@@ -1,5 +1,5 @@
-"""What a policy says of accounts: how to ask the provider whose a credential is, and by which rules accounts were told
-before. Plain values."""
+"""What a policy says of accounts: which there are, how to ask the provider whose a credential is, and by which rules
+accounts were told before. Plain values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,73 @@ class WhoAmI:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuth2:
+    """Client credentials, exchanged for a token at the provider. Secrets are named here, never held."""
+
+    method: str
+    path: str
+    client_id: str  # name of an environment variable, as is the next
+    client_secret: str
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCredentials:
+    """What background calls use when the caller's own credentials no longer do. Names of environment variables."""
+
+    headers: tuple[tuple[str, str], ...] = ()  # header, variable
+    oauth2: OAuth2 | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        named = tuple(variable for _, variable in self.headers)
+        return named if self.oauth2 is None else (*named, self.oauth2.client_id, self.oauth2.client_secret)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAccount:
+    """An account of the policy's `accounts:`: whose it is, and by what a call is known to be its."""
+
+    name: str
+    merchant: str = ""  # empty: the file's
+    owner: str = ""  # as `who_am_i` names it
+    selectors: tuple[tuple[FieldRef, str], ...] = ()  # places of the policy's `account`, each with its value
+    credentials: tuple[BackgroundCredentials, ...] = ()  # the one to send under first
+    credential_hashes: frozenset[str] = frozenset()  # of those; not of the file, but of the environment
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables of its credentials."""
+        return tuple(variable for each in self.credentials for variable in each.variables)
+
+    @property
+    def told_by(self) -> frozenset[str]:
+        """What tells that a call is its, as texts to compare."""
+        places = [f"{place}={value}" for place, value in self.selectors]
+        return frozenset([*places, *(f"env:{variable}" for variable in self.variables)])
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAccount:
+    """An account of `accounts:` as an earlier rule had it."""
+
+    name: str
+    merchant: str
+    owner: str
+    told_by: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierRule:
     """How accounts and merchants were told before. The journal may hold operations under it."""
 
     account: tuple[FieldRef, ...]
     merchant: str = ""
     many: bool = False
+    named: tuple[EarlierAccount, ...] = ()
+
+    def account_named(self, name: str) -> EarlierAccount | None:
+        return next((each for each in self.named if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +95,16 @@ class AccountRules:
     who_am_i: WhoAmI | None = None
     many: bool = False  # several owners act through one sidecar, each as an account of its own
     earlier: tuple[EarlierRule, ...] = ()  # newest first; not of the file, but of the journal
+    named: tuple[NamedAccount, ...] = ()  # `accounts:`
+
+    @property
+    def tells_owners_apart(self) -> bool:
+        """Whether two credentials that nothing is known of may be of two owners."""
+        return self.who_am_i is not None or self.many
+
+    def account_named(self, name: str) -> NamedAccount | None:
+        return next((each for each in self.named if each.name == name), None) if name else None
+
+    def listing(self, credential: str) -> frozenset[str]:
+        """The names of the accounts that list the credential."""
+        return frozenset(each.name for each in self.named if credential in each.credential_hashes)

@@ -2,8 +2,9 @@
 
 A credential is an alias of an account and no part of an identity: it rotates. What is known of it is a set of marks.
 `=` the owner that the provider named, `~` another credential that it was shown to belong with, `@` an account that an
-operator gave it. Two credentials are of one owner if they share a mark. If the provider named two owners, they are of
-two. Else nobody knows.
+operator gave it, `@:` one of the policy's `accounts:` that lists it. Two credentials are of one owner if they share a
+mark. If the provider named two owners, or the policy lists them for different accounts, they are of two. Else nobody
+knows.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ def owner_mark(owner_hash: str) -> str:
     return OWNER_MARK + owner_hash
 
 
+def named_mark(name: str) -> str:
+    """Of an account of the policy's `accounts:`. No hash of an account looks like it."""
+    return f"{ACCOUNT_MARK}:{name}"
+
+
 def marks_from_text(text: str) -> dict[str, str]:
     """The marks of a credential, each with who said so."""
     found = json.loads(text).get("marks", {})
@@ -78,9 +84,9 @@ def owner_in(marks: Mapping[str, str]) -> str | None:
 
 
 def related(
-    mine: str, marks: Mapping[str, str], other: str, other_marks: Mapping[str, str], account: str
+    mine: str, marks: Mapping[str, str], other: str, other_marks: Mapping[str, str], account: str, named: str = ""
 ) -> CredentialRelation:
-    """What a credential is to the one that made an operation of the account."""
+    """What a credential is to the one that made an operation of the account. `named`: its name in `accounts:`."""
     if mine == other:
         return CredentialRelation.SAME
     own = {*marks, PEER_MARK + mine}
@@ -88,9 +94,17 @@ def related(
     owner, other_owner = owner_in(marks), owner_in(other_marks)
     if owner is not None and other_owner is not None and owner != other_owner:
         return CredentialRelation.OTHER  # the provider's word goes before everybody else's
+    if named:  # a credential of several accounts made it: only those of this one are its account's
+        others = others - _named_in(others) | {named_mark(named)}
     if own & others or ACCOUNT_MARK + account in own:
         return CredentialRelation.SAME
+    if not named and _named_in(own) and _named_in(others):
+        return CredentialRelation.OTHER  # listed for different accounts, and the operation is from before that
     return CredentialRelation.UNKNOWN
+
+
+def _named_in(marks: set[str]) -> set[str]:
+    return {mark for mark in marks if mark.startswith(named_mark(""))}
 
 
 def may_see(relation: CredentialRelation, *, accepted: bool, source: AccountSource, separates: bool) -> bool:

@@ -66,7 +66,7 @@ def _started_hmac(secret: bytes, label: str) -> hmac.HMAC:
 
 @lru_cache(maxsize=1024)
 def _cached_hash(secret: bytes, label: str, *parts: str) -> str:
-    """Accounts: the same few, call after call."""
+    """Accounts and owners: the same few, call after call."""
     return keyed_hash(secret, label, *parts)[:32]
 
 
@@ -89,7 +89,8 @@ def identify(
     fingerprint = fingerprint_of(call, tree, ignore, secret)
     stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
     names_purchase = field_ref is not None and field_ref.kind is FieldKind.BODY and field_ref != policy.contract.send_as
-    provider_key = _provider_key(client_key, field_ref, policy.contract, stem, only_we_know=bool(call.options.account))
+    only_we_know = policy.only_we_know or (policy.account_told_by is None and bool(call.options.account))
+    provider_key = _provider_key(client_key, field_ref, policy.contract, stem, only_we_know=only_we_know)
     credential = credential_of(call, secret)
     guard = _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret)
     return Identity(
@@ -137,11 +138,14 @@ def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, 
 def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
     """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
     selected = [value_in(field_ref, call, tree, parameters) or "" for field_ref in policy.account]
-    return _cached_hash(secret, "account", call.options.account or "", *selected)
+    option = call.options.account if policy.account_told_by is None else None
+    return _cached_hash(secret, "account", option or "", *selected)
 
 
 def account_source_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]) -> AccountSource:
     """What names the account of a call. A selector of the policy counts before our own header."""
+    if policy.account_told_by is not None:
+        return policy.account_told_by
     for field_ref in policy.account:
         if field_ref.kind is not FieldKind.CONST and value_in(field_ref, call, tree, parameters):
             return AccountSource.SELECTOR
@@ -225,12 +229,12 @@ def credential_in(headers: Headers, secret: bytes) -> str:
 
 def owner_hash(scope: str, owner: str, secret: bytes) -> str:
     """Keyed hash of the owner that a provider names. `scope` is the provider, as keys know it."""
-    return keyed_hash(secret, "owner", scope, owner)[:32]
+    return _cached_hash(secret, "owner", scope, owner)
 
 
 def credential_claim(policy: Policy, identity: Identity) -> CredentialClaim:
     """What a claim must know of its call's credential."""
-    return CredentialClaim(policy.key_provider, policy.accounts.who_am_i is not None, identity.account_source)
+    return CredentialClaim(policy.key_provider, policy.accounts.tells_owners_apart, identity.account_source)
 
 
 def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str:

@@ -152,6 +152,7 @@ class Operation:
     beside_unknown: bool = False  # when it started, an earlier step of its payment was unknown, and may have paid
     keyed_as: str = ""  # the provider's name in keys, if it was renamed since (`formerly:`)
     account_source: AccountSource = AccountSource.CONSTANT  # what named its account
+    named_account: str = ""  # its name in the policy's `accounts:`, unless only the caller's header says so
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:

@@ -14,12 +14,13 @@ from enum import StrEnum
 from typing import Any
 
 from paywitness.core import policy_defaults
-from paywitness.core.account_rules import AccountRules
+from paywitness.core.account_rules import AccountRules, BackgroundCredentials, EarlierRule
 from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
+from paywitness.core.credential_owners import AccountSource
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
@@ -178,25 +179,6 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class OAuth2:
-    """Client credentials, exchanged for a token at the provider. Secrets are named here, never held."""
-
-    method: str
-    path: str
-    client_id: str  # name of an environment variable, as is the next
-    client_secret: str
-    scope: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundCredentials:
-    """What background calls use when the caller's own credentials no longer do. Names of environment variables."""
-
-    headers: tuple[tuple[str, str], ...] = ()  # header, variable
-    oauth2: OAuth2 | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class UpstreamTrust:
     """How a provider is reached and known, and we to it. Paths of PEM files, empty where there is none to name."""
 
@@ -263,6 +245,10 @@ class Policy:
     fallbacks: tuple[Fallback, ...] = ()
     credentials: BackgroundCredentials | None = None
     accounts: AccountRules = AccountRules()
+    of_file: Policy | None = None  # the file's own, if this is the one for a single account
+    acts_for: str = ""  # the account of `accounts:` that a call is of, by its name; see `account_choice`
+    account_told_by: AccountSource | None = None  # what named it; None: the call itself says, by its places and header
+    only_we_know: bool = False  # the provider cannot tell the account from others: keys of the caller's own may meet
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
@@ -274,16 +260,30 @@ class Policy:
 
     def of_owner(self, owner: str) -> Policy:
         """The policy for one of several owners: each is an account of its own."""
-        return replace(self, account=(*self.account, FieldRef(FieldKind.CONST, owner)))
+        account = (*self.account, FieldRef(FieldKind.CONST, owner))
+        return replace(self, account=account, of_file=self.of_file or self)
 
     def under_every_rule(self) -> tuple[Policy, ...]:
         """The policy, and what it would be under each earlier rule for accounts."""
         earlier = [
-            replace(self, account=rule.account, merchant=rule.merchant)
+            self.under(rule)
             for rule in self.accounts.earlier
             if not rule.many  # then the owner was part of it, and each owner finds its own
         ]
         return (self, *earlier)
+
+    def under(self, rule: EarlierRule) -> Policy:
+        """The policy under an earlier rule for accounts, for calls of no account that the rule named."""
+        accounts = replace(self.accounts, many=rule.many, named=(), earlier=())
+        return replace(
+            self,
+            account=rule.account,
+            merchant=rule.merchant,
+            accounts=accounts,
+            of_file=None,
+            account_told_by=None,
+            only_we_know=False,
+        )
 
     @property
     def reuses_connections(self) -> bool:
@@ -338,6 +338,12 @@ class Provider:
     trust: UpstreamTrust = UpstreamTrust()
     observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
     same_credentials_as: str = ""  # the provider of which it is a mirror: it may be sent the credentials of that one
+
+    @property
+    def merchants(self) -> frozenset[str]:
+        """The merchants whose accounts it names; none if each account is a merchant of its own."""
+        named = [(policy.merchant, *(each.merchant for each in policy.accounts.named)) for policy in self.policies]
+        return frozenset(name for names in named for name in names if name)
 
     @property
     def falls_back(self) -> bool:

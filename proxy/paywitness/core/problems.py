@@ -166,6 +166,14 @@ ANOTHER_OWNER = (
     "The provider says that this credential belongs to another account than the one that this policy acts for. Nothing "
     "was sent. `merchants: many` in the policy lets one sidecar act for several."
 )
+ANOTHER_ACCOUNT = (
+    "What this call says of its account contradicts itself: the provider's word, the policy's `accounts:` and "
+    "`Paywitness-Account` name different ones. Nothing was sent."
+)
+UNLISTED_ACCOUNT = (
+    "Several merchants act through this policy, and none of its `accounts:` lists this credential. Nothing was sent. "
+    "List it there, or name the account by `Paywitness-Account`."
+)
 
 # --- Texts of the 409s
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from paywitness.core.account_choice import choose_account
 from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed, value_at
 from paywitness.core.call import Call, Priority
 from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
+from paywitness.core.credential_owners import AccountSource
 from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
 from paywitness.core.identity import Identity, created_intent, identify, is_usable_key, request_hash_of, value_in
 from paywitness.core.money import Money, Unit, read_money
@@ -26,7 +28,7 @@ from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.payout import PayoutClaim
 from paywitness.core.payout_claims import payout_claim
 from paywitness.core.policy import Policy, Provider, priority_of
-from paywitness.core.problems import Problem
+from paywitness.core.problems import ANOTHER_ACCOUNT, Problem
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
 from paywitness.core.record import record
 
@@ -75,6 +77,7 @@ class RecognisedCall:
             request_hash=self.request_hash,
             credential=identity.credential,
             account_source=identity.account_source,
+            named_account="" if identity.account_source is AccountSource.HEADER else policy.acts_for,
             revision=policy.revision,
             upstream=policy.upstream,
             created_at=now,
@@ -113,11 +116,15 @@ def recognise(
         if matched is None:
             return None
         policy, parameters = matched
+        chosen = choose_account(policy, call, body_tree(), parameters, secret)
+        policy = chosen.policy
         recognised = recognise_under(policy, call, body_tree(), parameters, secret, generate_key)
     except BodyOverBound as error:
         return RecognitionRefusal(Problem.TOO_LARGE, f"{error}. Nothing was sent. Send a smaller body.", policy)
     except BodyError as error:
         return RecognitionRefusal(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", policy)
+    if chosen.contradicts:
+        return RecognitionRefusal(Problem.CREDENTIAL_NOT_RECOGNISED, ANOTHER_ACCOUNT, policy, recognised)
     return _refusal_of(recognised) or recognised
 
 

@@ -1,8 +1,8 @@
 """Whose account a call acts for, before it is claimed: `merchants: one` and `merchants: many`.
 
 With one merchant the identity is the policy's account and stays it, whatever is learnt. The owner only separates: a
-credential of another owner than the account's is refused. With many, the owner is part of the identity, and nothing is
-claimed before it is known.
+credential of another owner than the account's is refused. With many, the owner or the name in `accounts:` is part of
+the identity, and nothing is claimed before it is known.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
+from paywitness.core.account_choice import AccountChoice, choose_account
 from paywitness.core.credential_owners import AccountSource, credential_key, owner_in
 from paywitness.core.operation import Operation, State
 from paywitness.core.policy import Policy
+from paywitness.core.problems import ANOTHER_ACCOUNT, UNLISTED_ACCOUNT
 from paywitness.core.recognise import recognise_under
 from paywitness.core.reply import Reply
 from paywitness.engine.calls.context import CallContext
@@ -38,22 +40,31 @@ class AccountAccess:
     async def enter(self, context: CallContext) -> Reply | None:
         """Let the call go on as its owner's; the reply if it may not."""
         policy = context.policy
-        if policy.accounts.who_am_i is None:
+        rules = policy.accounts
+        if rules.who_am_i is None and not (rules.named and rules.many):
             return None
         time_left_s = context.deadline_mono - self.clock.mono()
-        owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
-        if policy.accounts.many:
-            if owner is None:
+        owner = context.owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
+        if rules.many or rules.named:
+            chosen = self._chosen(context, owner)
+            if chosen.contradicts:
+                return another_owner(context, ANOTHER_ACCOUNT)
+            if not chosen.is_known:
                 # Also what only opens a payment: under another account its intent would not reach the confirm.
-                return account_unknown(context)
-            self._go_on_as(context, policy.of_owner(owner))
-            return None
-        if owner is None or not policy.kind.moves_money:
+                return account_unknown(context) if rules.who_am_i else another_owner(context, UNLISTED_ACCOUNT)
+            if (chosen.policy.account, chosen.policy.acts_for) != (policy.account, policy.acts_for):
+                self._go_on_as(context, chosen.policy)
+        if rules.many or owner is None or not policy.kind.moves_money:
             return None
         if context.identity.account_source is not AccountSource.CONSTANT:
             return None  # the provider knows the account, and who may act for it
         of_account = await self._owner_of(context.identity.account, policy, owner)
         return another_owner(context) if of_account not in {None, owner} else None
+
+    def _chosen(self, context: CallContext, owner: str | None) -> AccountChoice:
+        """As the call was recognised under, and now with what the provider says."""
+        parameters, secret = dict(context.parameters), self.vault.identity_secret
+        return choose_account(context.policy, context.call, context.tree, parameters, secret, owner)
 
     def _go_on_as(self, context: CallContext, policy: Policy) -> None:
         client_key, operation = context.identity.client_key, context.operation

@@ -13,9 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from paywitness.clock import Clock
-from paywitness.core.account_rules import WhoAmI
+from paywitness.core.account_choice import with_listed_credentials
+from paywitness.core.account_rules import AccountRules, WhoAmI
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Headers
 from paywitness.core.classify import evaluate, tree_of
@@ -27,6 +29,7 @@ from paywitness.core.credential_owners import (
     credential_key,
     marks_from_text,
     marks_to_text,
+    named_mark,
     owner_in,
     owner_mark,
     related,
@@ -39,6 +42,7 @@ from paywitness.core.policy import Policy, UpstreamTimeouts
 from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.stored_messages import credential_headers, with_header
 from paywitness.journal.base import Journal, LedgerRow
+from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.upstream.client import UpstreamClient
@@ -62,6 +66,7 @@ class CredentialOwners:
     vault: Vault
     clock: Clock
     tasks: Tasks
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the credentials that `accounts:` lists
     _settled: OrderedDict[str, tuple[float, str | None]] = field(default_factory=OrderedDict)  # until when, and owner
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -136,8 +141,22 @@ class CredentialOwners:
         await self._rewrite(key, lambda known: _merged(known, marks))
 
     async def remove_peers(self, key: str) -> None:
-        """Forget what operators and control questions said of a credential. What the provider said stays."""
-        await self._rewrite(key, lambda known: {mark: known[mark] for mark in known if mark.startswith(OWNER_MARK)})
+        """Forget what operators and control questions said of a credential. What the provider and the policy said
+        stays."""
+        stay = (OWNER_MARK, named_mark(""))
+        await self._rewrite(key, lambda known: {mark: known[mark] for mark in known if mark.startswith(stay)})
+
+    async def listed(self, book: PolicyBook) -> PolicyBook:
+        """The book, whose accounts know the credentials that they list; the journal then maps these too. A credential
+        that is listed no more keeps its account: it was rotated."""
+        secret = self.vault.identity_secret
+        providers = [with_listed_credentials(each, self.environment, secret) for each in book.providers.values()]
+        for provider in providers:
+            rules = provider.policies[0].accounts if provider.policies else AccountRules()
+            for credential in frozenset().union(*(each.credential_hashes for each in rules.named)):
+                key = credential_key(provider.policies[0].key_provider, credential)
+                await self._rewrite(key, partial(_with_names, names=rules.listing(credential)))
+        return PolicyBook.of(providers)
 
     async def _rewrite(self, key: str, change: _MarksChange) -> None:
         for _ in range(_WRITE_TRIES):
@@ -159,7 +178,14 @@ class CredentialOwners:
         await self.ask_first(policy, headers, WAIT_S)
         scope = policy.key_provider
         marks = [await self.marks(credential_key(scope, credential)) for credential in (mine, operation.credential)]
-        return related(mine, marks[0], operation.credential, marks[1], operation.account)
+        named = operation.named_account
+        return related(mine, marks[0], operation.credential, marks[1], operation.account, named)
+
+
+def _with_names(known: dict[str, str], names: frozenset[str]) -> dict[str, str]:
+    """What is known of a credential, with the accounts that list it today and no others."""
+    rest = {mark: source for mark, source in known.items() if not mark.startswith(named_mark(""))}
+    return {**{named_mark(name): MarkSource.POLICY for name in sorted(names)}, **rest}
 
 
 def _merged(known: dict[str, str], marks: Mapping[str, str]) -> dict[str, str]:

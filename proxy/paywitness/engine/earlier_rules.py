@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
-from paywitness.core.account_rules import EarlierRule
+from paywitness.core.account_choice import under_earlier_rules
+from paywitness.core.account_rules import EarlierAccount, EarlierRule
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.errors import JournalUnavailable, PolicyError
 from paywitness.core.identity import credential_claim, value_in
@@ -69,12 +70,19 @@ async def _rule_before_rows(journal: Journal, provider: Provider) -> list[Earlie
 
 def _rule_of(provider: Provider) -> EarlierRule:
     many = any(policy.accounts.many for policy in provider.policies)
-    return EarlierRule(provider.account, str(provider.identity.get("merchant", "")), many)
+    named = provider.policies[0].accounts.named if provider.policies else ()
+    accounts = tuple(EarlierAccount(each.name, each.merchant, each.owner, each.told_by) for each in named)
+    return EarlierRule(provider.account, str(provider.identity.get("merchant", "")), many, accounts)
 
 
 def _rules_to_text(rules: Iterable[EarlierRule]) -> str:
     value = [
-        {"account": [str(place) for place in rule.account], "merchant": rule.merchant, "many": rule.many}
+        {
+            "account": [str(place) for place in rule.account],
+            "merchant": rule.merchant,
+            "many": rule.many,
+            "named": [[each.name, each.merchant, each.owner, sorted(each.told_by)] for each in rule.named],
+        }
         for rule in rules
     ]
     return json.dumps({"rules": value}, separators=(",", ":"))
@@ -86,7 +94,11 @@ def _rules_from_text(text: str) -> tuple[EarlierRule, ...]:
         places = [place.partition(":") for place in each["account"]]
         if all(kind in set(FieldKind) for kind, _, _ in places):
             account = tuple(FieldRef(FieldKind(kind), name) for kind, _, name in places)
-            rules.append(EarlierRule(account, each["merchant"], bool(each.get("many"))))
+            named = tuple(
+                EarlierAccount(name, merchant, owner, frozenset(told_by))
+                for name, merchant, owner, told_by in each.get("named", ())
+            )
+            rules.append(EarlierRule(account, each["merchant"], bool(each.get("many")), named))
     return tuple(rules)
 
 
@@ -108,7 +120,12 @@ class EarlierIdentities:
     async def adopt(self, context: CallContext) -> bool:
         """Let the call go on under the earlier identity that the journal knows something of, if there is one. False:
         something is known there, and it may be another account's, which the rule of then did not tell apart."""
-        for policy in context.policy.under_every_rule()[1:]:
+        if not context.policy.accounts.earlier:
+            return True
+        parameters, secret = dict(context.parameters), self.vault.identity_secret
+        for policy in under_earlier_rules(
+            context.policy, context.call, context.tree, parameters, secret, context.owner
+        ):
             recognised = self._recognised(context, policy)
             if recognised.identity.account == context.identity.account and policy.merchant == context.policy.merchant:
                 continue

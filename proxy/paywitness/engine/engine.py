@@ -118,8 +118,6 @@ class Engine:
         policy = recognised.policy
         shape = ErrorShape(policy.problem, policy.give_up_headers, _reads_xml(call, (policy,)))
         context = caller_context(recognised, shape, still_there, self.clock, self.randomness)
-        if policy.payment.intent_at is not None:
-            await self.intent_reader.complete(context)
         return await self._start_and_wait(context), policy.operation
 
     def _recognise(self, call: Call, book: PolicyBook) -> RecognisedCall | RecognitionRefusal | None:
@@ -147,6 +145,8 @@ class Engine:
             if (refused := await self._refused_for_account(context)) is not None:
                 reply = refused
                 return
+            if context.policy.payment.intent_at is not None:  # only now is it known whose order it would be
+                await self.intent_reader.complete(context)
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             reply = joined or await self._admit_and_run(context)
             if context.limit_info is not None and reply.outcome is not Outcome.SUCCEEDED:

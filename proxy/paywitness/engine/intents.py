@@ -168,8 +168,7 @@ class Intents:
         return frozenset(
             each.name
             for each in known
-            if (provider is None or each.name == provider)
-            and (merchant is None or any(policy.merchant == merchant for policy in each.policies))
+            if (provider is None or each.name == provider) and (merchant is None or merchant in each.merchants)
         )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from paywitness.core.account_choice import account_hashes_of, for_every_account
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.core.payment import Payment
@@ -151,7 +152,7 @@ class PaymentLookup:
         guards: dict[str, None] = {}
         for provider in self._providers(None):
             for policy in provider.policies if providers is None or provider.name in providers else ():
-                for rule in policy.under_every_rule():
+                for rule in for_every_account(policy, self.identity_secret):
                     for account in account_hashes_named(rule.account, "", self.identity_secret):
                         guards[intent_guard(rule, account, intent, self.identity_secret)] = None
         return list(guards)
@@ -167,9 +168,11 @@ class PaymentLookup:
         """`account` is its id, its name, or empty: that of calls that name none."""
         if _ACCOUNT_ID.match(account):
             return frozenset({account})
-        rules = (rule for policy in provider.policies for rule in policy.under_every_rule())
+        secret = self.identity_secret
+        rules = [rule for policy in provider.policies for rule in for_every_account(policy, secret)]
         places = {rule.account for rule in rules} | {provider.account}
-        return frozenset().union(*(account_hashes_named(each, account, self.identity_secret) for each in places))
+        known = [account_hashes_of(policy, account, account, secret) for policy in provider.policies]
+        return frozenset().union(*known, *(account_hashes_named(each, account, secret) for each in places))
 
     def _providers(self, name: str | None) -> tuple[Provider, ...]:
         book = self.book()

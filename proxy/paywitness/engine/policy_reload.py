@@ -58,6 +58,7 @@ class PolicyReload:
     async def _apply(self, found: BookReloaded) -> None:
         try:
             book = await with_earlier_rules(self.journal, found.book)
+            book = await self.engine.credential_owners.listed(book)
             await store_revisions(self.journal, book)
         except JournalUnavailable:
             if not self.problems:
@@ -70,8 +71,11 @@ class PolicyReload:
             _log.info("policy change: %s", line)
         self.telemetry.emit(reload_event(found.book))
 
-    def report_refused_at_start(self, problems: tuple[str, ...]) -> None:
-        """Say that the files were not put in force at start, and that the book that was in force last is."""
+    async def begin(self, book: PolicyBook, problems: tuple[str, ...]) -> None:
+        """Put the book of the start in force, with the credentials that it lists. With problems: say that the files
+        were not put in force, and that the book that was in force last is."""
+        self.engine.book = await self.engine.credential_owners.listed(book)
+        self.telemetry.emit(reload_event(book))
         if problems:
             self._report_rejected(problems)
 

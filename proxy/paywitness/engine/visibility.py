@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from paywitness.core.account_choice import choose_account
 from paywitness.core.call import Call
 from paywitness.core.credential_owners import credential_key, marks_from_text, may_see, related
 from paywitness.core.identity import account_of, credential_of, intent_guard
@@ -44,10 +45,10 @@ class Visibility:
         rows = await self.journal.ledger_rows(keys)
         marks = [{} if row is None else marks_from_text(row.text) for row in rows]
         return may_see(
-            related(credential, marks[0], operation.credential, marks[1], operation.account),
+            related(credential, marks[0], operation.credential, marks[1], operation.account, operation.named_account),
             accepted=await self.journal.accepts_credential(operation.account, credential),
             source=operation.account_source,
-            separates=policy.accounts.who_am_i is not None,
+            separates=policy.accounts.tells_owners_apart,
         )
 
     async def guards_of(self, intent: str, operations: Iterable[Operation]) -> frozenset[str] | None:
@@ -82,7 +83,8 @@ class Visibility:
         guards: dict[str, set[str]] = defaultdict(set)
         accepted: dict[str, bool] = {}
         for provider in self.book.providers.values():
-            for policy in provider.policies:
+            for each in provider.policies:
+                policy = choose_account(each, self.call, None, {}, self.identity_secret).policy
                 account = account_of(self.call, policy, None, {}, self.identity_secret)
                 if account not in accepted:
                     accepted[account] = await self.journal.accepts_credential(account, credential)

@@ -76,7 +76,7 @@ def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLooku
 def relation_to(other: Operation, request: ClaimRequest, lookups: ClaimLookups) -> CredentialRelation:
     scope, mine = request.credential.scope, request.fresh.credential
     marks = [_marks_of(scope, credential, lookups) for credential in (mine, other.credential)]
-    return related(mine, marks[0], other.credential, marks[1], other.account)
+    return related(mine, marks[0], other.credential, marks[1], other.account, other.named_account)
 
 
 def _marks_of(scope: str, credential: str, lookups: ClaimLookups) -> dict[str, str]:

@@ -144,6 +144,7 @@ _RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
     ("keyed_as", ""),
     ("acts_on", ""),
     ("account_source", AccountSource.CONSTANT),
+    ("named_account", ""),
 )
 
 
@@ -269,6 +270,7 @@ def operation_from_row(row: RowValues) -> Operation:
         account_source=enum_or_safest(
             AccountSource, identity.get("account_source", AccountSource.CONSTANT), AccountSource.HEADER
         ),
+        named_account=identity.get("named_account", ""),
         money=None if minor_units is None else Money(minor_units, currency),
         state=enum_or_safest(State, moving.pop("state"), State.REQUIRES_REVIEW),
         **moving,

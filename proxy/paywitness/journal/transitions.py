@@ -238,6 +238,7 @@ IDENTITY_FIELDS = (
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
     *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder", "priority"),
     *("caps", "in_parts", "beside_unknown", "keyed_as", "acts_on", "object_intent", "account_source"),
+    "named_account",
 )
 
 

@@ -61,6 +61,7 @@ def describe_provider(provider: Provider) -> tuple[str, ...]:
     if provider.webhook_rules is not None:
         lines.append(f"  {_describe_webhook(provider.webhook_rules)}")
     if provider.policies:
+        lines += [f"  {each}" for each in describe_accounts(provider.policies[0])]
         lines.append(f"  budget: {describe_budget(provider.policies[0].budget)}")
     lines.append(f"  circuit: {_describe_circuit(provider.circuit)}")
     return tuple(lines)
@@ -75,6 +76,22 @@ def _describe_webhook(rules: WebhookRules) -> str:
     fields = {"reference": rules.belongs.reference, "key": rules.belongs.key, "stamp": rules.belongs.stamp}
     belongs = "".join(f", ours by the {name} at {place}" for name, place in fields.items() if place is not None)
     return f"webhook: {rules.scheme}, secrets in {secrets}, found by {found}{belongs}{hint}{relay}"
+
+
+def describe_accounts(policy: Policy) -> tuple[str, ...]:
+    """The accounts that the file names: whose each is, and what tells that a call is its. One line each."""
+    lines = []
+    for account in policy.accounts.named:
+        named = [f"{place} {value}" for place, value in account.selectors]
+        if not account.selectors:
+            named += [f"the owner {account.owner}"] if account.owner else []
+            named += ["its credential"] if account.credentials else []
+        merchant = account.merchant or policy.merchant
+        of_whom = f"of the merchant {merchant}" if merchant else "a merchant of its own"
+        owned = f", owner {account.owner}" if account.owner and account.selectors else ""
+        given = f", credentials in {', '.join(account.variables)}" if account.variables else ""
+        lines.append(f"account {account.name}: {of_whom}, named by {' and '.join(named)}{owned}{given}")
+    return tuple(lines)
 
 
 def describe_budget(rules: BudgetRules) -> str:

@@ -15,7 +15,7 @@ from paywitness.core.classify import truthy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import ConnectionUse, Policy, Provider, Route, Timeouts, UnmatchedCalls
 from paywitness.core.provider_contract import FieldKind, FieldRef
-from paywitness.policy.block_parsers.access import read_credentials, read_trust, read_who_am_i
+from paywitness.policy.block_parsers.access import read_accounts, read_credentials, read_trust, read_who_am_i
 from paywitness.policy.block_parsers.fallback import (
     FallbackEntry,
     check_fallbacks,
@@ -128,7 +128,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         classify=classify,
         all_rows_valid=rows_are_whole,
         credentials=read_credentials(file),
-        accounts=_read_account_rules(file),
+        accounts=_read_account_rules(file, account),
         fallbacks=read_fallbacks(file, own_name=own_name),
         has_evidence_webhook=evidence_scheme(file) is not None,
         has_hint_webhook=webhook_is_hint(file),
@@ -164,7 +164,7 @@ def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], 
         listen=file.read("listen", listen),
         timeouts=_timeouts(file),
         problem=json_value(problem) if problem is not None else None,
-        identity=identity_of(shared.key_name, shared.merchant, policies),
+        identity=identity_of(shared.key_name, shared.merchant, shared.accounts.named, policies),
         identity_change_accepted=accepted,
         webhook_rules=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
         account=shared.account,
@@ -215,24 +215,27 @@ def _read_account(file: Section) -> tuple[FieldRef, ...]:
 def _read_merchant(file: Section, account: tuple[FieldRef, ...]) -> str:
     found = file.read_or("merchant", name, "")
     selectors = [str(selector) for selector in account if selector.kind is not FieldKind.CONST]
-    if found and selectors:
+    if found and selectors and not file.has("accounts"):  # else it is only that of the accounts listed there
         file.add_warning(
             "merchant",
             f"makes one merchant of all accounts that {' and '.join(selectors)} can name: equal order numbers of two "
-            "of them are one purchase; leave it out unless they are the same merchant's",
+            "of them are one purchase; say in 'accounts' whose each is, or leave it out unless they are the same "
+            "merchant's",
         )
     return found
 
 
-def _read_account_rules(file: Section) -> AccountRules:
+def _read_account_rules(file: Section, account: tuple[FieldRef, ...]) -> AccountRules:
     who_am_i = read_who_am_i(file)
     many = file.read_or("merchants", choice_of("one", "many"), "one") == "many"
-    if many and not file.has("who_am_i"):
-        file.add_problem("merchants", "found 'many' without 'who_am_i', allowed: both, or 'one'")
-    if many and file.has("merchant"):
+    if many and not file.has("who_am_i") and not file.has("accounts"):
+        file.add_problem(
+            "merchants", "found 'many' without 'who_am_i' or 'accounts', allowed: with one of them, or 'one'"
+        )
+    if many and file.has("merchant") and not file.has("accounts"):
         found = "found 'many' beside 'merchant', which makes one merchant of all owners, allowed: one of the two"
         file.add_problem("merchants", found)
-    return AccountRules(who_am_i, many)
+    return AccountRules(who_am_i, many, named=read_accounts(file, account, many=many))
 
 
 def _check_problem(file: Section) -> None:

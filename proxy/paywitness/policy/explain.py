@@ -13,6 +13,7 @@ from paywitness.core.policy import Policy
 from paywitness.core.result import DEFAULT_EFFECTS, Classification, Effect, ResultClass
 from paywitness.policy.check import (
     SHADOW_MODE_TEXT,
+    describe_accounts,
     describe_budget,
     describe_contract,
     describe_doubt,
@@ -120,6 +121,7 @@ def _explanation_lines(
         f"  contract: {describe_contract(policy.contract)}",
         *((f"  payment:  {describe_payment(policy.payment)}",) if policy.payment != PaymentRules() else ()),
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
+        *(f"  {line}" for line in describe_accounts(policy)),
         *_shadow_lines(policy, scenario.failure),
         *(_limit_lines(policy, cost) if decision.action in _RETRIES else ()),
     )

@@ -11,15 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from paywitness.core.account_rules import NamedAccount
 from paywitness.core.policy import Policy, Provider, Route
 
 
-def identity_of(key_name: str, merchant: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
+def identity_of(
+    key_name: str, merchant: str, accounts: tuple[NamedAccount, ...], policies: tuple[Policy, ...]
+) -> dict[str, Any]:
     """Everything identity rests on, as plain JSON values."""
     return {
         "provider": key_name,
         "merchant": merchant,
+        "accounts": {each.name: _account_identity(each) for each in accounts},
         "operations": {policy.names[1]: _operation_identity(policy) for policy in policies},
+    }
+
+
+def _account_identity(account: NamedAccount) -> dict[str, Any]:
+    return {
+        "owner": account.owner,
+        "selectors": [f"{place}={value}" for place, value in sorted(account.selectors, key=str)],
+        "credentials": [f"env:{variable}" for variable in account.variables],
     }
 
 
@@ -58,6 +70,7 @@ def identity_changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     if old["provider"] != new["provider"]:
         was = old["provider"]
         lines.append(f"provider: was {was}, is {new['provider']}; 'formerly: {was}' keeps its keys")
+    lines += _account_changes(old.get("accounts", {}), new.get("accounts", {}))
     for name, before in old["operations"].items():
         after = new["operations"].get(name)
         if after is None:
@@ -70,6 +83,23 @@ def identity_changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> 
             ]
     lines += _new_operation_overlaps(old["operations"], new["operations"])
     return lines
+
+
+def _account_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+    """What would give the calls of an account to another one, or to none. What is added is looked for under the earlier
+    rules, as a new merchant is; a credential that is listed no more was rotated."""
+    for name, before in old.items():
+        after = new.get(name)
+        if after is None:
+            yield f"accounts.{name}: is gone; its payments would not be found under another name"
+            continue
+        for key in ("owner", "selectors"):
+            if before[key] and before[key] != after[key]:
+                yield f"accounts.{name}.{key}: was {_value_text(before[key])}, is {_value_text(after[key])}"
+        for other, theirs in new.items():
+            moved = [each for each in before["credentials"] if each in theirs["credentials"]]
+            if other != name and moved and not set(moved) <= set(after["credentials"]):
+                yield f"accounts.{other}.credentials: has {moved[0]}, which was that of {name} until now"
 
 
 def _new_operation_overlaps(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:

@@ -58,6 +58,7 @@ FILE = Block(
         "same_credentials_as": "the name of the provider whose callers' credentials it takes",
         "who_am_i": "a mapping: request, query, field",
         "merchants": "one or many",
+        "accounts": "a mapping from an account's name to whose it is and what names it",
         "unmatched": "forward or refuse",
         "retry": "a mapping: default, and failure classes",
         "budget": "a mapping: the allowance for retries",
@@ -291,6 +292,15 @@ WHO_AM_I = Block(
     },
     required=("request", "field"),
 )
+NAMED_ACCOUNT = Block(
+    "accounts",
+    {
+        "merchant": "a name: whose it is, across providers",
+        "owner": "the owner's id, as the answer to who_am_i shows it",
+        "selectors": "a mapping from a place of 'account' to its value",
+        "credentials": "a mapping: header or oauth2, or a list of them",
+    },
+)
 BUDGET = Block(
     "budget",
     {
@@ -382,6 +392,7 @@ BLOCKS = (
     CREDENTIALS,
     OAUTH2,
     WHO_AM_I,
+    NAMED_ACCOUNT,
     BUDGET,
     SCOPE,
     CIRCUIT,

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 
 from paywitness.clock import SystemClock
+from paywitness.core.account_rules import BackgroundCredentials
 from paywitness.core.evidence import Evidence
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.operation import Finding, FindingKind, State
 from paywitness.core.operator_actions import proposal_for
-from paywitness.core.policy import BackgroundCredentials
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.policy_reload import reload_event
 from paywitness.engine.policy_start import store_revisions

@@ -10,18 +10,20 @@ from dataclasses import replace
 
 import pytest
 
+from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.credential_owners import MarkSource, credential_key, owner_mark
 from paywitness.core.identity import credential_in
 from paywitness.core.inquiry import BelongsFields
 from paywitness.core.operation import FindingKind, Operation, State
-from paywitness.core.policy import BackgroundCredentials, OAuth2, Policy
+from paywitness.core.policy import Policy
 from paywitness.core.result import ResultClass
 from paywitness.core.template import Placeholder, Template
 from paywitness.engine.resolution.background_credentials import CredentialSource
-from paywitness.journal.base import OperationChange
+from paywitness.journal.base import Journal, OperationChange
 from paywitness.policy.book import PolicyBook
 from paywitness.policy.reading.expressions import expression
 from paywitness_sandbox.server import Sandbox, SandboxOptions
+from tests.engine.calls.test_fallback import credentials_sent
 from tests.engine.conftest import close
 from tests.engine.resolution.test_resolver import ended, resolved, resolving
 from tests.engine.storm import WITHOUT_KEYS
@@ -81,6 +83,36 @@ async def test_what_is_known_to_be_another_owners_credential_asks_for_nobody_els
         key = credential_key(policy.key_provider, credential)
         await owners.add_marks(key, {owner_mark(owner): MarkSource.PROVIDER})
     assert await credentials_of(world, policy, operation, environment) == ["Bearer alice"]
+
+
+_PLACES = "account: [const:main, header:Acme-Account]"
+_SHOPS = """
+credentials: {header: {Authorization: env:KEY_B}}
+accounts:
+  shop_a: {merchant: alpha, selectors: {"header:Acme-Account": a-1}, credentials: {header: {Authorization: env:KEY_A}}}
+  shop_b: {merchant: beta, selectors: {"header:Acme-Account": b-1}, credentials: {header: {Authorization: env:KEY_B}}}
+"""
+
+
+async def test_p8_when_the_callers_credential_is_gone_the_accounts_own_asks(stored_journal: Journal) -> None:
+    """P8: the file's own credential is another account's, and the provider would have taken it."""
+    environment = {"KEY_A": "Bearer a", "KEY_B": "Bearer b"}
+    edits = (*WITHOUT_KEYS, (_PLACES, _PLACES + _SHOPS))
+    async with (
+        sandbox_with("caller", "a", "b") as sandbox,
+        resolving(sandbox, *edits, journal=stored_journal, environment=environment) as world,
+    ):
+        world.engine.book = await world.engine.credential_owners.listed(world.engine.book)
+        sandbox.set_schedule({"read_faults": "error_500,error_500,error_500,-*"})
+        headers = {"Authorization": "Bearer caller", "Acme-Account": "a-1"}
+        lost = await world.charge(fault="drop_after_commit", headers=headers, timeout_s=0.1)
+        assert lost.status_code == 504
+        revoke(sandbox, "a", "b")
+        with credentials_sent(sandbox) as sent:
+            found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
+        assert (found.state, found.named_account) == (State.SUCCEEDED, "shop_a")
+        assert b"Bearer a" in sent
+        assert b"Bearer b" not in sent
 
 
 async def test_p14_a_credential_that_finds_what_the_other_made_is_of_the_same_account(world: World) -> None:

@@ -39,10 +39,16 @@ REEXECUTED = ("errors_under_key: replayed ", "errors_under_key: reexecuted ")
 
 @asynccontextmanager
 async def resolving(
-    sandbox: Sandbox, *edits: tuple[str, str], resolve: ResolutionRules = SOON, journal: Journal | None = None
+    sandbox: Sandbox,
+    *edits: tuple[str, str],
+    resolve: ResolutionRules = SOON,
+    journal: Journal | None = None,
+    environment: dict[str, str] | None = None,
 ) -> AsyncIterator[World]:
     """A world in which the resolver runs."""
-    world = await make_world(sandbox, *QUICK, *edits, lease_s=LEASE_S, resolve=resolve, journal=journal)
+    world = await make_world(
+        sandbox, *QUICK, *edits, lease_s=LEASE_S, resolve=resolve, journal=journal, environment=environment
+    )
     background = Tasks()
     background.start(world.parts.resolver.keep_resolving(), "resolver")
     background.start(world.leases.keep_renewing(), "leases")

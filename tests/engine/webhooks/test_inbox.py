@@ -632,6 +632,32 @@ async def test_an_accounts_secret_speaks_for_that_account_alone(sandbox: Sandbox
         await hooks.until_counted("applied")
 
 
+async def test_the_secret_of_an_account_of_the_policy_speaks_for_that_account_alone(sandbox: Sandbox) -> None:
+    """The provider's calls name no account: credentials tell them apart."""
+    by_account = (SECRETS, "  secrets: {shop_a: [env:ACME_WEBHOOK_SECRET], shop_b: [env:OTHER_SECRET]}")
+    named = """account: [const:main]
+merchants: many
+accounts:
+  shop_a: {merchant: alpha, credentials: {header: {Authorization: env:KEY_A}}}
+  shop_b: {merchant: beta, owner: b, credentials: {header: {Authorization: env:KEY_B}}}
+"""
+    edits = (ONE_TRY, by_account, ("account: [const:main, header:Acme-Account]", named))
+    async with hooked(sandbox, *edits) as hooks:
+        owners = hooks.world.engine.credential_owners
+        owners.environment = {"KEY_A": "Bearer test", "KEY_B": "Bearer b"}
+        hooks.world.engine.book = await owners.listed(hooks.world.engine.book)
+        hooks.apply_from_now_on()
+        operation = await hooks.unknown()
+        assert operation.named_account == "shop_a"
+        told = event(operation)
+        assert (await hooks.tell({**told, "id": "1"}, path="acme/shop_b", secret=OTHER_SECRET)).status_code == 200
+        await asyncio.sleep(0.3)
+        assert (await hooks.operation()).state is State.UNKNOWN
+        await hooks.tell({**told, "id": "2"}, path="acme/shop_a")
+        await hooks.until_counted("applied")
+        assert (await hooks.operation()).state is State.SUCCEEDED
+
+
 async def test_an_account_may_also_be_named_to_us_alone(sandbox: Sandbox) -> None:
     by_account = (SECRETS, "  secrets: {shop-a: [env:ACME_WEBHOOK_SECRET]}")
     async with hooked(sandbox, ONE_TRY, by_account) as hooks:

@@ -108,6 +108,7 @@ class CallContext:
     credential_accepted: bool = True  # it made the operation that its claim named, or may be shown its reply
     response_tree: Tree = None  # of the attempt that ended last, decoded
     delivery_pending: bool = False  # its end is recorded as perhaps undelivered: what became of the reply follows
+    owner: str | None = None  # the mark of the one that the provider says the credential is of, if it was asked
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
 
     def send_reply(self, reply: Reply) -> bool:

@@ -345,10 +345,10 @@ def account_unknown(context: CallContext) -> Reply:
     return problem_reply(Problem.ACCOUNT_UNKNOWN, WHOSE_IS_UNKNOWN, shape=context.shape, provider=provider)
 
 
-def another_owner(context: CallContext) -> Reply:
-    """403: the provider says that the credential is of another owner than the account."""
+def another_owner(context: CallContext, why: str = ANOTHER_OWNER) -> Reply:
+    """403: the provider or the policy says that the credential is of another owner than the account."""
     provider = context.policy.provider
-    return problem_reply(Problem.CREDENTIAL_NOT_RECOGNISED, ANOTHER_OWNER, shape=context.shape, provider=provider)
+    return problem_reply(Problem.CREDENTIAL_NOT_RECOGNISED, why, shape=context.shape, provider=provider)
 
 
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."

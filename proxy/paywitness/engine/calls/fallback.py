@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
+from paywitness.core.account_choice import for_merchant
+from paywitness.core.account_rules import BackgroundCredentials
 from paywitness.core.call import Call, Headers
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.consequences import WriteContext
@@ -19,7 +21,7 @@ from paywitness.core.errors import StaleWrite
 from paywitness.core.identity import credential_of, request_hash_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation
-from paywitness.core.policy import BackgroundCredentials, Policy
+from paywitness.core.policy import Policy
 from paywitness.core.recognise import recognise_under
 from paywitness.core.result import ResultClass
 from paywitness.engine.calls.context import CallContext
@@ -122,10 +124,13 @@ class Fallbacks:
         matched = book.match(fallback.to, call.method, call.segments, lambda: context.tree)
         if matched is None or matched[0].operation != context.policy.operation:
             return None
-        return matched
+        policy, parameters = matched
+        secret = self.vault.identity_secret
+        own = for_merchant(policy, context.policy.merchant, call, context.tree, parameters, secret)
+        return None if own is None else (own, parameters)
 
     def _with_own_credentials(self, policy: Policy, request: StoredRequest) -> StoredRequest:
-        headers = self._headers_for_route(policy.credentials, request.headers)
+        headers = self._headers_for_route(_credentials_of(policy, policy.acts_for), request.headers)
         return StoredRequest(request.method, request.target, headers, request.body)
 
     def _headers_for_route(self, credentials: BackgroundCredentials | None, headers: Headers) -> Headers:
@@ -147,7 +152,7 @@ class Fallbacks:
         if made is None:
             return call
         policies = self.book().providers[made.provider].policies
-        credentials = policies[0].credentials if policies else None
+        credentials = _credentials_of(policies[0], made.named_account) if policies else None
         if credentials is not None and not await self._is_of_first_account(call, made):
             return call
         return replace(call, provider=made.provider, headers=self._headers_for_route(credentials, call.headers))
@@ -179,3 +184,14 @@ class Fallbacks:
 
 def _hash_of(request: StoredRequest, secret: bytes) -> str:
     return request_hash_of(request.method, request.target, request.body, secret)
+
+
+def _credentials_of(policy: Policy, account: str) -> BackgroundCredentials | None:
+    """Of an account by its name in `accounts:`, else the file's."""
+    named = policy.accounts.account_named(account)
+    if named is not None and named.credentials:
+        return named.credentials[0]
+    others = {variable for each in policy.accounts.named for variable in each.variables}
+    if policy.credentials is not None and others.intersection(policy.credentials.variables):
+        return BackgroundCredentials()  # another account's: none at all rather than those
+    return policy.credentials

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from paywitness.clock import Clock
+from paywitness.core.account_choice import headers_from
+from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.call import Headers
 from paywitness.core.credential_owners import AccountSource, CredentialRelation
 from paywitness.core.errors import UnreadableSecret
+from paywitness.core.identity import credential_in
 from paywitness.core.operation import Operation
-from paywitness.core.policy import OAuth2, Policy, UpstreamTimeouts
+from paywitness.core.policy import Policy, UpstreamTimeouts
 from paywitness.core.record import record
 from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.stored_messages import StoredRequest, credential_headers, open_credential
@@ -56,7 +59,7 @@ class CredentialSource:
     clock: Clock
     owners: CredentialOwners
     control_question: ControlQuestion = field(init=False)
-    _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # by provider: token, good until (monotonic)
+    _tokens: dict[tuple[str, OAuth2], tuple[str, float]] = field(default_factory=dict)  # token, good until (monotonic)
 
     def __post_init__(self) -> None:
         self.control_question = ControlQuestion(self.journal, self.upstream, self.owners, self.vault, self.clock)
@@ -72,7 +75,7 @@ class CredentialSource:
             yield CredentialCandidate(caller_headers, is_of_account=True, may_send=True)
         unknown: list[Headers] = []
         for accepted in await self._newest_accepted(operation):
-            if accepted in tried:
+            if accepted in tried or self._is_anothers(operation, policy, accepted):
                 continue
             tried.add(accepted)
             # The provider executed a call under it for an account that it reads itself: that is a mapping.
@@ -82,8 +85,7 @@ class CredentialSource:
                 yield CredentialCandidate(accepted, is_of_account=True, may_send=True)
             elif relation is UNKNOWN and operation.account_source is not AccountSource.HEADER:
                 unknown.append(accepted)
-        environment = await self._from_environment(policy)
-        if environment and environment not in tried:
+        async for environment in self._given(operation, policy, tried):
             tried.add(environment)
             relation = await self._relation(operation, policy, environment)
             if relation is not CredentialRelation.OTHER:
@@ -92,6 +94,18 @@ class CredentialSource:
             yield CredentialCandidate(accepted, is_of_account=False, may_send=False)
         if not tried:
             yield CredentialCandidate((), is_of_account=True, may_send=True)  # a provider that asks for none
+
+    async def _given(self, operation: Operation, policy: Policy, tried: set[Headers]) -> AsyncIterator[Headers]:
+        """What the policy gives for the account, from the environment, and what was not tried yet."""
+        for given in given_credentials(operation, policy):
+            environment = await self._from_environment(policy, given)
+            if environment and environment not in tried and not self._is_anothers(operation, policy, environment):
+                yield environment
+
+    def _is_anothers(self, operation: Operation, policy: Policy, headers: Headers) -> bool:
+        """Whether the policy's `accounts:` list the credential, and for other accounts than the operation's."""
+        listing = policy.accounts.listing(credential_in(headers, self.vault.identity_secret))
+        return bool(listing) and operation.named_account not in listing
 
     async def _relation(self, operation: Operation, policy: Policy, headers: Headers) -> CredentialRelation:
         relation = await self.owners.relation(operation, policy, headers)
@@ -108,27 +122,21 @@ class CredentialSource:
                 found.append(open_credential(self.vault, sealed, operation.account))
         return found
 
-    async def _from_environment(self, policy: Policy) -> Headers:
-        credentials = policy.credentials
-        if credentials is None:
+    async def _from_environment(self, policy: Policy, credentials: BackgroundCredentials) -> Headers:
+        found = headers_from(credentials, self.environment)
+        if found is None:
+            names = [name for name in credentials.variables if not self.environment.get(name)]
+            _log.warning("the environment has no %s, which the policy's credentials name", " nor ".join(names))
             return ()
-        pairs = []
-        for name, variable in credentials.headers:
-            value = self.environment.get(variable)
-            if value is None:
-                _log.warning("%s: the environment has no %s, which the policy's credentials name", name, variable)
-                return ()
-            pairs.append((name.encode("latin-1"), value.encode("latin-1")))
-        if credentials.oauth2 is not None:
-            token = await self._oauth2_token(policy, credentials.oauth2)
-            if token is None:
-                return ()
-            pairs.append((b"Authorization", f"Bearer {token}".encode("latin-1")))
-        return tuple(pairs)
+        if credentials.oauth2 is None:
+            return found
+        token = await self._oauth2_token(policy, credentials.oauth2)
+        return () if token is None else (*found, (b"Authorization", f"Bearer {token}".encode("latin-1")))
 
     async def _oauth2_token(self, policy: Policy, oauth2: OAuth2) -> str | None:
         """A token by client credentials (RFC 6749 4.4), kept for as long as it is good."""
-        stored = self._tokens.get(policy.provider)
+        key = (policy.provider, oauth2)
+        stored = self._tokens.get(key)
         if stored is not None and stored[1] > self.clock.mono():
             return stored[0]
         client, secret = self.environment.get(oauth2.client_id), self.environment.get(oauth2.client_secret)
@@ -150,8 +158,15 @@ class CredentialSource:
         if token is None:
             _log.warning("%s gave no token at %s", policy.provider, oauth2.path)
             return None
-        self._tokens[policy.provider] = (token, self.clock.mono() + max(0.0, lifetime_s - _RENEW_BEFORE_S))
+        self._tokens[key] = (token, self.clock.mono() + max(0.0, lifetime_s - _RENEW_BEFORE_S))
         return token
+
+
+def given_credentials(operation: Operation, policy: Policy) -> tuple[BackgroundCredentials, ...]:
+    """What the policy gives for calls of our own: those of the operation's account, then the file's."""
+    account = policy.accounts.account_named(operation.named_account)
+    of_file = () if policy.credentials is None else (policy.credentials,)
+    return of_file if account is None else (*account.credentials, *of_file)
 
 
 def _parse_token(body: bytes) -> tuple[str | None, float]:

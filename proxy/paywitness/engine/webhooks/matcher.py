@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from paywitness.core.account_choice import account_hashes_of, for_every_account
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, matches_expected
 from paywitness.core.identity import account_hashes_named, intent_guard
@@ -102,7 +103,7 @@ class WebhookMatcher:
         """The id of a retired operation that the event names, whose customer had never acted; None if there is none.
         Raises JournalUnavailable."""
         account_name = account or webhook_event.account or ""
-        hashes = sorted(account_hashes_named(provider.account, account_name, self.vault.identity_secret))
+        hashes = sorted(self._account_hashes(provider, account_name))
         keys: list[str] = []
         for finder, value in webhook_event.match_values:
             if finder is MatchKey.INTENT:
@@ -123,7 +124,7 @@ class WebhookMatcher:
 
     async def _payment_rows(self, names: Iterable[str], provider: Provider, account_name: str) -> dict[str, LedgerRow]:
         """The payments of the account that have one of these names."""
-        accounts = sorted(account_hashes_named(provider.account, account_name, self.vault.identity_secret))
+        accounts = sorted(self._account_hashes(provider, account_name))
         known_as = provider.key_name or provider.name
         keys = tuple(name_key(known_as, account, name) for name in names for account in accounts)
         rows = await self.journal.ledger_rows(keys) if keys else ()
@@ -143,6 +144,15 @@ class WebhookMatcher:
             if operation is not None and operation.kind.pays:
                 return operation
         return None
+
+    def _account_hashes(self, provider: Provider, account_name: str) -> frozenset[str]:
+        secret = self.vault.identity_secret
+        named = [
+            account_hashes_of(policy, account.name, account_name, secret)
+            for policy in provider.policies[:1]
+            for account in policy.accounts.named
+        ]
+        return account_hashes_named(provider.account, account_name, secret).union(*named)
 
     async def _belongs(self, webhook_event: WebhookEvent, candidate: _Candidate) -> bool:
         """Whether the event may be about this operation, by the names that it shows. One that shows the reference of
@@ -211,7 +221,7 @@ class WebhookMatcher:
             intent_guard(policy, account, intent, secret)
             for each in provider.policies
             if each.kind.pays
-            for policy in each.under_every_rule()
+            for policy in for_every_account(each, secret)
             for account in account_hashes_named(policy.account, account_name, secret)
         }
 
@@ -224,6 +234,9 @@ class WebhookMatcher:
         accounts = account_hashes_named(places, account_name, self.vault.identity_secret)
         if policy is not None and policy.payment.continues:  # its request may name no account
             accounts |= account_hashes_named(places, "", self.vault.identity_secret)
+        if policy is not None and operation.named_account:
+            name, secret = operation.named_account, self.vault.identity_secret
+            accounts |= account_hashes_of(policy, name, account_name, secret)
         if operation.account not in accounts:
             return None
         return _Candidate(operation, policy)

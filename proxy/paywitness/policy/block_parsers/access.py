@@ -1,5 +1,5 @@
-"""The blocks `credentials`, `who_am_i` and `tls`, and the key `private`: how a provider is reached, how we prove who we
-are, and how it tells whose a credential is.
+"""The blocks `credentials`, `who_am_i`, `accounts` and `tls`, and the key `private`: how a provider is reached, how we
+prove who we are, how it tells whose a credential is, and which accounts there are.
 
 For credentials the file gives only the names of environment variables. Whether a variable is set is a matter of the
 running process, not of the file.
@@ -7,27 +7,34 @@ running process, not of the file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlencode
 
-from paywitness.core.account_rules import WhoAmI
-from paywitness.core.policy import BackgroundCredentials, OAuth2, UpstreamTrust
+from paywitness.core.account_rules import BackgroundCredentials, NamedAccount, OAuth2, WhoAmI
+from paywitness.core.policy import UpstreamTrust
+from paywitness.core.provider_contract import FieldKind, FieldRef
+from paywitness.policy.reading.document import ListNode
 from paywitness.policy.reading.expressions import expression
-from paywitness.policy.reading.section import Section, invalid_value_message, read_text
+from paywitness.policy.reading.section import Section, invalid_value_message, read_text, section_of
 from paywitness.policy.reading.value_readers import (
     InvalidValue,
     boolean,
     environment_variable,
     header_name,
+    header_value,
+    name,
     route,
     text,
 )
-from paywitness.policy.schema import CREDENTIALS, OAUTH2, TLS, WHO_AM_I
+from paywitness.policy.schema import CREDENTIALS, NAMED_ACCOUNT, OAUTH2, TLS, WHO_AM_I
 
 
 def read_credentials(file: Section) -> BackgroundCredentials | None:
     section = file.child("credentials", CREDENTIALS)
-    if section is None:
-        return None
+    return _credentials(section) if section is not None else None
+
+
+def _credentials(section: Section) -> BackgroundCredentials:
     headers = []
     for entry in section.entries("header"):
         try:
@@ -75,6 +82,80 @@ def read_who_am_i(file: Section) -> WhoAmI | None:
         return None
     query = f"?{urlencode(pairs)}" if pairs else ""
     return WhoAmI(request.method, "/" + "/".join(request.segments) + query, field)
+
+
+# --- Accounts
+
+
+def read_accounts(file: Section, places: tuple[FieldRef, ...], *, many: bool) -> tuple[NamedAccount, ...]:
+    """`accounts:`. Each must be told from the others."""
+    found: list[NamedAccount] = []
+    for entry in file.entries("accounts"):
+        section = section_of(entry, NAMED_ACCOUNT, file.problems)
+        if section is None:
+            continue
+        account = _read_account(entry.name, section, places)
+        try:
+            name(entry.name)
+        except InvalidValue as invalid:
+            section.problems.add(entry.location, entry.path, invalid_value_message(entry.name, invalid))
+        for problem in _confusions(account, found, many=many):
+            section.problems.add(entry.location, entry.path, problem)
+        if account.owner and not file.has("who_am_i") and not (account.selectors or account.credentials):
+            section.add_problem("owner", "found no other key that names the account, allowed: with 'who_am_i'")
+        found.append(account)
+    return tuple(found)
+
+
+def _read_account(own_name: str, section: Section, places: tuple[FieldRef, ...]) -> NamedAccount:
+    account = NamedAccount(
+        own_name,
+        section.read_or("merchant", name, ""),
+        section.read_or("owner", header_value, ""),
+        tuple(_read_selectors(section, places)),
+        tuple(_read_listed(section)),
+    )
+    if not (section.has("owner") or section.has("selectors") or section.has("credentials")):
+        allowed = "one or more of owner, selectors, credentials"
+        section.problems.add(
+            section.location, section.path, f"found nothing that names the account, allowed: {allowed}"
+        )
+    return account
+
+
+def _read_selectors(section: Section, places: tuple[FieldRef, ...]) -> Iterator[tuple[FieldRef, str]]:
+    selecting = {str(place): place for place in places if place.kind is not FieldKind.CONST}
+    for entry in section.entries("selectors"):
+        value = read_text(entry.node, entry.path, "the value that names the account", text, section.problems)
+        if entry.name not in selecting:
+            allowed = f"what 'account' lists: {', '.join(selecting)}" if selecting else "none: 'account' is a constant"
+            section.problems.add(entry.location, entry.path, f"found '{entry.name[:60]}', allowed: {allowed}")
+        elif value is not None:
+            yield selecting[entry.name], value
+
+
+def _read_listed(section: Section) -> Iterator[BackgroundCredentials]:
+    if isinstance(section.node("credentials"), ListNode):
+        yield from map(_credentials, section.children("credentials", CREDENTIALS))
+    elif (found := read_credentials(section)) is not None:
+        yield found
+
+
+def _confusions(account: NamedAccount, others: Iterable[NamedAccount], *, many: bool) -> Iterator[str]:
+    """Why a call of the account might be taken for one of another."""
+    for other in others:
+        if account.selectors and other.selectors:
+            theirs = dict(other.selectors)
+            if all(theirs.get(place, value) == value for place, value in account.selectors):
+                yield f"found selectors that a call of '{other.name}' may have too, allowed: another value for each"
+        elif not account.selectors and not other.selectors:
+            if not many:
+                found = f"found an account without selectors, as '{other.name}' is"
+                yield f"{found}, allowed: one of these, or several with 'merchants: many'"
+            if account.owner and account.owner == other.owner:
+                yield f"found the owner '{account.owner}', which '{other.name}' has too, allowed: an owner of its own"
+            for variable in sorted(set(account.variables) & set(other.variables)):
+                yield f"found env:{variable}, which '{other.name}' lists too, allowed: credentials of its own"
 
 
 # --- TLS

@@ -124,7 +124,11 @@ _NO_CREDENTIALS = (
 
 def _gets_foreign_credentials(provider: Provider, target: Provider, providers: Mapping[str, Provider]) -> bool:
     """Whether a fallback would send the credentials of one route to another that is not said to take them."""
-    has_own = any(policy.credentials is not None for policy in target.policies)
+    has_own = any(
+        policy.credentials is not None
+        or (policy.accounts.named and all(each.credentials for each in policy.accounts.named))
+        for policy in target.policies
+    )
     return not has_own and _mirrored(target, providers) != _mirrored(provider, providers)
 
 
@@ -139,11 +143,12 @@ def _mirrored(provider: Provider, providers: Mapping[str, Provider]) -> str:
 
 
 def _incompatibilities(provider: Provider, target: Provider) -> Iterator[str]:
-    own, theirs = provider.identity["merchant"], target.identity["merchant"]
+    own, theirs = provider.merchants, target.merchants
     if not own:
         yield "without 'merchant' in this file, it is required: the purchases of both must be one scope"
-    elif own != theirs:
-        yield f"of the merchant '{theirs}', allowed: one of '{own}': the purchases of both must be one scope"
+    elif not own & theirs:
+        found, allowed = ", ".join(sorted(theirs)), ", ".join(sorted(own))
+        yield f"of the merchant '{found}', allowed: one of '{allowed}': the purchases of both must be one scope"
     by_name = {policy.operation: policy for policy in target.policies}
     for policy in provider.policies:
         if not policy.fallbacks:

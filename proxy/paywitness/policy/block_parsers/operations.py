@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paywitness.core import policy_defaults
-from paywitness.core.account_rules import AccountRules
+from paywitness.core.account_rules import AccountRules, BackgroundCredentials
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
@@ -16,7 +16,6 @@ from paywitness.core.payment import FOLLOW_UPS
 from paywitness.core.payment_rules import PaymentRules
 from paywitness.core.policy import (
     AmountField,
-    BackgroundCredentials,
     ConnectionUse,
     Policy,
     PriorityRule,

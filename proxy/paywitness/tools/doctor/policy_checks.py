@@ -91,9 +91,7 @@ def _credential_names(provider: Provider) -> list[str]:
     """Variables, each once."""
     names: dict[str, None] = {}
     for policy in provider.policies:
-        if policy.credentials is None:
-            continue
-        names.update((variable, None) for _, variable in policy.credentials.headers)
-        if (oauth2 := policy.credentials.oauth2) is not None:
-            names.update({oauth2.client_id: None, oauth2.client_secret: None})
+        names.update((variable, None) for account in policy.accounts.named for variable in account.variables)
+        if policy.credentials is not None:
+            names.update((variable, None) for variable in policy.credentials.variables)
     return list(names)

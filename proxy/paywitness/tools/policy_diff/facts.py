@@ -103,6 +103,8 @@ def _flattened(value: Any, path: str, left_out: frozenset[str] = frozenset()) ->
     elif _has_parts(value):
         for field in fields(value):
             yield from _flattened(getattr(value, field.name), f"{path}.{field.name}", left_out)
+    elif path == "accounts.named":
+        yield from ((f"accounts.{item.name}", _in_one_line(item, path)) for item in value)
     elif isinstance(value, tuple) and any(_has_parts(item) and not isinstance(item, ResponseRule) for item in value):
         for index, item in enumerate(value):
             yield f"{_policy_key(path)}[{index}]", _in_one_line(item, path)

@@ -152,6 +152,9 @@ def _headers() -> Schema:
 # Where the words alone do not tell: by block and key, or by key in every block.
 _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("file", "operations"): lambda: _map_of(_ref(OPERATION.title)),
+    ("file", "accounts"): lambda: _map_of(_ref("accounts")),
+    ("accounts", "selectors"): _headers,
+    ("accounts", "credentials"): lambda: {"anyOf": [_ref("credentials"), _list_of(_ref("credentials"))]},
     ("file", "answers"): lambda: _map_of(_list_of(_ref(ROW.title))),
     ("file", "tables"): _tables,
     ("file", "problem"): lambda: {"type": "object"},

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paywitness.core.credential_owners import MarkSource, credential_key, marks_to_text, named_mark
 from paywitness.core.guard import is_paid
 from paywitness.core.operation import GuardKind, Operation, Posting
 from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.policy import Provider, UnmatchedCalls
+from paywitness.core.policy import Policy, Provider, UnmatchedCalls
 from paywitness.core.problems import PROBLEMS, Problem
 from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.engine.intents import unsafe_reason
+from paywitness.journal.base import LedgerRow
 from paywitness.policy.book import PolicyBook
 from paywitness.tools.policy_test.case import NONE, GivenRequest
 from paywitness.tools.policy_test.flow import BALANCE_NUMBERS, UNKNOWN, Step
 from paywitness.tools.policy_test.flow_calls import CallResult, FlowWorld, run_call
 from paywitness.tools.policy_test.flow_evidence import run_event, run_inquiry
-from paywitness.tools.policy_test.recognition import SECRET, CaseError, call_of
+from paywitness.tools.policy_test.recognition import SECRET, CaseError, call_of, with_credentials_as_written
 
 Facts = dict[str, str]
 
@@ -36,7 +38,18 @@ class FlowRun:
     _operation_of_step: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.provider = with_credentials_as_written(self.provider)
         self.world = FlowWorld(self.provider)
+        for policy in self.provider.policies[:1]:
+            for account in policy.accounts.named:
+                for credential in account.credential_hashes:
+                    self._map_listed(policy, credential)
+
+    def _map_listed(self, policy: Policy, credential: str) -> None:
+        """As a start does it."""
+        key = credential_key(policy.key_provider, credential)
+        marks = {named_mark(name): MarkSource.POLICY for name in policy.accounts.listing(credential)}
+        self.world.journal.rows[key] = LedgerRow(key, 1, marks_to_text(marks))
 
     def run_step(self, step: Step) -> Facts:
         """The facts after the next step. Raises CaseError if it cannot be run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from paywitness.core.account_choice import with_listed_credentials
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Call, CallerOptions
 from paywitness.core.identity import value_in
@@ -55,6 +56,7 @@ def recognise_case(request: GivenRequest, provider: Provider) -> tuple[Recognise
 
 def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
     """As `recognise_case`, of a call."""
+    provider = with_credentials_as_written(provider)
     found = recognise(call, provider, PolicyBook.of([provider]).match, SECRET, lambda: GENERATED)
     if found is None:
         refused = provider.unmatched is UnmatchedCalls.REFUSE
@@ -93,6 +95,14 @@ def call_of(request: GivenRequest, provider: Provider) -> Call:
             distinct=ours.get("paywitness-distinct"),
         ),
     )
+
+
+def with_credentials_as_written(provider: Provider) -> Provider:
+    """The provider, with `env:NAME` for the value of each variable that its accounts list: a request whose header is
+    `env:NAME` has that credential."""
+    accounts = [account for policy in provider.policies for account in policy.accounts.named]
+    environment = {name: f"env:{name}" for account in accounts for name in account.variables}
+    return with_listed_credentials(provider, environment, SECRET)
 
 
 def _refused(kind: Problem) -> dict[str, str]:
