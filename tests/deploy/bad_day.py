@@ -229,6 +229,7 @@ def bad_day(home: Path, events_url: str) -> Iterator[BadDay]:
             # Acme itself is not spared as its policy would, so that its answers can be lost at leisure.
             sidecar = Sidecar(home / f"sidecar-{number}", provider.url, HURRIED, options, environment)
             stack.callback(sidecar.kill)
+            (sidecar.home / "policies" / "acme.yaml").write_text(policy("acme", provider.url))
             (sidecar.home / "policies" / "acme_us.yaml").write_text(unreached(nowhere))
             (sidecar.home / "policies" / "acme_watch.yaml").write_text(observed(provider.url))
             sidecars.append(sidecar)

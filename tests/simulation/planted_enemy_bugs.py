@@ -246,7 +246,7 @@ def _owner_is_no_account(right: Function) -> Function:
 
 
 def _everybody_is_the_same(right: Function) -> Function:
-    def wrong(mine: str, marks: Any, other: str, other_marks: Any, account: str) -> CredentialRelation:
+    def wrong(mine: str, marks: Any, other: str, other_marks: Any, account: str, named: str = "") -> CredentialRelation:
         return CredentialRelation.SAME
 
     return wrong

@@ -260,15 +260,19 @@ class DuplicateCalls:
             self.waiters.note_heard(operation.id)
         elif not (context.delivery_pending and operation.delivery_unknown):
             return
+        await self._write_delivery(operation, is_delivered=is_delivered and tells_it)
+
+    async def _write_delivery(self, operation: Operation, *, is_delivered: bool) -> Operation:
+        """Record whether the reply was delivered, also if others write about the operation meanwhile."""
         with suppress(JournalUnavailable):
             for _ in range(_DELIVERY_TRIES):
                 try:
-                    await self.journal.record(self._delivery_change(operation, is_delivered=is_delivered and tells_it))
-                    return
+                    return await self.journal.record(self._delivery_change(operation, is_delivered=is_delivered))
                 except StaleWrite:
-                    operation = await self.journal.read(operation.id)
-                if operation is None or not operation.undelivered:
-                    return  # an equal call took the reply, or another caller was recorded
+                    operation = await self.journal.read(operation.id) or operation
+                if not operation.undelivered:
+                    break  # an equal call took the reply, or another caller was recorded
+        return operation
 
     def _delivery_change(self, operation: Operation, *, is_delivered: bool) -> OperationChange:
         after = operation.changed(undelivered=not is_delivered, delivery_unknown=False)
@@ -307,8 +311,7 @@ class DuplicateCalls:
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and self._waits_for_record(context):
-            heard = operation.changed(undelivered=False)
-            context.operation = operation = await self._record_delivery(operation, heard, "answer_heard")
+            context.operation = operation = await self._write_delivery(operation, is_delivered=True)
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     def _waits_for_record(self, context: CallContext) -> bool:
