@@ -16,6 +16,8 @@ from tests.journal.memory import MemoryJournal
 from tests.journal.redis_server import RedisServer
 from tests.journal.samples import HandClock
 
+_PATIENCE_S = 10.0  # of a call, on a machine that has much else to do; `redis/test_server_failures.py` has the real one
+
 
 @dataclass
 class Store:
@@ -52,9 +54,9 @@ async def _redis(_: Path, clock: HandClock, request: pytest.FixtureRequest) -> S
 
     async def reopen(journal: Journal) -> Journal:
         await journal.close()
-        return await RedisJournal.open(url, clock=clock)
+        return await RedisJournal.open(url, clock=clock, call_timeout_s=_PATIENCE_S)
 
-    return Store(await RedisJournal.open(url, clock=clock), clock, reopen, shared=True)
+    return Store(await RedisJournal.open(url, clock=clock, call_timeout_s=_PATIENCE_S), clock, reopen, shared=True)
 
 
 _STORES = {"sqlite": _sqlite, "memory": _memory, "redis": _redis}
