@@ -312,6 +312,11 @@ class DuplicateCalls:
         credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and self._waits_for_record(context):
             context.operation = operation = await self._write_delivery(operation, is_delivered=True)
+        elif credential_matches and operation.undelivered and not context.caller_gone:
+            # Its time is nearly up. Until it is recorded whether it was told, nobody else is given the reply.
+            pending = operation.changed(delivery_unknown=True)
+            context.delivery_pending = True
+            context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     def _waits_for_record(self, context: CallContext) -> bool:
