@@ -57,8 +57,8 @@ class IndexedTables(MemoryTables):
             if before is not None:
                 self.by_state[before.state].pop(operation.id, None)
             self.by_state[operation.state][operation.id] = None
-        if before is None or before.reference != operation.reference:  # the other names stay
-            self._unnamed.append(operation)
+        if before is None or (before.reference, before.payment) != (operation.reference, operation.payment):
+            self._unnamed.append(operation)  # the other names stay
 
     def index_all(self) -> None:
         """After a rollback: everything anew."""
@@ -113,8 +113,10 @@ def _names_of(operation: Operation) -> list[tuple[str, str]]:
         names.append(("key", operation.provider_key))
     if operation.reference:
         names.append(("reference", operation.reference))
+    if operation.payment:
+        names.append(("payment", operation.payment))
     if operation.guard is not None:
-        names.append(("guard", operation.guard.value))
+        names += [("guard", operation.guard.value), ("subject", operation.guard.label)]
     return names
 
 
@@ -196,6 +198,7 @@ class IndexedJournal(MemoryJournal):
     def _listed(self, listing: OperationQuery) -> Iterator[Operation]:
         tables = self.tables
         names = {"stamp": listing.stamp, "key": listing.key, "reference": listing.reference, "guard": listing.guard}
+        names |= {"subject": listing.subject, "payment": listing.payment}
         given = next(((name, value) for name, value in names.items() if value is not None), None)
         if given is not None and not (given[0] == "key" and tables.aliases):
             found = tables.named(given)
