@@ -160,6 +160,12 @@ def test_a_payment_in_the_place_of_a_list_is_no_miss(changes: dict[str, object])
     assert asked(answered(response(200, {}))).finding.kind is FindingKind.MISSED  # some leave an empty list out
 
 
+def test_an_empty_object_in_the_place_of_the_one_that_was_asked_for_is_no_miss() -> None:
+    """A page that names one object answers 404 if it is not there. `{}` is a gateway's or a cache's."""
+    for inquiry in (BY_KEY, BY_REFERENCE, SHARED):
+        assert asked(answered(response(200, {})), inquiry).finding.kind is FindingKind.FAILED
+
+
 DENIED = {**CHARGE, "id": "ch_2", "status": "failed"}
 STRANGE = {**CHARGE, "id": "ch_3", "status": "new word"}
 FOREIGN = {**CHARGE, "id": "ch_4", "stamp": "op_02"}

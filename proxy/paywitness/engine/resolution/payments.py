@@ -19,6 +19,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import intent_guard_of
+from paywitness.core.inquiry import is_settled, quiet_since
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation, State
 from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
@@ -92,7 +93,7 @@ class PaymentSweep:
         if operation is None or policy is None:
             return await self._write(row, replace(payment, verify_at=None))
         result = await self.inquiry_client.inquire(operation, policy, _request_for(policy, payment))
-        if _reads_unpaid(result):
+        if _reads_unpaid(result) and self._is_settled(operation, policy):
             payment = replace(payment, verify_misses=payment.verify_misses + 1)
         is_paid = _says_paid(result, payment, policy)
         if is_paid is None:
@@ -106,6 +107,11 @@ class PaymentSweep:
             else None
         )
         return await self._write(row, adopted(payment, shown or ShownBalance()))
+
+    def _is_settled(self, operation: Operation, policy: Policy) -> bool:
+        """Whether a replica that lags must by now show what was paid before the provider said "already done"."""
+        now = self.journal_writer.ages.low_now(quiet_since(operation))
+        return is_settled(operation, policy.resolve.settle_s, now)
 
     async def _refresh(self, row: LedgerRow, payment: Payment, now: float) -> bool:
         """Read the totals of a payment again: somebody else seems to have moved some of it."""
