@@ -158,6 +158,46 @@ async def test_a_duplicate_whose_deadline_passes_while_the_journal_writes_was_no
         assert (second.operation_id, play.world.effects()) == (repeat.operation_id, 1)
 
 
+async def test_while_a_duplicate_may_still_be_told_no_equal_call_takes_the_reply(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first caller left and its duplicate was short of time, so the end was recorded as undelivered. An equal call
+    took the reply in the moment in which the duplicate got it: two were told of one movement."""
+    async with scene(sandbox) as play:
+        writes = HeldWrites(play.journal, monkeypatch)
+        first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.3)"))
+        await until(lambda: play.world.arrivals)
+        duplicate = asyncio.ensure_future(
+            play.world.charge("first", order=None, timeout_s=RECORD_TIME_MAX_S - 1, fault="slow(slow_s=0.3)")
+        )
+        await until(lambda: writes.written)
+        second = await play.world.charge("second", order=None)
+        writes.go()
+        await first
+        assert (second.status_code, second.problem) == (409, Problem.GUARDED)
+        assert (outcome(await duplicate), play.world.effects()) == ("succeeded", 1)
+        await until(lambda: not len(play.world.engine.tasks))
+        third = await play.world.charge("third", order=None)
+        assert (third.operation_id != second.operation_id, play.world.effects()) == (True, 2)
+
+
+async def test_a_reply_that_no_duplicate_got_in_time_is_given_to_the_next_equal_call(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(sandbox) as play:
+        writes = HeldWrites(play.journal, monkeypatch)
+        first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.3)"))
+        await until(lambda: play.world.arrivals)
+        repeats = [play.world.charge("first", order=None, timeout_s=SOON_S) for _ in range(2)]
+        told = await asyncio.gather(*repeats)
+        assert ({reply.status_code for reply in told}, len(writes.written)) == ({504}, 1)
+        writes.go()
+        await first
+        await until(lambda: not len(play.world.engine.tasks))
+        second = await play.world.charge("second", order=None)
+        assert (outcome(second), second.operation_id, play.world.effects()) == ("succeeded", told[0].operation_id, 1)
+
+
 async def test_a_duplicate_that_gets_the_reply_just_in_time_was_reached(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.2)"))

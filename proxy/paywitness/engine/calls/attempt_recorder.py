@@ -202,7 +202,9 @@ class AttemptRecorder:
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
         is_delivered = self._is_delivered(call_context, after)
         lost_another = current.delivery_unknown and after.attempts > 1  # what that one's caller was told, we cannot say
-        call_context.delivery_pending = not (is_delivered or call_context.caller_gone or lost_another)
+        joined = not call_context.in_background and self.waiters.is_awaited(after.id)  # a duplicate may be told instead
+        may_be_told = not call_context.caller_gone or joined
+        call_context.delivery_pending = may_be_told and not (is_delivered or lost_another)
         return WriteContext(
             now,
             sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,

@@ -160,7 +160,7 @@ class DuplicateCalls:
                 done, _ = await asyncio.wait({owner.finished}, timeout=max(0.0, time_left_s))
             operation = owner.operation or operation
             if done and not owner.finished.cancelled():
-                context.operation = operation
+                context.operation, context.delivery_pending = operation, operation.delivery_unknown
                 return await self.wait_for_resolution(self._joined_reply(context, owner), context)
             may_have_sent = owner.may_have_sent
         else:
@@ -249,7 +249,8 @@ class DuplicateCalls:
 
     async def record_whether_delivered(self, context: CallContext, reply: Reply, *, is_delivered: bool) -> None:
         """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, it is
-        recorded now whether the caller got the reply. Not before: the deadline could pass during that write too."""
+        recorded now whether the caller got the reply. Not before: the deadline could pass during that write too. If
+        duplicates of the call still wait, the last of them records that nobody got it."""
         operation = context.operation
         if operation is None or operation.guard is None or not operation.undelivered:
             return
@@ -258,7 +259,7 @@ class DuplicateCalls:
         tells_it = reply.operation_id == operation.id and reply.outcome in _WITH_EFFECT_OUTCOMES
         if is_delivered and tells_it:
             self.waiters.note_heard(operation.id)
-        elif not (context.delivery_pending and operation.delivery_unknown):
+        elif not (context.delivery_pending and operation.delivery_unknown) or self.waiters.is_awaited(operation.id):
             return
         await self._write_delivery(operation, is_delivered=is_delivered and tells_it)
 

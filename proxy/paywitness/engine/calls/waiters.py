@@ -33,6 +33,10 @@ class OperationWaiters:
         """Whether somebody waits for it who will still wait when its end is recorded."""
         return any(still_waiting() for still_waiting in self._waiters.get(operation_id, {}).values())
 
+    def is_awaited(self, operation_id: str) -> bool:
+        """Whether anybody waits for it, however short of time."""
+        return operation_id in self._waiters
+
     def note_heard(self, operation_id: str) -> None:
         """Somebody gets the reply: another call that waited for it too may leave without it."""
         self._heard[operation_id] = None
