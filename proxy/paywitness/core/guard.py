@@ -32,6 +32,10 @@ _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, 
 GIVEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
+# An equal call took the reply and left without it. Its key may return for it, so no third one is given it.
+GIVEN_BACK_BY_TAKER = "given_back"
+
+
 class GuardHold(StrEnum):
     """Why an operation holds its guard."""
 
@@ -144,7 +148,8 @@ def may_be_taken(operation: Operation) -> bool:
     """Whether an equal call may take an undelivered reply. An intent names the purchase, and a void happens once: then
     an equal call means the same thing, whoever was told."""
     by_intent = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
-    return by_intent or operation.kind is OperationKind.VOID or not operation.delivery_unknown
+    is_promised = operation.delivery_unknown or operation.takeover == GIVEN_BACK_BY_TAKER
+    return by_intent or operation.kind is OperationKind.VOID or not is_promised
 
 
 def keeps_equal_calls_off(operation: Operation) -> bool:

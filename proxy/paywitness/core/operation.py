@@ -137,7 +137,7 @@ class Operation:
     first_miss_at: float | None = None
     undelivered: bool = False  # it was paid or accepted, and its answer reached nobody
     delivery_unknown: bool = False  # its caller may have been told: the holder was lost, or has not said so yet
-    takeover: str = ""  # another key took its answer: taken, first_returned, taker_returned
+    takeover: str = ""  # another key took its answer: taken, given_back, first_returned, taker_returned
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
     fallback_to: str | None = None

@@ -27,7 +27,7 @@ from paywitness.core.claim import (
     may_start_again,
 )
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.guard import is_paid
+from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
 from paywitness.core.payment import FOLLOW_UPS, Payment
@@ -233,7 +233,7 @@ def _after_key_returned(holder: Operation, kind: AliasKind | None) -> Operation:
     if not holder.takeover:
         return holder.changed(undelivered=False) if holder.undelivered else holder
     who = "taker_returned" if kind is AliasKind.TAKEN else "first_returned" if kind is None else holder.takeover
-    if holder.takeover in {"taken", who}:
+    if holder.takeover in {"taken", GIVEN_BACK_BY_TAKER, who}:
         return holder if holder.takeover == who else holder.changed(takeover=who, undelivered=False)
     if holder.incident is not None or holder.takeover == "both":
         return holder

@@ -239,6 +239,22 @@ async def test_a_caller_that_gets_what_evidence_showed_just_in_time_was_reached(
         assert not (await play.newest("first")).undelivered
 
 
+async def test_a_reply_whose_taker_left_without_it_is_kept_for_the_taker(stored_world: World) -> None:
+    """A third equal call took it, and then the taker returned: two captures were told, and one was made."""
+    charge = await authorise(stored_world)
+    arrived = len(stored_world.arrivals)
+    await capture(stored_world, charge, "first", SOON_S, lambda: len(stored_world.arrivals) == arrived)
+    await until(lambda: not len(stored_world.engine.tasks))
+    await capture(stored_world, charge, "second", still_there=lambda: False)  # takes the reply, and has left
+    third = await capture(stored_world, charge, "third")
+    assert (third.status_code, third.problem) == (409, Problem.GUARDED)
+    second = await capture(stored_world, charge, "second")
+    assert (outcome(second), header(second, "Paywitness-Replayed"), captures(stored_world)) == ("succeeded", "true", 1)
+    third = await capture(stored_world, charge, "third")
+    assert (outcome(third), third.operation_id != second.operation_id) == ("succeeded", True)
+    assert (captures(stored_world), stored_world.effects(key="third")) == (1, 1)
+
+
 class KeptEvidence:
     """A spool that takes everything."""
 

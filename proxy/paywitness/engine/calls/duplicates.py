@@ -18,7 +18,7 @@ from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
-from paywitness.core.guard import is_reply_under_way
+from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payout import PayoutRefusal
@@ -116,7 +116,7 @@ class DuplicateCalls:
         operation = self.holder(claim)
         if not claim.took_undelivered or (claim.credential_accepted and not context.caller_gone):
             return operation
-        taken = "" if claim.alias is AliasKind.TAKEN else operation.takeover
+        taken = GIVEN_BACK_BY_TAKER if claim.alias is AliasKind.TAKEN else operation.takeover
         after = operation.changed(undelivered=True, takeover=taken)
         return await self._record_delivery(operation, after, "answer_given_back")
 
