@@ -260,12 +260,17 @@ class Checkers:
         is_disturbed = self._mix.stale_looks > 0 or any(name in self._mix.faults for name in GATEWAYS)
         return self.credentials.is_out_of_reach(operation) or (is_disturbed and self.credentials.is_unread(operation))
 
+    def _has_stored_error(self, operation: Operation) -> bool:
+        """Whether the provider answers every attempt under its key with the 500 that it has stored."""
+        return any(operation.provider_key in provider.stored_errors for provider in self.providers)
+
     def told_in_the_end(self, wishes: list[Wish], operations: list[Operation]) -> None:
         """Whoever asks once more when all is well is not told that nobody knows, if somebody can be asked."""
         contradicted = {
             one.guard.label
             for one in operations
-            if one.guard is not None and (one.incident is not None or (one.doubt and self._unreachable(one)))
+            if one.guard is not None
+            and (one.incident is not None or (one.doubt and (self._unreachable(one) or self._has_stored_error(one))))
         }
         for wish in wishes if self._mix.asks and not self._mix.failovers else ():
             reply = wish.told[-1].reply

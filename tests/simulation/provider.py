@@ -102,6 +102,7 @@ class SimProvider:
         self.ledger = ledger  # one for all routes: an order is paid once, wherever
         self.bank = Bank(ledger, self.now, salt=f"{mix.seed} {name}", search_lag_s=mix.lag_s)
         self._keys = KeyStore(self.now, mix.window_s)
+        self.stored_errors: set[str] = set()  # keys under which every repeat is answered 500
         self.sent_mono: dict[str, float] = {}  # by charges and payments: when the request left that pays by them
         self._confirmed: dict[str, Origin] = {}  # by payments: the confirm that was noted last
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
@@ -124,7 +125,7 @@ class SimProvider:
 
     def share_keys_with(self, other: SimProvider) -> None:
         """Both are one account of the provider, and equal keys of theirs are one key."""
-        self._keys = other._keys
+        self._keys, self.stored_errors = other._keys, other.stored_errors
 
     def keep_payments(self, book: MoneyBook, salt: str) -> None:
         """From here on it has payments with numbers: the world has the money between operations."""
@@ -211,7 +212,10 @@ class SimProvider:
         broken = fault in {"error_500_before", "error_500_after"}
         answer = internal_error() if broken or committed is None else committed
         if key is not None:
-            self._keys.finish(key, stored_response(self._contract, committed, answer))
+            stored = stored_response(self._contract, committed, answer)
+            self._keys.finish(key, stored)
+            if stored is not None and broken:
+                self.stored_errors.add(key)
         if request.writes:
             effects = self._effects() - effects_before
             self._history.say("provider", "answers", about, (answer.status_code, "effects:", effects))
