@@ -1,7 +1,8 @@
 """The checker of guards: "not sent", "absent" and "safe to pay" are said of a purchase, not of a key.
 
 Whoever is told so may pay elsewhere. So nothing that had left for that purchase before the question came may have paid
-it, or pay it later. What leaves after the question came is another's, who asked at the same time.
+it, or pay it later. What leaves after the question came is another's, who asked at the same time. A payment that waits
+for its customer holds nothing under the default policy: if the customer acts after the reply, the reply was true.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Paid:
     name: str
     sent_mono: float  # when the request left that made it
     freed_mono: float = math.inf  # since when nothing of it stands
+    waiting_mono: float = math.inf  # since when the journal knows that it waits for its customer
+    acted_mono: float = -math.inf  # when the customer acted
+
+    def waits_for_customer(self, at_mono: float) -> bool:
+        return self.waiting_mono <= at_mono < self.acted_mono
 
 
 class GuardChecker:
@@ -50,7 +56,8 @@ class GuardChecker:
         for order, said in self._said_free.items():
             for paid in payments_of(order) if said else ():
                 for one in said:
-                    if paid.sent_mono < one.came_mono and one.told_mono < paid.freed_mono:
+                    stands = paid.sent_mono < one.came_mono and one.told_mono < paid.freed_mono
+                    if stands and not paid.waits_for_customer(one.told_mono):
                         ago_s = one.came_mono - paid.sent_mono
                         detail = f"{one.what}, though {paid.name} had left {ago_s:.3f} s before the question came"
                         self._history.violated(one.promise, order, detail)

@@ -20,7 +20,7 @@ from tests.simulation.callers import Callers, wishes_of
 from tests.simulation.checkers import Checkers
 from tests.simulation.enemies import with_enemies
 from tests.simulation.history import History, Violation
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import EPOCH_AT, SimLoop
 from tests.simulation.merchants import TWIN, Credentials, merchant_named
 from tests.simulation.money_checkers import MoneyCheckers
 from tests.simulation.network import Network, Sent
@@ -386,6 +386,8 @@ class World:
             operation.id: tuple(tables.changes[seq][1] for seq in tables.seqs_of[operation.id])
             for operation in operations
         }
+        for checkers in (self.checkers, *((self.twin.checkers,) if self.twin is not None else ())):
+            checkers.waiting_mono = _waiting_mono(operations, histories)
         self.checkers.wishes(self.callers.wishes)
         if not self.mix.failovers:  # what was told may be forgotten since
             self.checkers.told_once(operations, histories)
@@ -419,6 +421,16 @@ class World:
             except RuntimeError:
                 pass  # it wanted to wait once more
         self.loop.close()
+
+
+def _waiting_mono(operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]]) -> dict[str, float]:
+    """By the provider's names: since when the journal has a payment as one that waits for its customer."""
+    waiting = {}
+    for operation in operations:
+        ats = [entry.at for entry in histories[operation.id] if entry.state is State.REQUIRES_ACTION]
+        if ats and operation.reference is not None:
+            waiting[operation.reference] = min(ats) - EPOCH_AT
+    return waiting
 
 
 def play(seed: int, payments: int, first: int | None = None, *, between: bool = True) -> Outcome:
