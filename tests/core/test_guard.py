@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from paywitness.core.claim import AliasKind, judge_guard
-from paywitness.core.guard import TAKEOVER_WITHIN_S, GuardHold, hold_of, indexed_guard, is_duplicate_success
+from paywitness.core.guard import (
+    GIVEN_BACK_BY_TAKER,
+    TAKEOVER_WITHIN_S,
+    GuardHold,
+    hold_of,
+    indexed_guard,
+    is_duplicate_success,
+)
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Guard, GuardKind, Lease, Operation, RepeatPaymentRule, State
 from paywitness.core.payment_claims import IntentHold
@@ -104,6 +111,10 @@ def test_without_an_intent_nobody_takes_a_reply_that_may_have_been_delivered(kin
     assert judge_guard([unsure], fresh(kind=kind), NOW).alias is AliasKind.REFUSED
     assert judge_guard([unsure], fresh(kind=kind, fingerprint="x" * 64), NOW).holder is None
     assert judge_guard([unsure], fresh(kind=kind, distinct="the second part"), NOW).holder is None
+    forgotten = guarded(kind, state=State.SUCCEEDED, undelivered=True, ended_at=NOW)  # by a journal that went back
+    assert judge_guard([forgotten], fresh(kind=kind), NOW, deliveries_known=False).alias is AliasKind.REFUSED
+    left = forgotten.changed(takeover=GIVEN_BACK_BY_TAKER)  # by one that took it
+    assert judge_guard([left], fresh(kind=kind), NOW).alias is AliasKind.REFUSED
     void = unsure.changed(kind=OperationKind.VOID)
     assert judge_guard([void], fresh(kind=kind), NOW).alias is AliasKind.TAKEN
 

@@ -93,6 +93,7 @@ class ClaimRequest:
     credential: CredentialClaim = CredentialClaim()  # what is known of its credential
     limits_from: str = ""  # ids of payments below this may have been moved unseen: their limits only warn
     leases_over_at: float = math.inf  # a lease that ends later than this is not over, whatever the journal's time says
+    deliveries_known: bool = True  # False: the journal may have forgotten who got which reply
 
 
 @record
@@ -172,10 +173,12 @@ def judge_guard(
     *,
     payment_holds: Mapping[str, IntentHold] = {},
     once_per_target: bool = False,
+    deliveries_known: bool = True,
 ) -> GuardJudgement:
     """Whether another operation under the same guard keeps this one from starting, and what becomes of its key.
     `holders` are as they now stand, oldest first: expired leases have been acted upon. `payment_holds`: what the
-    payments of holders say, by the holder's id. `once_per_target`: the object that a step acts on pays once at most."""
+    payments of holders say, by the holder's id. `once_per_target`: the object that a step acts on pays once at most.
+    `deliveries_known`: whether it is known of every holder whether its reply reached anybody."""
     refused: Operation | None = None
     refused_by_step: Operation | None = None  # only its payment knows that it is paid: its own words say otherwise
     refunded: Operation | None = None
@@ -188,7 +191,8 @@ def judge_guard(
         if fresh.distinct and not (is_intent and hold is GuardHold.OPEN):
             continue  # meant twice, says the caller; but an open intent may still be paid
         standing = _standing(holder, payment_holds)
-        alias = _alias_to(holder, fresh, hold, standing, once_per_target=once_per_target)
+        asked = holder if deliveries_known else holder.changed(delivery_unknown=True)
+        alias = _alias_to(asked, fresh, hold, standing, once_per_target=once_per_target)
         if by_other_step and alias is AliasKind.JOINED:
             alias = AliasKind.REFUSED  # its own reply asks the customer to act, who has
         if alias is AliasKind.REFUSED and standing is IntentHold.REFUNDED:

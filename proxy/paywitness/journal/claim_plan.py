@@ -264,6 +264,7 @@ def _plan_under_guard(
         now,
         payment_holds=payment_holds(lookups, holders.values(), behind),
         once_per_target=request.payment.once_per_target,
+        deliveries_known=request.deliveries_known,
     )
     if guard.holder is None and (payer := _payer_before(fresh, lookups, behind)) is not None:
         return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)

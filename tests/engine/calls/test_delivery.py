@@ -15,10 +15,11 @@ from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Response
-from paywitness.core.operation import AttemptSummary, Operation, State
+from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.operation import AttemptSummary, Finding, FindingKind, Operation, State
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
-from paywitness.core.result import ResultClass
+from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.calls.context import RECORD_TIME_MAX_S
 from paywitness.engine.durability.journal_writer import _PAUSE_S, _WRITE_TRIES
 from paywitness.journal.base import Journal, OperationChange, OperationQuery
@@ -253,6 +254,39 @@ async def test_a_reply_whose_taker_left_without_it_is_kept_for_the_taker(stored_
     third = await capture(stored_world, charge, "third")
     assert (outcome(third), third.operation_id != second.operation_id) == ("succeeded", True)
     assert (captures(stored_world), stored_world.effects(key="third")) == (1, 1)
+
+
+class JournalThatWentBack(MemoryJournal):
+    """A journal that may have lost its last writes."""
+
+    back_s: float | None = None
+
+    @property
+    def can_roll_back(self) -> bool:
+        return True
+
+    def rolled_back_s(self) -> float | None:
+        return self.back_s
+
+
+async def test_a_reply_whose_delivery_the_journal_may_have_forgotten_is_given_to_nobody(sandbox: Sandbox) -> None:
+    """The journal forgot that a refund had succeeded and that its caller was told. An inquiry found the refund. An
+    equal refund was given the reply, and was never made."""
+    journal = JournalThatWentBack(clock=SystemClock())
+    world = await make_world(sandbox, ONE_TRY, journal=journal)
+    lost = await world.charge("first", order=None, fault="drop_after_commit")
+    operation = await operation_of(world, "first")
+    assert (outcome(lost), operation.state) == ("unknown", State.UNKNOWN)
+    journal.back_s = 1.0
+    finding = Finding("ask", FindingKind.HIT, 200, Classification.of(ResultClass.SUCCEEDED, "found"))
+    policy = world.engine.book.providers["acme"].policies[0]
+    await world.parts.external_evidence.apply(operation, policy, EvidenceSource.INQUIRY, finding)
+    ended = await operation_of(world, "first")
+    assert (ended.state, ended.undelivered, ended.delivery_unknown) == (State.SUCCEEDED, True, True)
+    journal.back_s = None
+    equal = await world.charge("second", order=None)
+    assert (equal.status_code, equal.problem, world.effects()) == (409, Problem.GUARDED, 1)
+    await close(world)
 
 
 class KeptEvidence:

@@ -328,6 +328,7 @@ class JournalWriter:
             credential=credential_claim(context.policy, context.identity),
             limits_from=self.levels.limits_from if self.levels is not None else "",
             leases_over_at=self.ages.leases_over_at(lease_s),
+            deliveries_known=self.rollback is None or not self.rollback.recently_rolled_back(),
         )
 
 

@@ -302,12 +302,14 @@ class ExternalEvidenceRecorder:
         return after, event
 
     def _write_context(self, current: Operation, policy: Policy, lease_token: str | None) -> WriteContext:
-        now = self.journal_writer.journal_clock.now()
+        now, rollback = self.journal_writer.journal_clock.now(), self.journal_writer.rollback
         return WriteContext(
             now,
             gives_back=lease_token,
             first_check_at=lambda after: now + self.first_check_delay_s(after, policy),
             reached=self.waiters.has_waiter(current.id),
+            # Its caller may have been told an end that the journal has forgotten since.
+            delivery_pending=rollback is not None and rollback.end_may_be_lost(current),
         )
 
     def first_check_delay_s(self, operation: Operation, policy: Policy) -> float:
