@@ -71,7 +71,8 @@ class Checkers:
         self.called_off: set[str] = set()  # charges that somebody wants voided
         self.credentials: Credentials | None = None
         self.guards = GuardChecker(history)
-        self.waiting_mono: dict[str, float] = {}  # by charges: since when the journal has them as waiting for customers
+        # By charges: from when to when the journal has them as waiting for their customers.
+        self.waits_mono: dict[str, tuple[float, float]] = {}
         self.money: MoneyCheckers | None = None  # of the money between operations, in worlds that have it
 
     # -- as it happens
@@ -369,14 +370,12 @@ class Checkers:
     def _payments_of(self, order: str) -> list[Paid]:
         """Of an order, by whichever request."""
         sent_mono = {name: at for provider in self.providers for name, at in provider.sent_mono.items()}
-        acted_mono = {name: at for provider in self.providers for name, at in provider.acted_mono.items()}
         paid = []
         for entry in self.ledger.named("order", order):
             if entry.kind in PAYING and entry.charge in sent_mono:
                 back = [one.at - EPOCH_AT for one in self._of(entry.charge) if one.kind in _GIVES_BACK]
-                waiting_mono = self.waiting_mono.get(entry.charge, math.inf)
-                acting = (waiting_mono, acted_mono.get(entry.charge, -math.inf))
-                paid.append(Paid(entry.charge, sent_mono[entry.charge], min(back, default=math.inf), *acting))
+                waits_mono = self.waits_mono.get(entry.charge, (math.inf, math.inf))
+                paid.append(Paid(entry.charge, sent_mono[entry.charge], min(back, default=math.inf), waits_mono))
         return paid
 
     def _of(self, charge: str) -> list[LedgerEntry]:

@@ -2,7 +2,7 @@
 
 Whoever is told so may pay elsewhere. So nothing that had left for that purchase before the question came may have paid
 it, or pay it later. What leaves after the question came is another's, who asked at the same time. A payment that waits
-for its customer holds nothing under the default policy: if the customer acts after the reply, the reply was true.
+for its customer holds nothing under the default policy, as long as the journal knows no more of it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ class Paid:
     name: str
     sent_mono: float  # when the request left that made it
     freed_mono: float = math.inf  # since when nothing of it stands
-    waiting_mono: float = math.inf  # since when the journal knows that it waits for its customer
-    acted_mono: float = -math.inf  # when the customer acted
+    waits_mono: tuple[float, float] = (math.inf, math.inf)  # from when to when the journal has it as waiting
 
     def waits_for_customer(self, at_mono: float) -> bool:
-        return self.waiting_mono <= at_mono < self.acted_mono
+        return self.waits_mono[0] <= at_mono < self.waits_mono[1]
 
 
 class GuardChecker:

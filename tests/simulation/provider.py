@@ -104,7 +104,6 @@ class SimProvider:
         self._keys = KeyStore(self.now, mix.window_s)
         self.stored_errors: set[str] = set()  # keys under which every repeat is answered 500
         self.sent_mono: dict[str, float] = {}  # by charges and payments: when the request left that pays by them
-        self.acted_mono: dict[str, float] = {}  # by charges: when their customers acted
         self._confirmed: dict[str, Origin] = {}  # by payments: the confirm that was noted last
         self._missed: Counter[str] = Counter()  # looks at what had been made and was not shown, by stamps
         self._strange = StrangeObjects(mix.foreign_objects, Random(f"{mix.seed} strange objects of {name}"))
@@ -456,10 +455,8 @@ class SimProvider:
         """The issuer's or the customer's later word. A customer authenticates one payment of an order, whatever cards
         it tried."""
         status = ChargeStatus.SUCCEEDED if self._dice.random() < 0.7 else ChargeStatus.FAILED
-        if charge.status is ChargeStatus.REQUIRES_ACTION:
-            self.acted_mono[charge.id] = self._loop.now_mono
-            if self.ledger.find(order=charge.terms.order):
-                status = ChargeStatus.FAILED
+        if charge.status is ChargeStatus.REQUIRES_ACTION and self.ledger.find(order=charge.terms.order):
+            status = ChargeStatus.FAILED
         try:
             self.bank.settle(charge, status)
         except BankRefused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
@@ -387,7 +388,7 @@ class World:
             for operation in operations
         }
         for checkers in (self.checkers, *((self.twin.checkers,) if self.twin is not None else ())):
-            checkers.waiting_mono = _waiting_mono(operations, histories)
+            checkers.waits_mono = _waits_mono(operations, histories)
         self.checkers.wishes(self.callers.wishes)
         if not self.mix.failovers:  # what was told may be forgotten since
             self.checkers.told_once(operations, histories)
@@ -423,14 +424,18 @@ class World:
         self.loop.close()
 
 
-def _waiting_mono(operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]]) -> dict[str, float]:
-    """By the provider's names: since when the journal has a payment as one that waits for its customer."""
-    waiting = {}
+def _waits_mono(
+    operations: list[Operation], histories: dict[str, tuple[HistoryEntry, ...]]
+) -> dict[str, tuple[float, float]]:
+    """By the provider's names: from when to when the journal has a payment as one that waits for its customer."""
+    waits = {}
     for operation in operations:
-        ats = [entry.at for entry in histories[operation.id] if entry.state is State.REQUIRES_ACTION]
-        if ats and operation.reference is not None:
-            waiting[operation.reference] = min(ats) - EPOCH_AT
-    return waiting
+        entries = histories[operation.id]
+        since = [entry.at for entry in entries if entry.state is State.REQUIRES_ACTION]
+        if since and operation.reference is not None:
+            until = [entry.at for entry in entries if entry.at > since[0] and entry.state is not State.REQUIRES_ACTION]
+            waits[operation.reference] = since[0] - EPOCH_AT, min(until, default=math.inf) - EPOCH_AT
+    return waits
 
 
 def play(seed: int, payments: int, first: int | None = None, *, between: bool = True) -> Outcome:
