@@ -261,10 +261,11 @@ class Checkers:
 
     def _unreachable(self, operation: Operation) -> bool:
         """Whether no credential that may read is known to be of the account. If the one that made it may not read, and
-        gateways and replicas that lag answer in between, ten looks may be too few to find out."""
+        gateways, replicas that lag or strange objects answer in between, ten looks may be too few to find out."""
         if self.credentials is None:
             return False
-        is_disturbed = self._mix.stale_looks > 0 or any(name in self._mix.faults for name in GATEWAYS)
+        mix = self._mix
+        is_disturbed = mix.stale_looks > 0 or mix.foreign_objects > 0 or any(name in mix.faults for name in GATEWAYS)
         return self.credentials.is_out_of_reach(operation) or (is_disturbed and self.credentials.is_unread(operation))
 
     def _has_stored_error(self, operation: Operation) -> bool:
