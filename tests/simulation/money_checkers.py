@@ -20,7 +20,7 @@ against the provider's money book and against what the shops were told.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Operation, Outcome, State
@@ -79,6 +79,7 @@ class MoneyCheckers:
         self._order_of_stamp: dict[str, str] = {}
         self._found_paid: set[str] = set()  # payments on which a confirm of ours was refused
         self.is_long_after = False  # the operations are retired
+        self.has_numbers_of: Callable[[str], bool] = lambda payment: True  # whether the journal knows what it may move
         book.look = self.line_written
         shop.on_told = self.told
         shop.on_safe = self.guards.told_safe
@@ -174,7 +175,8 @@ class MoneyCheckers:
         }
         has = payment.authorised if captures else payment.captured
         by_a_browser = payment.confirmed_by is not None and payment.confirmed_by.by == BROWSER
-        if sum(wanted.values()) > has and (not self._mix.enforces or by_a_browser):
+        is_bound = self._mix.enforces and not by_a_browser and self.has_numbers_of(payment.id)
+        if sum(wanted.values()) > has and not is_bound:
             return
         promise = "captured within authorised" if captures else "refunded within captured"
         moved = payment.captured if captures else self._refunded(payment)

@@ -16,6 +16,7 @@ from paywitness.core.call import Headers
 from paywitness.core.identity import intent_label
 from paywitness.core.operation import HistoryEntry, Operation, State
 from paywitness.engine.durability.retention_sweep import Retention
+from paywitness.journal.ledger import payment_from_row
 from paywitness.upstream.request import WireRequest
 from tests.simulation.callers import Callers, wishes_of
 from tests.simulation.checkers import Checkers
@@ -121,8 +122,16 @@ class World:
             provider.keep_payments(book, f"{mix.seed} {name}")
         shop = Shop(self.fleet, mix, self.history, providers, self.callers.merchant)
         self.checkers.money = MoneyCheckers(mix, self.history, book, shop, providers)
+        self.checkers.money.has_numbers_of = self._has_numbers_of
         self.operators.cancels = True
         return shop
+
+    def _has_numbers_of(self, name: str) -> bool:
+        """Whether the journal knows what was authorised and captured of a payment. It does not as long as the success
+        of the payment waits in the spool of a sidecar whose journal is away."""
+        rows = (row for row, _ in self.fleet.journal.tables.ledger.values() if row.key.startswith("p:"))
+        payments = [payment for payment in map(payment_from_row, rows) if name in payment.names]
+        return any(payment.authorised is not None and payment.captured is not None for payment in payments)
 
     def play(self) -> Outcome:
         deaths, logger = _Deaths(self.history), logging.getLogger("paywitness")
