@@ -173,6 +173,18 @@ def test_older_news_of_an_object_that_failed_since_contradicts_nothing(
     assert not precedes_end(failed.changed(reference=None), unnamed[0], failed_is_return=True)
 
 
+def test_a_response_may_show_the_success_of_what_was_cancelled_since() -> None:
+    """A success waited in the spool. Meanwhile the payment was voided, and an inquiry read it as cancelled."""
+    cancelled = standing(State.FAILED).changed(result_class=ResultClass.CANCELLED, effect=Effect.NONE, reference="pi_1")
+    success = read(ResultClass.SUCCEEDED, reference="pi_1")
+    assert precedes_end(cancelled, success, failed_is_return=False, is_response=True)
+    assert not precedes_end(cancelled, success, failed_is_return=False)  # an event may be of a later time
+    another = read(ResultClass.SUCCEEDED, reference="pi_2")
+    assert not precedes_end(cancelled, another, failed_is_return=False, is_response=True)
+    declined = cancelled.changed(result_class=ResultClass.ISSUER_HARD_DECLINE)
+    assert not precedes_end(declined, success, failed_is_return=False, is_response=True)
+
+
 def test_a_failure_after_a_success_is_an_incident() -> None:
     before = standing(State.SUCCEEDED).changed(result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
     after, _ = conclude_external(before, EvidenceSource.INQUIRY, read(ResultClass.FAILED), REPLAYED, settled=True)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.problems import Problem
+from paywitness.core.result import ResultClass
 from tests.simulation.callers import Told
 from tests.simulation.guard_checkers import GuardChecker, Paid
 from tests.simulation.history import History
@@ -287,7 +288,10 @@ class MoneyCheckers:
             detail = f"{operation.id} succeeded without a line"
             self._history.violated("doubt not guessed away", order, detail)
         others = [other for other in sharing if other.id != operation.id and other.state is not State.FAILED]
-        cancelled = any(self._was_cancelled(self._book.payments[one.payment]) for one in standing if one.id[:2] == "pi")
+        paid = [self._book.payments[one.payment] for one in standing if one.id[:2] == "pi"]
+        cancelled = any(self._was_cancelled(payment) for payment in paid)
+        if operation.result_class is ResultClass.CANCELLED and not any(payment.stands for payment in paid):
+            cancelled = True  # it was made, and released before an inquiry read it
         if operation.state is State.FAILED and standing and not others and not cancelled:
             self._history.violated("doubt not guessed away", order, f"{operation.id} failed and has its line")
 

@@ -78,11 +78,16 @@ def as_taken_back(operation: Operation, classification: Classification, *, faile
     return replace(classification, result_class=ResultClass.RETURNED, effect=Effect.DONE)
 
 
-def precedes_end(operation: Operation, classification: Classification, *, failed_is_return: bool) -> bool:
+def precedes_end(
+    operation: Operation, classification: Classification, *, failed_is_return: bool, is_response: bool = False
+) -> bool:
     """Whether evidence is of the time before its object failed, and only comes after that: it was accepted first. Or it
-    succeeded first, if the policy says that a failure after success takes the movement back."""
+    succeeded first, if the policy says that a failure after success takes the movement back. An attempt's own response
+    (`is_response`) may also show a success from before its object was cancelled."""
+    was_cancelled = is_response and operation.result_class is ResultClass.CANCELLED
+    may_succeed_first = failed_is_return or was_cancelled
     is_earlier = classification.result_class is ResultClass.PENDING or (
-        failed_is_return and classification.result_class is ResultClass.SUCCEEDED
+        may_succeed_first and classification.result_class is ResultClass.SUCCEEDED
     )
     is_denied = operation.state is State.FAILED and operation.result_class in DENIALS
     same_object = operation.reference is not None and classification.reference == operation.reference

@@ -171,7 +171,8 @@ class AttemptRecorder:
         policy, evidence, attempt = finished.policy, finished.evidence, finished.attempt
         changed, event = conclusion_changes(current, attempt.number, attempt.classification, policy.contract)
         events = (event,)
-        if precedes_end(current, attempt.classification, failed_is_return=policy.payment.failed_is_return):
+        returns = policy.payment.failed_is_return
+        if precedes_end(current, attempt.classification, failed_is_return=returns, is_response=True):
             changed["incident"] = current.incident  # others found first what became of it later
         if (end := END_DECISIONS.get(changed["state"])) is not None:
             return current.changed(**changed, because=end.because), events, end

@@ -109,7 +109,8 @@ def _conclude(current: Operation, policy: Policy, evidence: LateEvidence) -> tup
     attempt = evidence.attempt
     after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
     after = after.changed(because=evidence.because)
-    if precedes_end(current, attempt.classification, failed_is_return=policy.payment.failed_is_return):
+    returns = policy.payment.failed_is_return
+    if precedes_end(current, attempt.classification, failed_is_return=returns, is_response=True):
         after = after.changed(incident=current.incident)
     if after.state is State.BACKOFF and current.state is State.SENDING:
         # Its caller has had an answer, and nobody waits for another try.
