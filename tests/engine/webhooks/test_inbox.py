@@ -18,7 +18,7 @@ import pytest
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import AnnouncementKind, Operation, State
+from paywitness.core.operation import AnnouncementKind, Operation, Outcome, State
 from paywitness.core.payment_names import payment_key
 from paywitness.core.result import ResultClass
 from paywitness.engine.policy_reload import reload_event
@@ -487,6 +487,22 @@ async def test_m21_an_event_of_a_copy_ends_nothing_of_an_operation_without_a_pay
     await hooks.until_counted("applied")
     after = await hooks.operation()
     assert (after.state, after.reference, after.incident) == (State.SUCCEEDED, accepted.reference, None)
+
+
+async def test_an_event_of_a_copy_is_not_given_to_a_generation_that_was_never_sent(hooks: Hooks) -> None:
+    """The second generation was accepted. Its object was copied, stamp and all, and the copy's event was taken for a
+    success of the first generation, which had never left."""
+    sandbox, port = hooks.world.sandbox, hooks.world.sandbox.port
+    await sandbox.stop()
+    await hooks.world.charge(source="tok_processing")
+    await sandbox.start(host="127.0.0.1", port=port)
+    await hooks.world.charge(source="tok_processing")
+    first, second = await hooks.operation(generation=1), await hooks.operation(generation=2)
+    assert (first.outcome, second.state) == (Outcome.NOT_SENT, State.PENDING)
+    await hooks.tell(event(second, "succeeded", id="ch_copy"))
+    await hooks.tell(event(second, "succeeded", event_id="evt_2"))
+    await hooks.until_counted("applied")
+    assert [(await hooks.operation(generation=number)).incident for number in (1, 2)] == [None, None]
 
 
 async def test_evidence_of_a_shared_key_goes_to_the_generation_that_it_fits(hooks: Hooks) -> None:

@@ -49,8 +49,7 @@ class _Candidate:
 
     @property
     def was_sent(self) -> bool:
-        never_reached = self.operation.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}
-        return self.operation.attempts > 0 and not (self.operation.state is State.FAILED and never_reached)
+        return _was_sent(self.operation)
 
     def may_match(self, provider_object: Tree) -> bool:
         """What cannot be held against its policy may: an older generation must not be given what is its."""
@@ -84,7 +83,7 @@ class WebhookMatcher:
                 if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
                 and await self._belongs(webhook_event, candidate)
             ]
-            candidates = _steps_as_one(candidates)
+            candidates = _steps_as_one(_without_unsent(candidates, listed))
             keys = {candidate.operation.key for candidate in candidates}
             if len(keys) == 1 and len(listed) < _CANDIDATES_MAX:
                 best = _best_generation(candidates, provider_object)
@@ -255,6 +254,18 @@ def _is_shared(finder: MatchKey, candidate: _Candidate) -> bool:
             return acts_on_it and operation.kind not in FOLLOW_UPS
         case MatchKey.INTENT:
             return True
+
+
+def _was_sent(operation: Operation) -> bool:
+    never_reached = operation.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}
+    return operation.attempts > 0 and not (operation.state is State.FAILED and never_reached)
+
+
+def _without_unsent(candidates: list[_Candidate], listed: Iterable[Operation]) -> list[_Candidate]:
+    """Without the generations that never reached the provider, if another generation of the key did: what that one does
+    not fit is somebody else's."""
+    sent_keys = {operation.key for operation in listed if _was_sent(operation)}
+    return [one for one in candidates if one.was_sent or one.operation.key not in sent_keys]
 
 
 def _steps_as_one(candidates: list[_Candidate]) -> list[_Candidate]:
