@@ -284,18 +284,15 @@ def without_doubt_of_others(
     return replace(classification, effect=Effect.NONE, rule=f"{classification.rule}, not by us")
 
 
-def is_paid_elsewhere(operation: Operation, classification: Classification, policy: Policy) -> bool:
-    """Whether the response says that the payment was made, but not by us: until an inquiry has read the object, its
-    intent counts as paid."""
-    is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
-    return is_refusal and policy.kind.pays and bool(policy.payment.acts_on) and bool(operation.payment)
-
-
-def to_be_verified(
-    shown: ShownBalance | None, operation: Operation, classification: Classification, policy: Policy, *, now: float
-) -> ShownBalance | None:
-    """What a response shows, with the time at which to read the payment again if it was moved, but not by us."""
+def after_already_done(
+    operation: Operation, shown: ShownBalance | None, classification: Classification, policy: Policy, *, now: float
+) -> tuple[Operation, ShownBalance | None]:
+    """The operation after a response of its own, in time or late, and what the response shows. If it says that the
+    payment was moved, but not by us, the payment is read again. A paying operation then counts as paid elsewhere, and
+    holds its intent, until an inquiry has read the object."""
     is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
     if not is_refusal or not operation.payment or operation.state is not State.FAILED:
-        return shown
-    return replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])
+        return operation, shown
+    shown = replace(shown or ShownBalance(), verify_at=now + policy.resolve.schedule_s[0])
+    is_paid = policy.kind.pays and bool(policy.payment.acts_on)
+    return operation.changed(paid_elsewhere=True) if is_paid else operation, shown

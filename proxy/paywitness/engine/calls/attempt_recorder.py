@@ -19,7 +19,7 @@ from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
-from paywitness.core.payment_evidence import is_paid_elsewhere, shown_balance, to_be_verified
+from paywitness.core.payment_evidence import after_already_done, shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
@@ -113,9 +113,7 @@ class AttemptRecorder:
             if not following.state.ended:
                 following, more = _after_decision(following, decided)
                 events += more
-            shown = self._shown_balance(finished, following)
-            if is_paid_elsewhere(following, classification, policy):
-                following = following.changed(paid_elsewhere=True)
+            following, shown = self._shown_balance(finished, following)
             return change_of(
                 current,
                 following,
@@ -150,7 +148,7 @@ class AttemptRecorder:
         call_context.last_delay_s = decided.delay_s
         return recorded, decided
 
-    def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> ShownBalance | None:
+    def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> tuple[Operation, ShownBalance | None]:
         """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
         call_context, policy, classification = finished.call_context, finished.policy, finished.attempt.classification
         now = self.journal_writer.journal_clock.now()
@@ -162,7 +160,7 @@ class AttemptRecorder:
             now=now,
             request_tree=call_context.tree,
         )
-        return to_be_verified(shown, operation, classification, policy, now=now)
+        return after_already_done(operation, shown, classification, policy, now=now)
 
     def _decide(
         self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool

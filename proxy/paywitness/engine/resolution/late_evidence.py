@@ -15,7 +15,8 @@ from paywitness.core.decide import Action, Decision
 from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import AttemptSummary, Operation, State
-from paywitness.core.payment_evidence import shown_balance
+from paywitness.core.payment import ShownBalance
+from paywitness.core.payment_evidence import after_already_done, shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.reply import response_matches_state
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -58,6 +59,7 @@ class LateEvidenceRecorder:
             nonlocal before
             before = current
             after, events = _conclude(current, policy, evidence)
+            after, shown = self._shown_balance(after, policy, evidence)
             is_authoritative = response_matches_state(after, attempt.classification) and not current.state.ended
             return change_of(
                 current,
@@ -71,13 +73,7 @@ class LateEvidenceRecorder:
                 sealed_response=evidence.sealed_response if is_authoritative else None,
                 accepted_credential=executed,
                 sealed_credential=evidence.sealed_credential if executed else None,
-                shown=shown_balance(
-                    after,
-                    policy,
-                    attempt.classification,
-                    evidence.provider_object,
-                    now=self.journal_writer.journal_clock.now(),
-                ),
+                shown=shown,
             )
 
         recorded = await self.journal_writer.write_with_retry(operation, change_from)
@@ -90,6 +86,14 @@ class LateEvidenceRecorder:
         self.external_evidence.waiters.notify(recorded.id)
         await self.external_evidence.release_voided_payment(before, recorded)
         return recorded
+
+    def _shown_balance(
+        self, after: Operation, policy: Policy, evidence: LateEvidence
+    ) -> tuple[Operation, ShownBalance | None]:
+        """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
+        classification, now = evidence.attempt.classification, self.journal_writer.journal_clock.now()
+        shown = shown_balance(after, policy, classification, evidence.provider_object, now=now)
+        return after_already_done(after, shown, classification, policy, now=now)
 
     def _write_context(self, current: Operation, policy: Policy, evidence: LateEvidence) -> WriteContext:
         external, now = self.external_evidence, self.journal_writer.journal_clock.now()

@@ -21,9 +21,8 @@ from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.payment import Payment, ShownBalance
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import (
-    is_paid_elsewhere,
+    after_already_done,
     shown_balance,
-    to_be_verified,
     without_doubt_of_others,
 )
 from paywitness.core.policy import Policy, Provider
@@ -189,9 +188,7 @@ def _run_attempts(
             now=world.now,
             request_tree=recognised.tree,
         )
-        shown = to_be_verified(shown, following, classification, policy, now=world.now)
-        if is_paid_elsewhere(following, classification, policy):
-            following = following.changed(paid_elsewhere=True)
+        following, shown = after_already_done(following, shown, classification, policy, now=world.now)
         operation = _recorded(world, operation, following, event, decision, shown)
         if decision.action is not Action.RETRY_SAME_OPERATION:
             break
