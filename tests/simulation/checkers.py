@@ -190,7 +190,7 @@ class Checkers:
             # After a rollback a person is called where two things went on at once: that is its promise.
             rolled_back = bool(self._mix.failovers) and operation.incident in _AFTER_ROLLBACK
             gone = bool(self._mix.odd_statuses) and operation.incident == IncidentKind.REFERENCE_NOT_FOUND
-            expected = operation.stamp in confused or rolled_back or gone
+            expected = operation.stamp in confused or rolled_back or gone or self._may_be_taken_for_copy(operation)
             money = self.money if self.money is not None and is_of_payments(operation) else None
             if money is not None:
                 expected = expected or money.expects_incident(operation)
@@ -267,6 +267,12 @@ class Checkers:
         mix = self._mix
         is_disturbed = mix.stale_looks > 0 or mix.foreign_objects > 0 or any(name in mix.faults for name in GATEWAYS)
         return self.credentials.is_out_of_reach(operation) or (is_disturbed and self.credentials.is_unread(operation))
+
+    def _may_be_taken_for_copy(self, operation: Operation) -> bool:
+        """Whether an operator ended it without the provider's name for it. Then nobody can tell the event of a copy,
+        which bears our stamp and another amount, from one of its own."""
+        is_unnamed = operation.state is State.SUCCEEDED and operation.reference is None
+        return self._mix.copied_events > 0 and is_unnamed and operation.incident == IncidentKind.ANOTHER_AMOUNT
 
     def _has_stored_error(self, operation: Operation) -> bool:
         """Whether the provider answers every attempt under its key with the 500 that it has stored."""
