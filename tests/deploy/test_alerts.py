@@ -65,15 +65,22 @@ def moves(series: dict) -> bool:
 
 
 @contextmanager
-def a_bad_day_seen(home: Path) -> Iterator[Seen]:
+def a_day_watched(home: Path) -> Iterator[Seen]:
+    """Not yet begun."""
     pager, since = Pager(), time.time()
     with listening(pager), bad_day(home, f"{pager.url}/events") as day:
         targets = [f"127.0.0.1:{sidecar.admin_port}" for sidecar in day.sidecars]
         with watching(home / "watching", targets, pager) as prometheus:
-            day.begin()
-            wait_until(lambda: prometheus.query("paywitness_build_info"), "the first scrape")
-            with day.going_on():
-                yield Seen(pager, prometheus, day, since)
+            yield Seen(pager, prometheus, day, since)
+
+
+@contextmanager
+def a_bad_day_seen(home: Path) -> Iterator[Seen]:
+    with a_day_watched(home) as seen:
+        seen.day.begin()
+        wait_until(lambda: seen.prometheus.query("paywitness_build_info"), "the first scrape")
+        with seen.day.going_on():
+            yield seen
 
 
 def test_on_a_bad_day_somebody_is_woken_and_every_panel_moves(tmp_path: Path) -> None:
