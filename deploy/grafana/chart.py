@@ -1,18 +1,23 @@
 """What a dashboard is made of: charts as values, and the few ways in which a query may sum things up.
 
-Counters are summed over sidecars. Fleet gauges are read from the shared journal and reported alike by every sidecar, so
-they go through `fleet`: the largest of equal numbers, never their sum.
+Counters are summed over sidecars. A gauge from the journal is reported alike by every sidecar that shares the journal.
+So it goes through `in_journals`: the largest of equal numbers within a journal, and their sum over journals.
+
+A share is of what was counted at the same provider: what a fallback starts is counted where it was started, and calls
+where they came to. So the whole is `STARTED`, never calls.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 INSTANCE = 'instance=~"$instance"'
 PROVIDER = f'provider=~"$provider", {INSTANCE}'
 OPERATION = f'provider=~"$provider", operation=~"$operation", kind=~"$kind", {INSTANCE}'
-# Of calls: what matched no operation has no attempts, and would make every share smaller than it is.
+STARTED = "payment_operations_started_total"
+# Of calls: what matched no operation has no attempts, and would make every mean smaller than it is.
 CARRIED = f'operation!="none", {OPERATION}'
 _WINDOW = "$__rate_interval"
 
@@ -49,10 +54,13 @@ class Chart:
     decimals: int | None = None
     nothing: str | None = None  # what is shown where there is no data, and that is as it should be
     states: tuple[tuple[str, str], ...] = ()  # of a chart of states: text and colour by number
+    red_of: Mapping[str, float] = field(default_factory=dict)  # of a line or number by its name, in the place of `red`
+    colour: str | None = None  # all lines are shades of it
+    runbook: str | None = None  # of docs/runbooks: who reads the panel when it is red goes on there
 
     @property
     def description(self) -> str:
-        when = "When red" if self.red is not None else "When it looks wrong"
+        when = "When red" if self.red is not None or self.red_of else "When it looks wrong"
         return f"{self.shows}\n\n**{when}:** {self.when_red}"
 
 
@@ -93,10 +101,14 @@ def quantile(of: float, metric: str, by: str, where: str) -> str:
     return f"histogram_quantile({of}, {rates})"
 
 
-def fleet(metric: str, by: str, where: str) -> str:
-    """A fleet gauge: every sidecar reports the same, so the largest of them is the number."""
-    return f"max by ({by}) ({metric}{{{where}}})"
+def in_journals(metric: str, by: str, where: str, summed_by: str | None = None) -> str:
+    """A gauge from the journal: the largest that its sidecars report, summed over journals. `summed_by`: the labels
+    that are left; all of `by` if it is None, none if it is empty."""
+    left = by if summed_by is None else summed_by
+    each = f"(max by (journal, {by}) ({metric}{{{where}}}))"
+    return f"sum by ({left}) {each}" if left else f"sum{each}"
 
 
-def total(gauges: str, by: str = "") -> str:
-    return f"sum by ({by}) ({gauges})" if by else f"sum({gauges})"
+def oldest(metric: str, by: str, where: str) -> str:
+    """An age from the journal: of the oldest one in any of them."""
+    return f"max by ({by}) ({metric}{{{where}}})" if by else f"max({metric}{{{where}}})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as builders
@@ -14,7 +15,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
-from deploy.grafana.chart import Board, Chart, Kind, Section
+from deploy.grafana.chart import INSTANCE, PROVIDER, Board, Chart, Kind, Section
+from deploy.grafana.meanings import AMBER, BLUE, colours_by_word
 
 _TAG = "paywitness"
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -26,6 +28,25 @@ _VARIABLES = {
     "operation": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, operation)',
     "kind": 'label_values(payment_operation_unknown_total{provider=~"$provider"}, kind)',
     "instance": "label_values(paywitness_build_info, instance)",
+}
+# Where the docs are read: panels link to their runbooks there. Grafana shows it as a field that anybody can fill in.
+_DOCS = "https://git.example.com/paywitness/docs"
+# What is newly so, and was not so before: compared over one step, so that each change is marked once. Grafana's types
+# do not know the last three fields of an annotation from Prometheus.
+STEP = "15s"
+_STATES = f"max by (provider, group, state) (payment_circuit_state{{{PROVIDER}}}"
+_REVISIONS = f"count by (revision) (paywitness_policy_info{{{INSTANCE}}}"
+ANNOTATIONS = {
+    "Policies": (
+        f"{_REVISIONS}) unless {_REVISIONS} offset {STEP})",
+        BLUE,
+        {"step": STEP, "titleFormat": "Policies in force", "textFormat": "revision {{revision}}"},
+    ),
+    "Circuits": (
+        f"({_STATES}) == 1) and ({_STATES} offset {STEP}) == 0)",
+        AMBER,
+        {"step": STEP, "titleFormat": "Circuit {{state}}", "textFormat": "{{provider}} {{group}}"},
+    ),
 }
 
 
@@ -52,6 +73,12 @@ def drawn(board: Board) -> str:
     )
     for name, query in _VARIABLES.items():
         made = made.with_variable(_variable(name, query))
+    docs = models.VariableOption(selected=True, text=_DOCS, value=_DOCS)
+    made = made.with_variable(builders.TextBoxVariable("docs").label("Docs").default_value(_DOCS).current(docs))
+    for name, (expr, colour, _) in ANNOTATIONS.items():
+        made = made.annotation(
+            builders.AnnotationQuery().name(name).datasource(_SOURCE).enable(True).icon_color(colour).expr(expr)
+        )
     number = 0
     for section in board.sections:
         number += 1
@@ -62,7 +89,9 @@ def drawn(board: Board) -> str:
     plain = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     for variable in plain["templating"]["list"]:
         for name in _NO_VARIABLES_OF_OURS:
-            del variable[name]
+            variable.pop(name, None)
+    for annotation in plain["annotations"]["list"]:
+        annotation.update(ANNOTATIONS[annotation["name"]][2])
     return json.dumps(plain, indent=2, sort_keys=True) + "\n"
 
 
@@ -111,6 +140,10 @@ def _panel(chart: Chart) -> NumberPanel | LinesPanel | StatesPanel:
     )
     if chart.decimals is not None:
         panel = panel.decimals(chart.decimals)
+    if chart.runbook is not None:
+        panel = panel.links([_link_to(chart.runbook)])
+    for name, red in chart.red_of.items():
+        panel = panel.override_by_name(name, [_own_thresholds(chart, red)])
     if chart.nothing is not None:
         panel = panel.no_value(chart.nothing)
     for place, query in enumerate(chart.queries):
@@ -119,6 +152,20 @@ def _panel(chart: Chart) -> NumberPanel | LinesPanel | StatesPanel:
             target = target.instant()
         panel = panel.with_target(target.legend_format(query.legend).exemplar(query.exemplars))
     return panel
+
+
+def _link_to(runbook: str) -> builders.DashboardLink:
+    return (
+        builders.DashboardLink(f"Runbook: {runbook}")
+        .type(models.DashboardLinkType.LINK)
+        .url(f"${{docs:raw}}/runbooks/{runbook}.md")
+        .target_blank(True)
+    )
+
+
+def _own_thresholds(chart: Chart, red: float) -> models.DynamicConfigValue:
+    """From where on this one is red."""
+    return models.DynamicConfigValue(id_val="thresholds", value=_thresholds(replace(chart, red=red)).build())
 
 
 def _number(chart: Chart) -> NumberPanel:
@@ -147,6 +194,12 @@ def _lines(chart: Chart) -> LinesPanel:
             .placement(common.LegendPlacement.BOTTOM)
         )
     )
+    if chart.colour is not None:
+        shades = builders.FieldColor().mode(models.FieldColorModeId.SHADES).fixed_color(chart.colour)
+        panel = panel.color_scheme(shades)
+    for word, colour in colours_by_word([query.legend for query in chart.queries]).items():
+        fixed = models.FieldColor(mode=models.FieldColorModeId.FIXED, fixed_color=colour)
+        panel = panel.override_by_regexp(f"/(^| ){word}$/", [models.DynamicConfigValue("color", fixed)])
     if not chart.red_below:
         panel = panel.axis_soft_min(0)  # a line that moves by a hundredth must not fill the panel
     if chart.stacked:

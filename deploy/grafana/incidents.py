@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from deploy.grafana.chart import (
-    CARRIED,
     INSTANCE,
     OPERATION,
     PROVIDER,
+    STARTED,
     Board,
     Chart,
     Query,
@@ -15,10 +15,11 @@ from deploy.grafana.chart import (
     risen,
     share,
 )
+from deploy.grafana.meanings import RED
 
 _ROUTE = "from_provider, to_provider"
 _FROM = f'from_provider=~"$provider", {INSTANCE}'
-# Their calls are counted under `provider`.
+# What was started there is counted under `provider`.
 _RATE = f"rate(payment_fallback_total{{{_FROM}}}[$__rate_interval])"
 _AS_PROVIDER = f'label_replace({_RATE}, "provider", "$1", "from_provider", "(.*)")'
 
@@ -45,19 +46,20 @@ _FALLBACK = Section(
             stacked=True,
         ),
         Chart(
-            "Share of calls that fell back",
-            "Of the calls to the first route.",
-            "Runbook fallback-spike. Can the second route bear it, and does it cost more?",
+            "Share that fell back",
+            "Of the operations that were started at the first route.",
+            "Can the second route bear it, and does it cost more?",
             (
                 Query(
                     share(
                         f"sum by (provider) ({_AS_PROVIDER})",
-                        per_second("payment_call_duration_seconds_count", "provider", CARRIED),
+                        per_second(STARTED, "provider", OPERATION),
                     ),
                     "{{provider}}",
                 ),
             ),
             red=0.05,
+            runbook="fallback-spike",
             unit="percentunit",
         ),
     ),
@@ -72,12 +74,14 @@ _INCIDENTS = Section(
             "Every one: `paywitness ops list --incidents`. It proposes the void or refund; then `close-incident`.",
             (Query(risen("payment_incidents_total", "provider, kind", PROVIDER), "{{provider}} {{kind}}"),),
             red=0.5,
+            colour=RED,
+            runbook="incident",
             width=12,
         ),
         Chart(
             "Late or duplicate success",
             "A success after a failure was told, or a second success of one purchase.",
-            "Somebody may have paid twice, or for what was cancelled. Runbook late-or-duplicate-success, now.",
+            "Somebody may have paid twice, or for what was cancelled. Read the runbook now.",
             (
                 Query(
                     risen("payment_duplicate_late_success_total", "provider, operation", OPERATION),
@@ -85,6 +89,8 @@ _INCIDENTS = Section(
                 ),
             ),
             red=0.5,
+            colour=RED,
+            runbook="late-or-duplicate-success",
             width=12,
         ),
     ),
@@ -96,7 +102,8 @@ _PAYMENTS = Section(
         Chart(
             "Limit checks",
             "Captures and refunds that do not fit what is left of their payment, or cannot be compared with it.",
-            "Runbook limit-exceeded. `unknown`: the policy does not say what a success captures, or shows no totals.",
+            "`exceeds`: read the runbook. `unknown`: the policy does not say what a success captures, or shows no "
+            "totals.",
             (
                 Query(
                     risen("payment_limit_checks_total", "provider, operation, result", OPERATION),
@@ -104,14 +111,21 @@ _PAYMENTS = Section(
                 ),
             ),
             red=0.5,
+            runbook="limit-exceeded",
             width=12,
         ),
         Chart(
             "Authorizations that expire within two days",
             "Neither captured whole nor voided.",
-            "Runbook authorizations-expiring: capture them, void them, or authorize anew.",
-            (Query(f"max(payment_authorizations_expiring{{{INSTANCE}}})", "expiring"),),
+            "Capture them, void them, or authorize anew.",
+            (
+                Query(
+                    f"sum(max by (journal) (payment_authorizations_expiring{{{INSTANCE}}}))",
+                    "expiring",
+                ),
+            ),
             red=1,
+            runbook="authorizations-expiring",
             width=12,
         ),
     ),
@@ -124,8 +138,9 @@ _TELLING = Section(
             "Events that wait for the sink",
             "Ends, doubts, resolutions and incidents that your own systems have not taken yet.",
             "The sink does not take them. Nothing is lost: they wait in the journal. Look at the sink.",
-            (Query(f"max(paywitness_outbox_pending{{{INSTANCE}}})", "waiting"),),
+            (Query(f"sum(paywitness_outbox_pending{{{INSTANCE}}})", "waiting"),),
             red=1000,
+            runbook="outbox-lagging",
             width=12,
         ),
         Chart(

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from deploy.grafana.chart import (
-    CARRIED,
     OPERATION,
     PROVIDER,
+    STARTED,
     Board,
     Chart,
     Kind,
     Query,
     Section,
-    fleet,
+    in_journals,
+    oldest,
     per_second,
     risen,
     share,
-    total,
 )
+from deploy.grafana.meanings import AMBER
+from deploy.grafana.much_money import MUCH_MONEY
 
 _ENDED = per_second("payment_operations_total", "provider", OPERATION)
 _CALLS = per_second("payment_call_duration_seconds_count", "provider", OPERATION)
-_CARRIED = per_second("payment_call_duration_seconds_count", "provider", CARRIED)
+_STARTED = per_second(STARTED, "provider", OPERATION)
 _ATTEMPTS = per_second("payment_attempts_total", "provider", OPERATION)
+_MONEY = in_journals("payment_money_in_doubt", "provider, currency", PROVIDER, "currency")
+# Nobody knows a currency before the first doubt. A zero then, and nothing at all if no sidecar is seen.
+_NO_MONEY = f"0 * {in_journals('payment_operations_in_doubt', 'provider, operation', OPERATION, '')}"
 
 _NOW = Section(
     "Is money safe now?",
@@ -30,24 +35,25 @@ _NOW = Section(
             "In doubt now",
             "Operations whose outcome nobody knows yet, those in review among them.",
             "Look at *Unknown outcomes*. If it falls by itself, wait; if not, `paywitness ops list --doubt`.",
-            (Query(total(fleet("payment_operations_in_doubt", "provider, operation", OPERATION)), "operations"),),
+            (Query(in_journals("payment_operations_in_doubt", "provider, operation", OPERATION, ""), "operations"),),
             red=20,
             yellow=1,
+            runbook="unknown-count",
             kind=Kind.NUMBER,
             width=4,
         ),
         Chart(
             "Money in doubt",
-            "What may have moved and may not, by currency, in major units (12.5 is 12.50 EUR).",
+            "What may have moved and may not, by currency, in major units (12.5 is 12.50 EUR). From where on it is red "
+            "stands in deploy/prometheus/rules.yaml for each currency; one that is not listed there is never red.",
             "This is the number for finance. It is what may have moved, not what was lost. Do not pay any of it again.",
             (
-                Query(
-                    total(fleet("payment_money_in_doubt", "provider, currency", PROVIDER), "currency"),
-                    "{{currency}}",
-                ),
+                Query(_MONEY, "{{currency}}"),
+                Query(f"{_NO_MONEY} unless on () {_MONEY}", "none"),
             ),
-            red=10_000,
             yellow=0.01,
+            red_of=MUCH_MONEY,
+            runbook="money-in-doubt",
             unit="locale",
             kind=Kind.NUMBER,
             width=4,
@@ -55,8 +61,9 @@ _NOW = Section(
         Chart(
             "Oldest doubt",
             "Age of the oldest operation in doubt.",
-            "Runbook unknown-age: `paywitness ops list --doubt`, then `paywitness ops show` the oldest.",
-            (Query(f"max(payment_operation_unknown_age_seconds{{{PROVIDER}}})", "oldest"),),
+            "`paywitness ops list --doubt`, then `paywitness ops show` the oldest.",
+            (Query(oldest("payment_operation_unknown_age_seconds", "", PROVIDER), "oldest"),),
+            runbook="unknown-age",
             red=1800,
             yellow=300,
             unit="s",
@@ -67,7 +74,8 @@ _NOW = Section(
             "Waiting for a person",
             "Operations in review: only a person or new evidence can end them.",
             "Somebody's task, today: `paywitness ops list --review`.",
-            (Query(total(fleet("payment_review_open", "provider, reason", PROVIDER)), "in review"),),
+            (Query(in_journals("payment_review_open", "provider, reason", PROVIDER, ""), "in review"),),
+            runbook="review-waiting",
             red=1,
             kind=Kind.NUMBER,
             width=4,
@@ -77,6 +85,7 @@ _NOW = Section(
             "Evidence that contradicted what was final.",
             "First of all: `paywitness ops list --incidents`. It says what to do about each.",
             (Query(f"sum(increase(payment_incidents_total{{{PROVIDER}}}[$__range]))", "incidents"),),
+            runbook="incident",
             red=0.5,
             decimals=0,
             kind=Kind.NUMBER,
@@ -113,6 +122,7 @@ _COURSE = Section(
             ),
             red=0.8,
             red_below=True,
+            runbook="success-burn",
             unit="percentunit",
         ),
         Chart(
@@ -126,12 +136,13 @@ _COURSE = Section(
         ),
         Chart(
             "Amplification",
-            "Attempts at the provider for each call. 1 is no retries, below 1 are calls that were replayed or refused; "
-            "the budgets hold it down in an outage.",
+            "Attempts for each operation that was started at the provider. 1 is no retries; the budgets hold it down "
+            "in an outage.",
             "Retries do more harm than good: *Retries and budgets* says which class. "
             "`paywitness circuits` says what is held back.",
-            (Query(share(_ATTEMPTS, _CARRIED), "{{provider}}"),),
+            (Query(share(_ATTEMPTS, _STARTED), "{{provider}}"),),
             red=1.5,
+            runbook="retry-budget-exhausted",
         ),
         Chart(
             "Doubt: opened and closed",
@@ -148,10 +159,13 @@ _COURSE = Section(
             "One that only grows is not being resolved: is the provider up, does its policy know how to ask?",
             (
                 Query(
-                    fleet("payment_operations_in_doubt", "provider, operation", OPERATION), "{{provider}} {{operation}}"
+                    in_journals("payment_operations_in_doubt", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
                 ),
             ),
             red=20,
+            colour=AMBER,
+            runbook="unknown-count",
         ),
         Chart(
             "Calls",
@@ -183,11 +197,13 @@ _KINDS = Section(
             "`paywitness ops list --doubt`.",
             (
                 Query(
-                    total(fleet("payment_operations_in_doubt", "provider, operation, kind", OPERATION), "kind"),
+                    in_journals("payment_operations_in_doubt", "provider, operation, kind", OPERATION, "kind"),
                     "{{kind}}",
                 ),
             ),
             red=20,
+            colour=AMBER,
+            runbook="unknown-count",
             width=12,
         ),
     ),

@@ -6,6 +6,7 @@ from deploy.grafana.chart import (
     INSTANCE,
     OPERATION,
     PROVIDER,
+    STARTED,
     Board,
     Chart,
     Kind,
@@ -15,16 +16,17 @@ from deploy.grafana.chart import (
     quantile,
     share,
 )
+from deploy.grafana.meanings import AMBER, BLUE, GREEN, RED
 
 _ATTEMPTS = per_second("payment_attempts_total", "provider", OPERATION)
 _UPSTREAM = "payment_upstream_duration_seconds"
 # The worst that any sidecar reports: one with a broken network opens for itself only, and is worth seeing.
 _STATES = (
-    ("closed", "green"),
+    ("closed", GREEN),
     ("degraded", "yellow"),
-    ("ramp", "blue"),
-    ("half open", "orange"),
-    ("open", "red"),
+    ("ramp", BLUE),
+    ("half open", AMBER),
+    ("open", RED),
 )
 _CIRCUIT = " or ".join(
     f'payment_circuit_state{{state="{state}", {PROVIDER}}} * {number}'
@@ -38,10 +40,10 @@ _CIRCUITS = Section(
             "Circuits",
             "How each circuit stands: `write` is payments, `inquiry` our own questions about them.",
             "Nothing has to be done: it probes and closes by itself. `paywitness "
-            "circuits` says since when, and whether "
-            "somebody forced it. Runbook circuit-open.",
+            "circuits` says since when, and whether somebody forced it.",
             (Query(f"max by (provider, group) ({_CIRCUIT})", "{{provider}} {{group}}"),),
             red=4,
+            runbook="circuit-open",
             kind=Kind.STATES,
             width=24,
             states=_STATES,
@@ -92,7 +94,7 @@ _ERRORS = Section(
         Chart(
             "Refused by rate limit (429)",
             "The share of attempts that the provider refused as too many.",
-            "Fewer calls, or a higher limit: runbook rate-limit-spike. Low priority waits first.",
+            "Fewer calls, or a higher limit. Low priority waits first.",
             (
                 Query(
                     share(
@@ -103,19 +105,25 @@ _ERRORS = Section(
                 ),
             ),
             red=0.1,
+            runbook="rate-limit-spike",
             unit="percentunit",
         ),
         Chart(
             "Came into doubt",
-            "Operations that came into doubt, for each attempt.",
+            "Of the operations that were started, the share that came into doubt.",
             "Answers get lost. Call the provider: nothing that we send again can hurt, but customers wait.",
             (
                 Query(
-                    share(per_second("payment_operation_unknown_total", "provider", OPERATION), _ATTEMPTS),
+                    share(
+                        per_second("payment_operation_unknown_total", "provider", OPERATION),
+                        per_second(STARTED, "provider", OPERATION),
+                    ),
                     "{{provider}}",
                 ),
             ),
             red=0.01,
+            colour=AMBER,
+            runbook="doubt-burn",
             unit="percentunit",
         ),
         Chart(

@@ -33,15 +33,15 @@ _CALLS = Section(
         ),
         Chart(
             "What a call takes beyond its attempts",
-            "Mean time of a call less that of its attempts: the journal, waiting for retries, and us. A provider in "
-            "observe mode has no attempts of ours, so all its time is here.",
+            "Mean time of a call less that of its attempts, by sidecar: the journal, waiting for retries, and us. A "
+            "provider in observe mode has no attempts of ours, so all its time is here.",
             "Is the journal slow (below)? Does the loop lag? Else it is backoff: *Retries and budgets*.",
             (
                 Query(
-                    f"({per_second(f'{_CALL}_sum', 'provider', CARRIED)} - "
-                    f"{per_second(f'{_UPSTREAM}_sum', 'provider', OPERATION)}) / "
-                    f"{per_second(f'{_CALL}_count', 'provider', CARRIED)}",
-                    "{{provider}}",
+                    f"({per_second(f'{_CALL}_sum', 'instance', CARRIED)} - "
+                    f"{per_second(f'{_UPSTREAM}_sum', 'instance', OPERATION)}) / "
+                    f"{per_second(f'{_CALL}_count', 'instance', CARRIED)}",
+                    "{{instance}}",
                 ),
             ),
             red=0.1,
@@ -87,9 +87,10 @@ _JOURNALS = Section(
         Chart(
             "Journal latency, 99 of 100",
             "How long a journal call took. Every payment waits for two of them.",
-            "The disk or the store is slow, or too many writes wait for one commit. Runbook journal-slow.",
+            "The disk or the store is slow, or too many writes wait for one commit.",
             (Query(quantile(0.99, _JOURNAL, "call", INSTANCE), "{{call}}"),),
             red=0.25,
+            runbook="journal-slow",
             unit="s",
             width=12,
         ),
@@ -104,9 +105,10 @@ _JOURNALS = Section(
         Chart(
             "Journal errors",
             "Journal calls that failed or were not confirmed in time.",
-            "While it takes no claim nothing is sent, and callers get 504. Runbook journal-down, now.",
+            "While it takes no claim nothing is sent, and callers get 504. Read the runbook now.",
             (Query(risen("paywitness_journal_errors_total", "instance, call", INSTANCE), "{{instance}} {{call}}"),),
             red=0.5,
+            runbook="journal-down",
             width=12,
         ),
         Chart(
@@ -203,15 +205,17 @@ _POLICIES = Section(
             "Sidecars by the revision of their policies.",
             "Two for long: some have not read the last edit, or refused it. `/readyz` of each says why.",
             (Query(f"count by (revision) (paywitness_policy_info{{{INSTANCE}}})", "{{revision}}"),),
+            runbook="policy-revisions-differ",
             width=12,
         ),
         Chart(
             "Last reading of the policies",
             "1: it gave a book. 0: it did not, and the last good one stays in force.",
-            "`paywitness policy check` names file, line and key. Runbook policy-reload-failed.",
+            "`paywitness policy check` names file, line and key.",
             (Query(f"min by (instance) (paywitness_policy_last_reload_successful{{{INSTANCE}}})", "{{instance}}"),),
             red=1,
             red_below=True,
+            runbook="policy-reload-failed",
             width=12,
         ),
     ),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from deploy.grafana.chart import (
-    CARRIED,
     OPERATION,
     PROVIDER,
+    STARTED,
     Board,
     Chart,
     Query,
     Section,
-    fleet,
+    in_journals,
+    oldest,
     per_second,
     risen,
     share,
@@ -41,19 +42,20 @@ _TRIED = Section(
         ),
         Chart(
             "Amplification",
-            "Attempts for each call, by provider and operation.",
+            "Attempts for each operation that was started, by provider and operation.",
             "The budgets should hold it under 2, and near 1 in an outage. If not: "
             "are `--limits` shared by all sidecars?",
             (
                 Query(
                     share(
                         per_second("payment_attempts_total", "provider, operation", OPERATION),
-                        per_second("payment_call_duration_seconds_count", "provider, operation", CARRIED),
+                        per_second(STARTED, "provider, operation", OPERATION),
                     ),
                     "{{provider}} {{operation}}",
                 ),
             ),
             red=2,
+            runbook="retry-budget-exhausted",
         ),
     ),
 )
@@ -63,12 +65,17 @@ _HELD = Section(
     (
         Chart(
             "Budget that is left",
-            "What is left for retries, in units of cost, in the tightest of each scope. The fleet's.",
-            "At 0 retries are refused, which in an outage is its purpose. Runbook retry-budget-exhausted says what "
-            "each scope means.",
-            (Query(fleet("payment_retry_budget_remaining", "provider, scope", PROVIDER), "{{provider}} {{scope}}"),),
+            "What is left for retries, in units of cost, in the tightest of each scope. If sidecars share no limits, "
+            "that of the sidecar that has least.",
+            "At 0 retries are refused, which in an outage is its purpose. The runbook says what each scope means.",
+            (
+                Query(
+                    f"min by (provider, scope) (payment_retry_budget_remaining{{{PROVIDER}}})", "{{provider}} {{scope}}"
+                ),
+            ),
             red=0.001,
             red_below=True,
+            runbook="retry-budget-exhausted",
             width=12,
         ),
         Chart(
@@ -83,6 +90,7 @@ _HELD = Section(
                 ),
             ),
             red=10,
+            runbook="retry-budget-exhausted",
             width=12,
         ),
     ),
@@ -97,10 +105,12 @@ _WAITING = Section(
             "It grows in an outage and drains after it. One that only grows: inquiries fail (*Unknown outcomes*).",
             (
                 Query(
-                    fleet("payment_retry_queue_depth", "provider, operation", OPERATION), "{{provider}} {{operation}}"
+                    in_journals("payment_retry_queue_depth", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
                 ),
             ),
             red=100,
+            runbook="unknown-count",
             width=12,
         ),
         Chart(
@@ -110,11 +120,12 @@ _WAITING = Section(
             "sidecar running?",
             (
                 Query(
-                    fleet("payment_retry_queue_oldest_age_seconds", "provider, operation", OPERATION),
+                    oldest("payment_retry_queue_oldest_age_seconds", "provider, operation", OPERATION),
                     "{{provider}} {{operation}}",
                 ),
             ),
             red=86_400,
+            runbook="unknown-age",
             unit="s",
             width=12,
         ),

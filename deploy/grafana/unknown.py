@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from deploy.grafana.chart import OPERATION, PROVIDER, Board, Chart, Query, Section, fleet, per_second, quantile, risen
+from deploy.grafana.chart import (
+    OPERATION,
+    PROVIDER,
+    Board,
+    Chart,
+    Query,
+    Section,
+    in_journals,
+    oldest,
+    per_second,
+    quantile,
+    risen,
+)
+from deploy.grafana.meanings import AMBER
 
 _AGING = Section(
     "Aging",
@@ -10,28 +23,40 @@ _AGING = Section(
         Chart(
             "Oldest doubt",
             "Age of the oldest operation in doubt, by provider.",
-            "Runbook unknown-age. It should fall back to 0 by itself; one that only grows needs a person.",
-            (Query(fleet("payment_operation_unknown_age_seconds", "provider", PROVIDER), "{{provider}}"),),
+            "It should fall back to 0 by itself; one that only grows needs a person.",
+            (Query(oldest("payment_operation_unknown_age_seconds", "provider", PROVIDER), "{{provider}}"),),
             red=1800,
+            colour=AMBER,
+            runbook="unknown-age",
             unit="s",
         ),
         Chart(
             "In doubt",
             "How many, by provider and operation.",
-            "Runbook unknown-count. `paywitness ops list --doubt --provider NAME` names them.",
+            "`paywitness ops list --doubt --provider NAME` names them.",
             (
                 Query(
-                    fleet("payment_operations_in_doubt", "provider, operation", OPERATION), "{{provider}} {{operation}}"
+                    in_journals("payment_operations_in_doubt", "provider, operation", OPERATION),
+                    "{{provider}} {{operation}}",
                 ),
             ),
             red=20,
+            colour=AMBER,
+            runbook="unknown-count",
         ),
         Chart(
             "Money in doubt",
-            "The money behind them, in major units. Unknown amounts are not in it.",
-            "Tell finance the number, and that it may have moved. None of it may be paid again.",
-            (Query(fleet("payment_money_in_doubt", "provider, currency", PROVIDER), "{{provider}} {{currency}}"),),
-            red=10_000,
+            "The money behind them, in major units: lines of different currencies cannot be compared. Unknown amounts "
+            "are not in it.",
+            "Tell finance the number, and that it may have moved. None of it may be paid again. *Overview* has it by "
+            "currency, red from where on it is much.",
+            (
+                Query(
+                    in_journals("payment_money_in_doubt", "provider, currency", PROVIDER), "{{provider}} {{currency}}"
+                ),
+            ),
+            colour=AMBER,
+            runbook="money-in-doubt",
         ),
     ),
 )
@@ -51,6 +76,8 @@ _ENDING = Section(
                 ),
             ),
             red=10,
+            colour=AMBER,
+            runbook="doubt-burn",
         ),
         Chart(
             "Resolved, by evidence",
@@ -76,6 +103,7 @@ _ENDING = Section(
                 Query(quantile(0.95, "payment_doubt_duration_seconds", "provider", PROVIDER), "{{provider}} 95%"),
             ),
             red=1800,
+            runbook="unknown-age",
             unit="s",
         ),
         Chart(
@@ -98,6 +126,7 @@ _ENDING = Section(
             "`bad_signature`: the secret changed. Nothing `accepted` while "
             "payments flow: the provider cannot reach us.",
             (Query(per_second("payment_webhooks_total", "provider, result", PROVIDER), "{{provider}} {{result}}"),),
+            runbook="retired-paid",
             unit="ops",
         ),
     ),
@@ -111,14 +140,15 @@ _PEOPLE = Section(
             "Operations that only a person or new evidence can end, by the rule that sent them there.",
             "`paywitness ops list --review`; look each up at the provider, then "
             "`paywitness ops resolve` with what you saw.",
-            (Query(fleet("payment_review_open", "provider, reason", PROVIDER), "{{provider}} {{reason}}"),),
+            (Query(in_journals("payment_review_open", "provider, reason", PROVIDER), "{{provider}} {{reason}}"),),
             red=1,
+            runbook="review-growing",
             width=12,
         ),
         Chart(
             "Schedules that ran out",
             "Doubts that outlasted every look of their schedule.",
-            "Evidence does not come by itself. Do inquiries fail, do webhooks arrive? Runbook schedule-exhausted.",
+            "Evidence does not come by itself. Do inquiries fail, do webhooks arrive?",
             (
                 Query(
                     risen("payment_schedule_exhausted_total", "provider, operation", OPERATION),
@@ -126,6 +156,7 @@ _PEOPLE = Section(
                 ),
             ),
             red=0.5,
+            runbook="schedule-exhausted",
             width=12,
         ),
     ),

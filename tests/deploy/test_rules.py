@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class Case:
 
 
 UNKNOWN = 'payment_operation_unknown_total{provider="acme",operation="sale",instance="a:8701"}'
-CALLS = 'payment_call_duration_seconds_count{provider="acme",operation="sale",instance="a:8701"}'
+STARTED = 'payment_operations_started_total{provider="acme",operation="sale",instance="a:8701"}'
 FAILED = 'payment_operations_total{provider="acme",operation="sale",outcome="not_sent",instance="a:8701"}'
 PAID = 'payment_operations_total{provider="acme",operation="sale",outcome="succeeded",instance="a:8701"}'
 SHUT = 'payment_circuit_state{{provider="acme",group="write",state="{}",instance="a:8701"}}'
@@ -58,13 +59,24 @@ CASES: dict[str, Case] = {
         "critical",
     ),
     "PaywitnessUnknownCount": Case(
-        {  # two sidecars that report the same eleven: eleven, not twenty-two
-            'payment_operations_in_doubt{provider="acme",operation="sale",instance="a:8701"}': "11x20 21x20",
-            'payment_operations_in_doubt{provider="acme",operation="sale",instance="b:8701"}': "11x20 21x20",
+        {  # two sidecars of one journal that report the same six, and one with a journal of its own: twelve, then 21
+            'payment_operations_in_doubt{journal="1f",provider="acme",operation="sale",instance="a"}': "6x20 15x20",
+            'payment_operations_in_doubt{journal="1f",provider="acme",operation="sale",instance="b"}': "6x20 15x20",
+            'payment_operations_in_doubt{journal="2e",provider="acme",operation="sale",instance="c"}': "6x40",
         },
         "30m",
         "32m",
         ACME,
+    ),
+    "PaywitnessMoneyInDoubt": Case(
+        {  # much more in number, and much less in value
+            'payment_money_in_doubt{journal="1f",provider="acme",currency="EUR",instance="a:8701"}': "6000x40",
+            'payment_money_in_doubt{journal="2e",provider="acme",currency="EUR",instance="b:8701"}': "0x10 6000x30",
+            'payment_money_in_doubt{journal="1f",provider="calm",currency="JPY",instance="a:8701"}': "900000x40",
+        },
+        "20m",
+        "23m",
+        {"currency": "EUR"},
     ),
     "PaywitnessScheduleExhausted": Case(
         {'payment_schedule_exhausted_total{provider="acme",operation="sale",instance="a:8701"}': "0x10 1x20"},
@@ -109,8 +121,8 @@ CASES: dict[str, Case] = {
     ),
     "PaywitnessAuthorizationsExpiring": Case(
         {
-            'payment_authorizations_expiring{job="paywitness",instance="a:8701"}': "0x10 3x90",
-            'payment_authorizations_expiring{job="paywitness",instance="b:8701"}': "0x10 3x90",
+            'payment_authorizations_expiring{job="paywitness",journal="1f",instance="a:8701"}': "0x10 3x90",
+            'payment_authorizations_expiring{job="paywitness",journal="1f",instance="b:8701"}': "0x10 3x90",
         },
         "69m",
         "73m",
@@ -159,7 +171,7 @@ CASES: dict[str, Case] = {
     ),
     "PaywitnessFallbackSpike": Case(
         {
-            CALLS: "0+60x40",
+            STARTED: "0+60x40",
             'payment_fallback_total{from_provider="acme",to_provider="acme_eu",reason="not_sent"}': "0x15 0+6x25",
         },
         "22m",
@@ -178,14 +190,14 @@ CASES: dict[str, Case] = {
         {PAID: "0+1x40", FAILED: "0+1x40", calm(PAID): "0+100x40", calm(FAILED): "0+4x40"}, "8m", "20m", ACME
     ),
     "PaywitnessDoubtBurn critical": Case(
-        {CALLS: "0+9x40", UNKNOWN: "0+1x40", calm(CALLS): "0+100x40", calm(UNKNOWN): "0+1x40"},
+        {STARTED: "0+9x40", UNKNOWN: "0+1x40", calm(STARTED): "0+100x40", calm(UNKNOWN): "0+1x40"},
         "3m",
         "12m",
         ACME,
         "critical",
     ),
     "PaywitnessDoubtBurn warning": Case(
-        {CALLS: "0+9x40", UNKNOWN: "0+1x40", calm(CALLS): "0+1000x40", calm(UNKNOWN): "0+5x40"}, "3m", "12m", ACME
+        {STARTED: "0+9x40", UNKNOWN: "0+1x40", calm(STARTED): "0+1000x40", calm(UNKNOWN): "0+5x40"}, "3m", "12m", ACME
     ),
     "PaywitnessDown": Case(
         {'up{job="shop/paywitness",instance="a:8701"}': "1x5 0x10", 'up{job="else",instance="c:1"}': "0x15"},
@@ -281,13 +293,97 @@ def test_every_alert_is_silent_before_and_fires_when_it_should(tmp_path: Path) -
         alert = own("ALERTS{" + ", ".join(f'{label}="{value}"' for label, value in labels.items()) + "}", number)
         asked.append({"expr": alert, "eval_time": case.silent_at, "exp_samples": []})
         asked.append({"expr": alert, "eval_time": case.fires_at, "exp_samples": [{"labels": alert, "value": 1}]})
-        if any("calm" in labels for labels in case.series):
+        if any("calm" in labels for labels in case.series) and "provider" in case.labels:
             calm_alert = alert.replace('"acme_', '"calm_')
             asked.append({"expr": calm_alert, "eval_time": case.fires_at, "exp_samples": []})
+    asked.append({"expr": NOT_MUCH, "eval_time": "30m", "exp_samples": []})
     test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES), str(ALERTS)], "tests": [test]}))
     assert promtool("test", "rules", str(file)) == ""
+
+
+NOT_MUCH = 'ALERTS{alertname="PaywitnessMoneyInDoubt",currency="JPY"}'
+
+
+@pytest.mark.slow
+def test_what_is_recorded_is_right_for_one_redis_and_for_many_files(tmp_path: Path) -> None:
+    """Journal 1f has two sidecars that report the same; 2e and 3d have one each."""
+    each = {("1f", "a"): 4, ("1f", "b"): 4, ("2e", "c"): 2, ("3d", "d"): 1}
+    gauges = {
+        "payment_operations_in_doubt": 'operation="sale"',
+        "payment_review_open": 'reason="other"',
+        "payment_money_in_doubt": 'currency="JPY"',
+        "payment_authorizations_expiring": 'job="paywitness"',
+    }
+    series = {
+        f'{gauge}{{journal="{journal}",provider="acme",{label},instance="{sidecar}:8701"}}': f"{number}x20"
+        for gauge, label in gauges.items()
+        for (journal, sidecar), number in each.items()
+    }
+    expected = {
+        'provider:payment_operations_in_doubt:sum{provider="acme"}': 7,
+        'provider:payment_review_open:sum{provider="acme"}': 7,
+        'currency:payment_money_in_doubt:sum{currency="JPY"}': 7,
+        'job:payment_authorizations_expiring:sum{job="paywitness"}': 7,
+    }
+    assert recorded_as(tmp_path, series, expected, "10m") == ""
+
+
+@pytest.mark.slow
+def test_shares_are_of_what_was_started_at_the_provider_that_was_used(tmp_path: Path) -> None:
+    """`mirror` gets nothing but what falls back from `acme`: no call names it. A share of nothing would be +Inf."""
+    sale = 'provider="{}",operation="sale"'
+    acme, mirror = sale.format("acme"), sale.format("mirror")
+    series = {
+        f"payment_call_duration_seconds_count{{{acme}}}": "0+10x30",
+        f"payment_call_duration_seconds_count{{{mirror}}}": "0x30",
+        f"payment_operations_started_total{{{acme}}}": "0+10x30",
+        f"payment_operations_started_total{{{mirror}}}": "0+10x30",
+        f'payment_attempts_total{{{acme},failure_class="network_connect_failure"}}': "0+20x30",
+        f'payment_attempts_total{{{mirror},failure_class="succeeded"}}': "0+15x30",
+        f"payment_operation_unknown_total{{{mirror}}}": "0+1x30",
+        'payment_fallback_total{from_provider="acme",to_provider="mirror",reason="not_sent"}': "0+10x30",
+        # Started by a sidecar that died before it was scraped, and found in doubt by another.
+        'payment_operations_started_total{provider="orphaned"}': "0x30",
+        'payment_operation_unknown_total{provider="orphaned"}': "0+1x30",
+    }
+    expected = {
+        'provider:payment_operations_unknown:ratio_rate5m{provider="mirror"}': 0.1,
+        'provider:payment_operations_unknown:ratio_rate5m{provider="orphaned"}': 1,
+        'provider:payment_attempts_per_operation:ratio_rate5m{provider="acme"}': 2,
+        'provider:payment_attempts_per_operation:ratio_rate5m{provider="mirror"}': 1.5,
+        'provider_to_provider:payment_fallback:ratio_rate5m{provider="acme",to_provider="mirror"}': 1,
+    }
+    assert recorded_as(tmp_path, series, expected, "20m") == ""
+
+
+def recorded_as(tmp_path: Path, series: dict[str, str], expected: Mapping[str, float], at: str) -> str:
+    """What promtool finds different from what is expected at that time."""
+    rounded = [
+        {"expr": f"round({each}, 0.001)", "eval_time": at, "exp_samples": [{"labels": labels_of(each), "value": value}]}
+        for each, value in expected.items()
+    ]
+    given = [{"series": labels, "values": values} for labels, values in series.items()]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": rounded}
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+    return promtool("test", "rules", str(file))
+
+
+def labels_of(series: str) -> str:
+    return series[series.index("{") :]
+
+
+def test_a_currency_of_little_value_needs_more_to_be_much() -> None:
+    much = {
+        rule["labels"]["currency"]: float(rule["expr"].removeprefix("vector(").removesuffix(")"))
+        for rule in rules_in(RULES)
+        if rule["record"] == "currency:payment_money_in_doubt:much"
+    }
+    assert len(much) == len([rule for rule in rules_in(RULES) if rule["record"].endswith(":much")])
+    assert much["JPY"] > 50 * much["EUR"]
+    assert much["KRW"] > 500 * much["EUR"]
 
 
 def own(text: str, number: int) -> str:

@@ -408,6 +408,9 @@ class MemoryJournal:
     def can_roll_back(self) -> bool:
         return False
 
+    def journal_id(self) -> str:
+        return "0" * 32
+
     def rolled_back_s(self) -> float | None:
         return None
 

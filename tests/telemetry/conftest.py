@@ -30,7 +30,13 @@ class Told:
         self.tell = self.telemetry.emit
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
+        """Of the sample with these labels. A label that is empty is none, as for Prometheus."""
+        wanted = {label: value for label, value in labels.items() if value}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == name and {label: value for label, value in sample.labels.items() if value} == wanted:
+                    return sample.value
+        return None
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]

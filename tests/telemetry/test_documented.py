@@ -32,6 +32,7 @@ from paywitness.telemetry.events import (
     JournalRolledBack,
     LimitChecked,
     OperationEnded,
+    OperationStarted,
     OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
@@ -65,6 +66,7 @@ def documented() -> dict[str, set[str]]:
 def shown(told: Told) -> dict[str, set[str]]:
     """Metric -> labels, as a scrape shows them once everything has happened."""
     told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    told.tell(OperationStarted(operation()))
     told.tell(AttemptFinished(operation(), attempt(), decision()))
     told.tell(AttemptFinished(operation(), attempt(), decision(Action.RETRY_SAME_OPERATION)))
     told.tell(CallAnswered("acme", "authorization", Outcome.SUCCEEDED, 200, None, 0.1))
@@ -91,6 +93,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.metrics.watch_server(at_the_door())
     told.metrics.watch_limits(watched())
     told.metrics.refresh_gauges()
+    told.metrics.learn_journal("5eed")
     told.metrics.set_queue([QueueRow("acme", "authorization", 1, 5.0)])
     told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)])
     told.metrics.set_expiring_authorizations(2)

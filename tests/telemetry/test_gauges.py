@@ -32,6 +32,7 @@ def test_what_an_alert_waits_for_is_zero_before_it_first_happens(told: Told) -> 
     assert told.value("payment_duplicate_late_success_total", **ACME) == 0
     assert told.value("payment_schedule_exhausted_total", **ACME) == 0
     assert told.value("payment_operation_unknown_total", **ACME) == 0
+    assert told.value("payment_operations_started_total", **ACME) == 0
     for kind in IncidentKind:
         assert told.value("payment_incidents_total", provider="acme", kind=kind) == 0
     assert told.value("payment_incidents_total", provider="", kind=IncidentKind.JOURNAL_ROLLBACK) == 0

@@ -311,6 +311,30 @@ def test_doubt_is_shown_as_the_journal_counted_it(told: Told) -> None:
     assert told.value("payment_operation_unknown_age_seconds", provider="acme") == 500
 
 
+def test_what_is_counted_in_a_journal_bears_its_label(told: Told) -> None:
+    """Sidecars that share it report the same; those with a journal each are told apart, and can be summed."""
+    told.metrics.learn_journal("5eed0123456789abcdef0123456789ab")
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    told.metrics.set_doubt([counted(state=State.REQUIRES_REVIEW)])
+    told.metrics.set_queue(queue_rows([counted()], [], CREATED_AT))
+    told.metrics.set_expiring_authorizations(2)
+    in_journal = {"journal": "5eed0123"}
+    assert told.value("payment_operations_in_doubt", **in_journal, **ACME) == 2
+    assert told.value("payment_money_in_doubt", **in_journal, provider="acme", currency="EUR") == 25.5
+    assert told.value("payment_operation_unknown_age_seconds", **in_journal, provider="acme") == 90
+    assert told.value("payment_review_open", **in_journal, provider="acme", reason="other") == 2
+    assert told.value("payment_retry_queue_depth", **in_journal, **ACME) == 2
+    assert told.value("payment_retry_queue_oldest_age_seconds", **in_journal, **ACME) == 90
+    assert told.value("payment_authorizations_expiring", **in_journal) == 2
+
+
+def test_nobody_in_review_is_a_zero_and_not_a_gap(told: Told) -> None:
+    """Else the first five that come into review at once would not be seen to grow."""
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    told.metrics.set_doubt([])
+    assert told.value("payment_review_open", provider="acme", reason="other") == 0
+
+
 def test_the_age_grows_between_two_counts(told: Told) -> None:
     told.metrics.set_doubt([counted()])
     told.now += 60

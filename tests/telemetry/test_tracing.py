@@ -235,7 +235,7 @@ import json, sys
 from paywitness.process import _telemetry
 from paywitness.clock import SystemClock
 telemetry = _telemetry(None, {}, SystemClock())
-bare = {record: (getattr(telemetry.metrics, count.__name__, count), getattr(telemetry.logs, write.__name__))
+bare = {record: (getattr(telemetry.metrics, count.__name__, count), getattr(telemetry.logs, write.__name__, write))
         for record, (count, write) in telemetry._listeners.items()}
 ours = ("paywitness.telemetry.spans", "opentelemetry.exporter")
 print(json.dumps([telemetry._listeners == bare, [name for name in sys.modules if name.startswith(ours)]]))

@@ -330,6 +330,11 @@ class Journal(Protocol):
         """Whether the store can come back without its last writes."""
         ...
 
+    def journal_id(self) -> str:
+        """Hexadecimal digits that tell nothing else, the same for all who share the journal. Another one follows if the
+        store lost what it knew. "" before the store first answered."""
+        ...
+
     def rolled_back_s(self) -> float | None:
         """How long ago the store was seen to come back, perhaps without its last writes; None: not that it is known."""
         ...

@@ -27,6 +27,7 @@ from paywitness.telemetry.events import (
     JournalRolledBack,
     LimitChecked,
     OperationEnded,
+    OperationStarted,
     OutboxDelivered,
     PaymentCommandRun,
     PolicyReloaded,
@@ -114,6 +115,10 @@ def _not_counted(event: TelemetryEvent) -> None:
     """A gauge shows it already."""
 
 
+def _not_logged(event: TelemetryEvent) -> None:
+    """The line of its first attempt follows."""
+
+
 class Telemetry:
     """Tells records on. Holds nothing of its own."""
 
@@ -122,6 +127,7 @@ class Telemetry:
         self.logs = logs
         self.tracing = tracing
         listeners: EventListeners = {
+            OperationStarted: (metrics.operation_started, _not_logged),
             AttemptFinished: (metrics.attempt_finished, logs.attempt_finished),
             CallAnswered: (metrics.call_answered, logs.call_answered),
             CallRefused: (metrics.call_refused, logs.call_refused),

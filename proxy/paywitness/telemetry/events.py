@@ -1,13 +1,13 @@
 """Telemetry events: what happened, in the past tense, as the log and the metrics are told it. Values only, no payload.
 
-Who tells what: the engine tells `AttemptFinished` after each attempt's record is durable, and the `transition_events`
-of every write that it or the resolver made; the server tells `CallAnswered` once for each call, and `CallRefused` or
-`CallForwarded` where that is what became of it; whoever calls the journal tells `JournalCalled`; the watch over the
-policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and
-applies webhooks `WebhookReceived`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever asks
-for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
-`CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`; whoever sees that the journal went
-back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
+Who tells what: whoever claims tells `OperationStarted`; the engine tells `AttemptFinished` after each attempt's record
+is durable, and the `transition_events` of every write that it or the resolver made; the server tells `CallAnswered`
+once for each call, and `CallRefused` or `CallForwarded` where that is what became of it; whoever calls the journal
+tells `JournalCalled`; the watch over the policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and
+`ScheduleRanOut`; whoever receives and applies webhooks `WebhookReceived`; whoever takes another route `FellBack`; the
+outbox `OutboxDelivered`. Whoever asks for a retry's allowance tells `RetryRefused`; whoever reports to the circuits
+`CircuitChanged`; the admin port `CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`;
+whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ class EvidenceKind(StrEnum):
     CANCEL = "cancel"
     OPERATOR = "operator"
     LEASE = "lease"  # of what ended without evidence because it was never sent; never of a doubt
+
+
+@record
+class OperationStarted:
+    """An operation was claimed, and its first attempt follows. A fallback starts another one, at the other provider."""
+
+    operation: Operation
 
 
 @record
@@ -266,7 +273,8 @@ class PolicyReloaded:
 
 
 TelemetryEvent = (
-    AttemptFinished
+    OperationStarted
+    | AttemptFinished
     | CallAnswered
     | CallRefused
     | LimitChecked

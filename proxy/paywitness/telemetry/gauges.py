@@ -20,7 +20,14 @@ from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState, CircuitStatus
 from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, Operation, State
-from paywitness.telemetry.prometheus import OPERATION_LABELS, OTHER, BoundedLabels, KnownNames, OperationLabels
+from paywitness.telemetry.prometheus import (
+    JOURNAL_LABELS,
+    OPERATION_LABELS,
+    OTHER,
+    BoundedLabels,
+    KnownNames,
+    OperationLabels,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,8 @@ class DoubtGauges:
             if count.state is State.REQUIRES_REVIEW:
                 provider = self._names.provider(count.provider)
                 unlisted[provider] = unlisted.get(provider, 0) + count.count
-        reviews = dict.fromkeys(self._snapshot.reviews if self._snapshot is not None else (), 0)
+        shown_before = self._snapshot.reviews if self._snapshot is not None else ()
+        reviews = dict.fromkeys((*((provider, OTHER) for provider in self._names.providers()), *shown_before), 0)
         for (name, reason), number in listed.items():
             key = (self._names.provider(name), self._reasons.label(reason))
             reviews[key] = reviews.get(key, 0) + number
@@ -94,34 +102,34 @@ class DoubtGauges:
         age = GaugeMetricFamily(
             "payment_operation_unknown_age_seconds",
             "Age of the oldest operation in doubt, 0 where there is none.",
-            labels=("provider",),
+            labels=(*JOURNAL_LABELS, "provider"),
         )
         in_doubt = GaugeMetricFamily(
             "payment_operations_in_doubt",
             "Operations whose outcome is not known, those in review among them.",
-            labels=OPERATION_LABELS,
+            labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         money = GaugeMetricFamily(
             "payment_money_in_doubt",
             "Money that may or may not have moved, in major units.",
-            labels=("provider", "currency"),
+            labels=(*JOURNAL_LABELS, "provider", "currency"),
         )
         reviews = GaugeMetricFamily(
             "payment_review_open",
             "Operations that only a person or new evidence can end.",
-            labels=("provider", "reason"),
+            labels=(*JOURNAL_LABELS, "provider", "reason"),
         )
         snapshot = self._snapshot
         if snapshot is not None:
-            now = self._now()
+            now, journal = self._now(), self._names.journal
             for provider, oldest_at in snapshot.oldest_at.items():
-                age.add_metric((provider,), 0.0 if oldest_at is None else max(0.0, now - oldest_at))
+                age.add_metric((journal, provider), 0.0 if oldest_at is None else max(0.0, now - oldest_at))
             for names, number in snapshot.operations.items():
-                in_doubt.add_metric(names, number)
+                in_doubt.add_metric((journal, *names), number)
             for labels, major in snapshot.money.items():
-                money.add_metric(labels, major)
+                money.add_metric((journal, *labels), major)
             for labels, number in snapshot.reviews.items():
-                reviews.add_metric(labels, number)
+                reviews.add_metric((journal, *labels), number)
         yield from (age, in_doubt, money, reviews)
 
 
@@ -181,20 +189,20 @@ class QueueGauges:
         depth = GaugeMetricFamily(
             "payment_retry_queue_depth",
             "Operations that wait to be tried or looked at again.",
-            labels=OPERATION_LABELS,
+            labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         age = GaugeMetricFamily(
             "payment_retry_queue_oldest_age_seconds",
             "Age of the oldest operation that waits to be tried or looked at again, 0 where there is none.",
-            labels=OPERATION_LABELS,
+            labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         snapshot = self._snapshot
         if snapshot is not None:
-            now = self._now()
+            now, journal = self._now(), self._names.journal
             for labels, number in snapshot.depth.items():
-                depth.add_metric(labels, number)
+                depth.add_metric((journal, *labels), number)
                 oldest_at = snapshot.oldest_at.get(labels)
-                age.add_metric(labels, 0.0 if oldest_at is None else max(0.0, now - oldest_at))
+                age.add_metric((journal, *labels), 0.0 if oldest_at is None else max(0.0, now - oldest_at))
         yield from (depth, age)
 
 
@@ -204,7 +212,8 @@ class QueueGauges:
 class PaymentGauges:
     """A collector of the registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: KnownNames) -> None:
+        self._names = names
         self._expiring: int | None = None
 
     def update(self, expiring: int) -> None:
@@ -215,9 +224,10 @@ class PaymentGauges:
             "payment_authorizations_expiring",
             "Authorizations that expire within two days, neither captured whole nor voided; and the few payments that "
             "wait to be verified. Counted up to 10,000.",
+            labels=JOURNAL_LABELS,
         )
         if self._expiring is not None:
-            expiring.add_metric((), self._expiring)
+            expiring.add_metric((self._names.journal,), self._expiring)
         yield expiring
 
 

@@ -36,6 +36,7 @@ from paywitness.telemetry.events import (
     JournalRolledBack,
     LimitChecked,
     OperationEnded,
+    OperationStarted,
     OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
@@ -54,6 +55,7 @@ from paywitness.telemetry.gauges import (
 )
 from paywitness.telemetry.observed import ShadowCounters
 from paywitness.telemetry.prometheus import (
+    JOURNAL_LABEL_LETTERS,
     JOURNAL_REFUSALS,
     OPERATION_LABELS,
     REFUSAL_REASONS,
@@ -148,6 +150,11 @@ class _MetricFamilies:
         ) -> DurationHistogram:
             return DurationHistogram(name, help_text, labels, buckets, registry)
 
+        self.started = counter(
+            "payment_operations_started_total",
+            "Operations that were started, each at the provider that it went to.",
+            OPERATION_LABELS,
+        )
         self.operations = counter(
             "payment_operations_total",
             "Operations that ended, by what became of the money.",
@@ -210,7 +217,7 @@ class _MetricFamilies:
     def begin_at_zero(self, names: KnownNames) -> None:
         """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
         for labels in names.operations():
-            for family in (self.unknown, self.background.exhausted, self.background.late_successes):
+            for family in (self.started, self.unknown, self.background.exhausted, self.background.late_successes):
                 family.labels(*labels)
             if labels[2] in _LIMITED_KINDS:
                 self.limits.labels(*labels, LimitVerdict.EXCEEDS)
@@ -229,7 +236,7 @@ class _OperationSeries:
 
     __slots__ = (
         *("_attempts", "_ended", "_families", "_labels", "_retries"),
-        *("calls", "exhausted", "late_successes", "unknown", "upstream"),
+        *("calls", "exhausted", "late_successes", "started", "unknown", "upstream"),
     )
 
     def __init__(self, families: _MetricFamilies, labels: OperationLabels) -> None:
@@ -238,6 +245,7 @@ class _OperationSeries:
         self._attempts: dict[ResultClass, Counter] = {}
         self._retries: dict[tuple[ResultClass, str], Counter] = {}
         self._ended: dict[Outcome, Counter] = {}
+        self.started = families.started.labels(*labels)
         self.calls = families.calls.labels(*labels)
         self.upstream = families.upstream.labels(*labels)
         self.unknown = families.unknown.labels(*labels)
@@ -276,7 +284,7 @@ class Metrics:
         self.registry.register(self._doubt)
         self._queue = QueueGauges(self._names, now)
         self.registry.register(self._queue)
-        self._payments = PaymentGauges()
+        self._payments = PaymentGauges(self._names)
         self.registry.register(self._payments)
         self._limits = LimitsGauges(self._names)
         self.registry.register(self._limits)
@@ -312,6 +320,10 @@ class Metrics:
             self._names.learn_operation(*name)
         return frozenset(name for name in names if self._names.operation(*name) == (*name, UNKNOWN_KIND))
 
+    def learn_journal(self, journal_id: str) -> None:
+        """Let the journal's id become the label of all that is counted in it."""
+        self._names.journal = journal_id[:JOURNAL_LABEL_LETTERS]
+
     def set_doubt(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
         """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
         self._doubt.update(counts, reviews)
@@ -340,6 +352,9 @@ class Metrics:
     def doubt_counts(self) -> tuple[DoubtCount, ...]:
         """What was last shown of doubt."""
         return self._doubt.counts
+
+    def operation_started(self, event: OperationStarted) -> None:
+        self._series_of_operation(event.operation).started.inc()
 
     def attempt_finished(self, event: AttemptFinished) -> None:
         attempt, decision = event.attempt, event.decision

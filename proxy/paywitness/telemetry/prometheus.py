@@ -27,11 +27,15 @@ from paywitness.core.provider_contract import OperationKind
 #
 # `kind` follows from the two names, so that all metrics of a sidecar agree on it: the newest book gives it. If no book
 # names the operation, it is the kind that the operation was journalled with.
+#
+# `journal` is the beginning of the journal's id, which tells nothing else; the same for all who share it.
 
 OTHER = "other"
 NONE = "none"  # there is no such thing: a call that matched no operation
 UNKNOWN_KIND = "unknown"  # of a name that neither a book nor a journalled operation gave a kind
 OPERATION_LABELS = ("provider", "operation", "kind")
+JOURNAL_LABELS = ("journal",)  # of what is counted in the journal, in the front of its other labels
+JOURNAL_LABEL_LETTERS = 8  # of a thousand journals two are alike in one fleet of ten thousand
 
 OperationLabels = tuple[str, str, str]  # provider, operation, kind
 
@@ -65,9 +69,10 @@ JOURNAL_REFUSALS = frozenset(
 
 
 class KnownNames:
-    """The names of providers and their operations, and the kind of each operation."""
+    """The names of providers and their operations, the kind of each operation, and the journal's label."""
 
     def __init__(self) -> None:
+        self.journal = ""  # before the journal was first read
         self._operations: dict[str, dict[str, str]] = {}  # provider -> operation -> kind
         self._count = 0
 

@@ -100,6 +100,20 @@ async def test_what_never_reached_the_first_route_is_paid_by_the_second(routes: 
     assert counted == 1
 
 
+async def test_each_route_counts_the_operation_that_was_started_there(routes: TwoRoutes) -> None:
+    """The second is never called by its name. A share of its operations needs a count of its operations."""
+    await routes.unreachable()
+    await routes.world.charge()
+    await routes.world.charge()  # a repeat starts nothing
+    registry = routes.world.engine.telemetry.metrics.registry
+    labels = {"operation": "sale", "kind": "sale"}
+    started = [
+        registry.get_sample_value("payment_operations_started_total", {"provider": provider, **labels})
+        for provider in ("acme", "acme_eu")
+    ]
+    assert started == [1, 1]
+
+
 async def test_the_first_key_answers_with_the_fallbacks_outcome_for_ever(routes: TwoRoutes) -> None:
     await routes.unreachable()
     first = await routes.world.charge()

@@ -82,6 +82,20 @@ async def test_every_sidecar_notices_and_one_that_starts_afterwards_too(
     await third.close()
 
 
+async def test_sidecars_agree_on_the_journals_id_also_after_it_lost_its_keys(
+    server: RedisServer, journal: RedisJournal
+) -> None:
+    """Else what one journal holds would be counted once for each of its sidecars."""
+    other = await RedisJournal.open(server.url)
+    before = journal.journal_id()
+    assert other.journal_id() == before
+    server.ask("FLUSHALL")
+    assert await journal.healthy()
+    await other.healthy()
+    assert other.journal_id() == journal.journal_id()
+    await other.close()
+
+
 async def test_a_start_remembers_what_the_journal_was(server: RedisServer, tmp_path: Path) -> None:
     mark_path = tmp_path / "home" / "journal-mark"
     first = await RedisJournal.open(server.url, mark_path=mark_path)

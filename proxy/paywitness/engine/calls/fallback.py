@@ -34,7 +34,7 @@ from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import FellBack
+from paywitness.telemetry.events import FellBack, OperationStarted
 
 FallbackRoute = tuple[Policy, dict[str, str]]  # and the parameters of its path
 _REFERENCES_MAX = 8  # segments of a path that could be a reference
@@ -107,6 +107,7 @@ class Fallbacks:
             else "circuit_open"
         )
         self.telemetry.emit(FellBack(first.provider, policy.provider, reason, second.id))
+        self.telemetry.emit(OperationStarted(claim.operation))
         context.tries, context.byte_started, context.has_sent, context.last_delay_s = 1, False, False, 0.0
         context.circuit_refused, context.limit_info = False, None
         context.journal_at, context.journal_boot = claim.now, self.clock.boot()

@@ -31,7 +31,7 @@ from paywitness.engine.durability.rollback import RollbackMonitor
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import JournalCalled, LimitChecked
+from paywitness.telemetry.events import JournalCalled, LimitChecked, OperationStarted
 
 _CREDENTIALS_REMEMBERED = 10_000
 _SEALED_AGAIN_AFTER_S = 60.0  # as often as an acceptance is refreshed
@@ -114,12 +114,10 @@ class JournalWriter:
         context.credential_accepted = claim.credential_accepted
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
             self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
-        if (
-            claim.verdict is ClaimVerdict.OWNED
-            and claim.operation is not None
-            and self._rolled_back_since_admission(context)
-        ):
-            return await self._end_unsent(context, claim.operation, claim)
+        if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
+            if self._rolled_back_since_admission(context):
+                return await self._end_unsent(context, claim.operation, claim)
+            self.telemetry.emit(OperationStarted(claim.operation))
         return claim
 
     def _rolled_back_since_admission(self, context: CallContext) -> bool:

@@ -78,6 +78,7 @@ class Recovery:
         in_review = await self.journal.find_operations(_IN_REVIEW)
         pending = await self.journal.find_operations(_PENDING)
         counts = await self.journal.doubt_counts()
+        self.telemetry.metrics.learn_journal(self.journal.journal_id())
         self.telemetry.metrics.learn_operations((*in_review, *pending))
         await self._learn_kinds(counts)
         self.telemetry.metrics.set_doubt(counts, reviews_by_reason(in_review))

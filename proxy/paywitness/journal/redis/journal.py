@@ -265,6 +265,9 @@ class RedisJournal:
     def can_roll_back(self) -> bool:
         return True
 
+    def journal_id(self) -> str:
+        return self._replication.epoch
+
     def rolled_back_s(self) -> float | None:
         return self._replication.rolled_back_s
 

@@ -265,6 +265,9 @@ class SqliteJournal:
         """While it is open it cannot. It may have been put back from a copy before that."""
         return self._rolled_back_mono is not None
 
+    def journal_id(self) -> str:
+        return self._writer.journal_id
+
     def rolled_back_s(self) -> float | None:
         return None if self._rolled_back_mono is None else asyncio.get_running_loop().time() - self._rolled_back_mono
 

@@ -68,7 +68,7 @@ class SqliteWriter:
         self._wal_inode: int | None = None  # of the log that we write, once there is one
         self._wal_removed = False  # somebody removed it: what is committed is moved into the file at once
         self._mark = HighWaterMark(path)
-        self._journal_id = self._stored_journal_id()
+        self.journal_id = self._stored_journal_id()
         self.rolled_back_s = self._check_mark()
 
     def _raised_level(self, level: int) -> JournalLevel:
@@ -104,10 +104,10 @@ class SqliteWriter:
     def _check_mark(self) -> float | None:
         """How long ago the journal turned out to be another or an older one than stood here before; None: never."""
         known, now, seq = self._mark.read(), self.time.now(), self._last_seq()
-        if known is not None and (known[0] != self._journal_id or seq < known[1]):
+        if known is not None and (known[0] != self.journal_id or seq < known[1]):
             _log.error("the journal %s is another or an older one than stood here before", self._path)
             self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('rolled_back_at', ?)", (now,))
-        self._mark.store(self._journal_id, seq)
+        self._mark.store(self.journal_id, seq)
         rolled_back_at = self.rows.scalar("SELECT value FROM meta WHERE name = 'rolled_back_at'")
         return None if rolled_back_at is None else max(0.0, now - float(rolled_back_at))
 
@@ -163,7 +163,7 @@ class SqliteWriter:
         self.commits += 1
         if self._wal_inode is None:
             self._wal_inode = _inode_of(self._wal_path)
-        self._mark.store(self._journal_id, self._last_seq())
+        self._mark.store(self.journal_id, self._last_seq())
         if self._newly_accepted:
             if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
                 self._accepted.clear()
