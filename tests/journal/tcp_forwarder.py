@@ -35,12 +35,13 @@ class Forwarder:
         """End every connection that stands by a reset, without an orderly end before it. When this returns, both sides
         have been sent it."""
         with self._lock:
-            self._reset |= self._open
-            for each in self._open:
+            ended = set(self._open)
+            self._reset |= ended
+            for each in ended:
                 with suppress(OSError):
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     each.shutdown(socket.SHUT_RD)  # sends nothing; its thread wakes and closes it
-            assert self._lock.wait_for(lambda: not self._open, timeout=20.0)
+            assert self._lock.wait_for(lambda: ended.isdisjoint(self._open), timeout=20.0)
 
     def close(self) -> None:
         with suppress(OSError):
