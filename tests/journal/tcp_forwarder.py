@@ -4,6 +4,7 @@ failover. Threads, so that tests of other processes can use it too."""
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from contextlib import suppress
 
@@ -13,7 +14,8 @@ class Forwarder:
         self._to = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        self._reset: set[socket.socket] = set()
+        self._lock = threading.Condition()
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -28,6 +30,18 @@ class Forwarder:
             for each in self._open:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """End every connection that stands by a reset, without an orderly end before it. When this returns, both sides
+        have been sent it."""
+        with self._lock:
+            ended = set(self._open)
+            self._reset |= ended
+            for each in ended:
+                with suppress(OSError):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    each.shutdown(socket.SHUT_RD)  # sends nothing; its thread wakes and closes it
+            assert self._lock.wait_for(lambda: ended.isdisjoint(self._open), timeout=20.0)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -63,9 +77,12 @@ class Forwarder:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
-        for each in (source, sink):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            for each in {source, sink} - self._reset:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        source.close()
         with self._lock:
             self._open.discard(source)
-        source.close()
+            self._reset.discard(source)
+            self._lock.notify_all()

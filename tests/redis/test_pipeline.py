@@ -219,6 +219,27 @@ async def test_who_waits_behind_a_silence_is_told_of_it_in_its_own_time(
         await first
 
 
+async def test_a_fault_of_ours_does_not_stall_who_waits_behind_it(
+    server: tuple[TellTale, int], told: TellTale, options: PipelineOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = [KeyError("ours")]
+
+    def to_error(error: RedisUnavailable) -> Exception:
+        if faults:
+            raise faults.pop()
+        return error
+
+    told.answers[b"EVALSHA"] = [b"-MISCONF disk\r\n"]
+    patient = replace(options, to_error=to_error, batch_max=1, call_timeout_s=30.0)
+    lane = RedisPipeline("test", target_of(server), patient)
+    first, second = lane.run(TIME, [], []), lane.run(TIME, [], [])
+    with pytest.raises(RedisUnavailable):
+        await first
+    assert await second == b"OK"
+    assert "KeyError" in caplog.text
+    await lane.close()
+
+
 async def test_a_closed_lane_takes_nothing(lane: RedisPipeline, unavailable: type[Exception]) -> None:
     await lane.close()
     with pytest.raises(unavailable, match="closed"):

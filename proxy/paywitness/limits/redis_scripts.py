@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from paywitness.clock import Clock
 from paywitness.core.errors import StoreUnavailable
 from paywitness.randomness import Randomness
-from paywitness.redis.connection import LIMITS_CALL_TIMEOUT_S, RedisUnavailable
+from paywitness.redis.connection import CONNECTION_FAILURES, LIMITS_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions, RedisPipeline
 from paywitness.redis.url import RedisTarget
 
@@ -129,7 +129,7 @@ class RedisScriptRunner:
         self._breaker.call_started()
         try:
             reply = await self._run_script(script, keys, [str(argument) for argument in arguments])
-        except (RedisUnavailable, RedisError, OSError, TimeoutError) as error:
+        except CONNECTION_FAILURES as error:
             cause = error.cause if isinstance(error, RedisUnavailable) else type(error).__name__
             self._breaker.failed(cause)
             raise StoreUnavailable(f"{script.name}: {cause}") from error

@@ -6,6 +6,7 @@ Nothing here is tried again by itself: a script whose reply was lost may have ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -153,6 +154,11 @@ class RedisUnavailable(PaywitnessError):
         self.cause = cause  # the class of the first error: a word for counting, if the text is too long
 
 
+# What an exchange raises if its connection fails. RuntimeError: uvloop's, for a write to a connection that was reset
+# meanwhile. asyncio drops such a write and tells it as an OSError.
+CONNECTION_FAILURES = (RedisError, OSError, TimeoutError, RuntimeError, RedisUnavailable)
+
+
 def unavailable(error: BaseException) -> RedisUnavailable:
     """The error in words."""
     if isinstance(error, RedisUnavailable):
@@ -210,9 +216,23 @@ async def connect_primary(target: RedisTarget) -> Connection:
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException:
-        await connection.disconnect(nowait=True)
+        await disconnect(connection)
         raise
     return connection
+
+
+async def disconnect(connection: Connection) -> None:
+    """Let go of it at once, in whatever state it is."""
+    with contextlib.suppress(*CONNECTION_FAILURES):
+        await connection.disconnect(nowait=True)
+
+
+def has_ended(connection: Connection) -> bool:
+    """Whether its end has been noticed already: what would be written to it could not arrive."""
+    reader, writer = connection._reader, connection._writer
+    if reader is None or writer is None:
+        return True
+    return writer.is_closing() or reader.at_eof() or reader.exception() is not None
 
 
 async def _find_primary(target: RedisTarget) -> tuple[str, int]:
@@ -225,11 +245,11 @@ async def _find_primary(target: RedisTarget) -> tuple[str, int]:
                 await sentinel.connect()  # type: ignore[no-untyped-call]
                 await sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service)
                 address = await sentinel.read_response(disable_decoding=True)
-        except (RedisError, OSError, TimeoutError) as error:
+        except CONNECTION_FAILURES as error:
             found.append(f"{host}:{port}: {str(error) or 'no answer'}")
             continue
         finally:
-            await sentinel.disconnect(nowait=True)
+            await disconnect(sentinel)
         if address:
             return address[0].decode(), int(address[1])
         found.append(f"{host}:{port}: it knows no {target.service}")

@@ -14,7 +14,6 @@ know of none, it is followed by the question whether others do: then it waits fo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +26,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from paywitness.redis.connection import (
     CONNECT_TIMEOUT_S,
+    CONNECTION_FAILURES,
     NOT_PRIMARY_ERRORS,
     REPLICATION_INFO_COMMAND,
     Argument,
@@ -35,6 +35,8 @@ from paywitness.redis.connection import (
     RedisUnavailable,
     ReplicationInfo,
     connect_primary,
+    disconnect,
+    has_ended,
     pack_command,
     parse_replication_info,
     unavailable,
@@ -68,7 +70,6 @@ class LuaScript:
 WAIT_MS = 500  # for a replica: within the call's time
 REPLICATION_CHECK_S = 1.0  # how soon a replica that joined is counted upon
 
-_FAILURES = (RedisError, OSError, TimeoutError, RedisUnavailable)
 _CLOSED = "the connection to Redis is closed"
 
 NeedsReplication = Callable[[Any], bool]  # whether an answer means that something may be sent now
@@ -215,8 +216,14 @@ class RedisPipeline:
                     await self._run_batch(batch)
                 while self._unanswered and self._unanswered[0][1].done():
                     self._unanswered.popleft()
-        finally:
+        except Exception:  # a fault of ours, which ends this task: what waits behind it must not wait for a next call
             self._running = None
+            if self._queued and self._open:
+                self._running = self._tasks.start(self._run_batches(), self._name)
+            raise
+        finally:
+            if self._running is asyncio.current_task():
+                self._running = None
 
     async def _run_batch(self, batch: list[_QueuedCommand]) -> None:
         loop = asyncio.get_running_loop()
@@ -237,7 +244,7 @@ class RedisPipeline:
         except BaseException as error:
             self._reject(batch, error)
             await self._disconnect()
-            if not isinstance(error, _FAILURES):
+            if not isinstance(error, CONNECTION_FAILURES):
                 raise
 
     def _reject(self, calls: Iterable[_QueuedCommand], error: BaseException) -> None:
@@ -297,7 +304,7 @@ class RedisPipeline:
     def _is_connected(self) -> bool:
         connection = self._connection
         same_history = self._connected_replication_id == self._replication_id
-        return connection is not None and connection.is_connected and same_history
+        return connection is not None and not has_ended(connection) and same_history
 
     async def _connect(self) -> None:
         await self._disconnect()
@@ -325,8 +332,7 @@ class RedisPipeline:
         connection, self._connection = self._connection, None
         self._responses = None
         if connection is not None:
-            with contextlib.suppress(RedisError, OSError):
-                await connection.disconnect(nowait=True)
+            await disconnect(connection)
 
     async def close(self) -> None:
         """Send what waits, then let go of the connection."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
@@ -43,10 +43,11 @@ from paywitness.journal.redis.webhook_events import RedisWebhookEvents
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.journal.transitions import WallClock
 from paywitness.redis.connection import (
+    CONNECTION_FAILURES,
     JOURNAL_CALL_TIMEOUT_S,
     REPLICATION_INFO_COMMAND,
-    RedisUnavailable,
     connect_primary,
+    disconnect,
     parse_replication_info,
     unavailable,
 )
@@ -102,7 +103,7 @@ class RedisJournal:
                 consumer = await _check_and_load_scripts(target, replication, level)
         except AuthenticationError as error:
             raise JournalUnusable(f"Redis at {target} does not take this user and password: {error}") from error
-        except (RedisError, OSError, TimeoutError, RedisUnavailable) as error:
+        except CONNECTION_FAILURES as error:
             raise scripts.journal_unavailable(unavailable(error)) from error
         return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s, level=level)
 
@@ -303,4 +304,4 @@ async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationS
         await connection.send_command("INCR", f"{target.prefix}takers", check_health=False)
         return str(await connection.read_response())
     finally:
-        await connection.disconnect(nowait=True)
+        await disconnect(connection)

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from paywitness.clock import Clock
 from paywitness.core.identity import check_value
-from paywitness.redis.connection import RedisUnavailable, connect_primary, parse_info, unavailable
+from paywitness.redis.connection import CONNECTION_FAILURES, connect_primary, parse_info, unavailable
 from paywitness.redis.url import RedisTarget
 from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, ok, run_in_daemon_thread, unfit, warning
 
@@ -225,7 +225,7 @@ async def check_redis(purpose: RedisPurpose, runner: CheckRunner) -> None:
         await run_in_daemon_thread(lambda: _resolve_names(purpose.address))
         try:
             opened.append(await connect_primary(purpose.address))
-        except (RedisError, RedisUnavailable, OSError) as error:
+        except CONNECTION_FAILURES as error:
             return [_unreachable_finding(purpose, error)]
         return [ok(f"{purpose.component} reachable", f"Redis at {purpose.address}"), _tls_finding(purpose, opened[0])]
 
