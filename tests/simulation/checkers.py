@@ -271,8 +271,8 @@ class Checkers:
     def _may_be_taken_for_copy(self, operation: Operation) -> bool:
         """Whether an operator ended it without the provider's name for it. Then nobody can tell the event of a copy,
         which bears our stamp and another amount, from one of its own."""
-        is_unnamed = operation.state is State.SUCCEEDED and operation.reference is None
-        return self._mix.copied_events > 0 and is_unnamed and operation.incident == IncidentKind.ANOTHER_AMOUNT
+        was_unnamed = operation.because == "operator_found_success"
+        return self._mix.copied_events > 0 and was_unnamed and operation.incident == IncidentKind.ANOTHER_AMOUNT
 
     def _has_stored_error(self, operation: Operation) -> bool:
         """Whether the provider answers every attempt under its key with the 500 that it has stored."""
