@@ -79,12 +79,13 @@ async def test_not_ready_before_it_listens_before_the_first_book_and_while_drain
 
 async def test_metrics_are_prometheus_text(world: World, ask: Asker) -> None:
     await world.in_doubt()
+    world.metrics.learn_journal(world.journal.journal_id())
     world.metrics.set_doubt(await world.journal.doubt_counts())
     answer = await ask("/metrics", token=None)
     assert answer.headers["Content-Type"].startswith("text/plain; version=")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     [sample] = families["payment_money_in_doubt"].samples
-    assert (sample.labels, sample.value) == ({"provider": "acme", "currency": "EUR"}, 12.5)
+    assert (sample.labels, sample.value) == ({"journal": "00000000", "provider": "acme", "currency": "EUR"}, 12.5)
 
 
 async def test_a_scraper_may_ask_for_openmetrics(ask: Asker) -> None:

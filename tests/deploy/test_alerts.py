@@ -92,6 +92,7 @@ def test_on_a_bad_day_somebody_is_woken_and_every_panel_moves(tmp_path: Path) ->
             wait_until(lambda name=name: seen.pager.woken_by(name), name, WITHIN_S)
         assert_a_scrape_needs_no_journal(seen)
         assert_what_changed_is_marked_on_every_dashboard(seen)
+        assert_both_sidecars_name_one_journal(seen)
         assert seen.prometheus.traces("payment_call_duration_seconds_bucket", seen.since, time.time()) == {TRACE}
 
 
@@ -134,6 +135,12 @@ def assert_a_scrape_needs_no_journal(seen: Seen) -> None:
     assert scraped.status_code == 200
     in_doubt = rb'payment_operations_in_doubt\{journal="[0-9a-f]{8}",kind="sale",operation="sale",provider="acme"\}'
     assert re.search(in_doubt, scraped.body)
+
+
+def assert_both_sidecars_name_one_journal(seen: Seen) -> None:
+    reported = seen.prometheus.query("count by (journal, instance) (payment_operations_in_doubt)")
+    assert len({each["metric"]["instance"] for each in reported}) == 2
+    assert len({each["metric"]["journal"] for each in reported}) == 1
 
 
 def assert_what_changed_is_marked_on_every_dashboard(seen: Seen) -> None:

@@ -39,7 +39,7 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of the money, in the words that callers, metrics and the console use."""
+    """What became of the money, in the words that callers, metrics and operators use."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -135,6 +135,15 @@ def _limit_checks(registry: MetricRegistry) -> Counter:
     return Counter("payment_limit_checks_total", help_text, (*OPERATION_LABELS, "result"), registry=registry)
 
 
+def _started_and_ended(registry: MetricRegistry) -> tuple[Counter, Counter]:
+    started = "Operations that were started, each at the provider that it went to."
+    ended = "Operations that ended, by what became of the money."
+    return (
+        Counter("payment_operations_started_total", started, OPERATION_LABELS, registry=registry),
+        Counter("payment_operations_total", ended, (*OPERATION_LABELS, "outcome"), registry=registry),
+    )
+
+
 class _MetricFamilies:
     """Every family, registered."""
 
@@ -150,16 +159,7 @@ class _MetricFamilies:
         ) -> DurationHistogram:
             return DurationHistogram(name, help_text, labels, buckets, registry)
 
-        self.started = counter(
-            "payment_operations_started_total",
-            "Operations that were started, each at the provider that it went to.",
-            OPERATION_LABELS,
-        )
-        self.operations = counter(
-            "payment_operations_total",
-            "Operations that ended, by what became of the money.",
-            (*OPERATION_LABELS, "outcome"),
-        )
+        self.started, self.operations = _started_and_ended(registry)
         self.attempts = counter(
             "payment_attempts_total",
             "Attempts at the wire, by how they were read.",
