@@ -53,9 +53,9 @@ shape: .venv/.dev ## How large the product is, and what one clean POST passes th
 SEEDS     ?= 1-20
 PAYMENTS  ?= 1000
 PROCESSES ?= 1
-simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2 PLAIN=1]
+simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEEDS=1-200 [PAYMENTS=1000 PROCESSES=2 PLAIN=1 FOCUS=moves]
 	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES) \
-		$(if $(PLAIN),--plain)
+		$(if $(PLAIN),--plain) $(if $(FOCUS),--focus $(FOCUS))
 
 JOURNAL     ?= both
 CONTRACT    ?= replayed
@@ -98,7 +98,8 @@ image: ## Build the image over a base by digest: PYTHON_IMAGE=python:3.13-slim-b
 given = $(if $(filter file undefined,$(origin $(1))),,--$(2) $($(1)))
 prove: .venv/.dev .need-redis ## All of these, a million payments first, and a table: make prove [QUICK=1] [SEEDS=1-1000 KILLS=300 ONLY=chaos]
 	@exec $(BIN)/python -m tests.prove $(if $(QUICK),--quick) $(call given,SEEDS,seeds) $(call given,PAYMENTS,payments) \
-		$(call given,PROCESSES,processes) $(call given,PLANTED_SEEDS,planted-seeds) $(call given,SECONDS,seconds) \
+		$(call given,PROCESSES,processes) $(call given,FOCUS_SEEDS,focus-seeds) \
+		$(call given,FOCUS_PAYMENTS,focus-payments) $(call given,PLANTED_SEEDS,planted-seeds) $(call given,SECONDS,seconds) \
 		$(call given,KILLS,kills) $(call given,REDIS_KILLS,redis-kills) $(call given,MOVEMENTS,movements) \
 		$(call given,MOVEMENT_PAYMENTS,movement-payments) $(call given,MOVEMENT_KILLS,movement-kills) \
 		$(call given,KEYS,keys) $(call given,EACH,each) $(call given,FUZZ_SECONDS,fuzz-seconds) $(if $(ONLY),--only "$(ONLY)")

@@ -3,6 +3,7 @@
 | part | what it runs |
 |---|---|
 | simulation | a million payments in simulated worlds |
+| focus on ... | simulated worlds in which one enemy is certain and alone, for each of them |
 | planted bugs | each of them must be caught |
 | chaos | real sidecars killed, on SQLite and on Redis |
 | movements | captures and refunds at once, and kill -9, on both journals |
@@ -23,6 +24,8 @@ from pathlib import Path
 
 import click
 
+from tests.simulation.focus import FOCUSES
+
 TOP = Path(__file__).resolve().parents[1]
 _TOLD_EVERY_S = 30.0
 # Of a quick run, one of each kind that is caught within a few seeds: a re-send, an answer, a limit, an intent.
@@ -36,6 +39,8 @@ class Sizes:
     seeds: str
     payments: int
     processes: int
+    focus_seeds: str  # of each focus
+    focus_payments: int
     planted_seeds: int
     bugs: tuple[str, ...]  # empty: all
     seconds: int  # of chaos on each journal, before the kills that are still owed
@@ -49,8 +54,8 @@ class Sizes:
     fuzz_seconds: int  # of each target
 
 
-FULL = Sizes("1-1000", 1000, 2, 50, (), 60, 300, 20, 10_000, 100, 20, 1_000, 100, 60)
-QUICK = Sizes("1-20", 100, 2, 10, _QUICK_BUGS, 10, 4, 2, 400, 10, 2, 20, 20, 2)
+FULL = Sizes("1-1000", 1000, 2, "1-60", 300, 50, (), 60, 300, 20, 10_000, 100, 20, 1_000, 100, 60)
+QUICK = Sizes("1-20", 100, 2, "1-2", 60, 10, _QUICK_BUGS, 10, 4, 2, 400, 10, 2, 20, 20, 2)
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,13 @@ def parts_of(sizes: Sizes) -> list[Part]:
     moved = ("--payments", sizes.movement_payments, "--movements", sizes.movements, "--kills", sizes.movement_kills)
     calls = ("--keys", sizes.keys, "--each", sizes.each)
     simulated = ("--seeds", sizes.seeds, "--payments", sizes.payments, "--processes", sizes.processes)
+    focused = ("--seeds", sizes.focus_seeds, "--payments", sizes.focus_payments, "--processes", sizes.processes)
+    focus_size = f"seeds {sizes.focus_seeds} of {sizes.focus_payments} payments"
     hunt = ("--seeds", sizes.planted_seeds, "--processes", sizes.processes, *sizes.bugs)
     killing = "kill,kill_at_step"
     parts = [
         _part("simulation", f"seeds {sizes.seeds} of {sizes.payments} payments", "tests.simulation", *simulated),
+        *(_part(f"focus on {name}", focus_size, "tests.simulation", "--focus", name, *focused) for name in FOCUSES),
         _part("planted bugs", "all" if not sizes.bugs else f"{len(sizes.bugs)}", "tests.simulation.planted", *hunt),
         _part(
             "chaos on SQLite",
@@ -162,6 +170,8 @@ def _sizes(quick: bool, given: dict[str, str | int | None]) -> Sizes:
 @click.option("--seeds", help="Of the simulation.")
 @click.option("--payments", type=int, help="In each simulated world.")
 @click.option("--processes", type=int, help="Worlds and hunts side by side.")
+@click.option("--focus-seeds", help="Of each focus.")
+@click.option("--focus-payments", type=int, help="In each world with a focus.")
 @click.option("--planted-seeds", type=int, help="So many are tried for a planted bug at most.")
 @click.option("--seconds", type=int, help="Of chaos on each journal.")
 @click.option("--kills", type=int, help="Of sidecars, on each journal.")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests import prove
 from tests.prove import FULL, QUICK, Part, parts_of, table_of
+from tests.simulation.focus import FOCUSES
 
 
 def scripted(name: str, code: str) -> Part:
@@ -41,6 +42,7 @@ def test_it_ends_with_one_if_a_part_failed(
 def test_every_size_reaches_the_command_that_it_is_for() -> None:
     parts = {part.name: " ".join(part.command) for part in parts_of(FULL)}
     assert "--seeds 1-1000 --payments 1000 --processes 2" in parts["simulation"]
+    assert all(f"--focus {name} --seeds 1-60 --payments 300" in parts[f"focus on {name}"] for name in FOCUSES)
     assert parts["planted bugs"].endswith("tests.simulation.planted --seeds 50 --processes 2")
     assert "--kills 300" in parts["chaos on SQLite"]
     assert "--redis-kills 20" in parts["chaos on Redis"]

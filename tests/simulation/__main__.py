@@ -12,6 +12,7 @@ from functools import partial
 
 import click
 
+from tests.simulation.focus import FOCUSES
 from tests.simulation.planted import bug_named, plant
 from tests.simulation.planted_bugs import BUGS
 from tests.simulation.report import describe
@@ -35,9 +36,9 @@ class Played:
     report: str
 
 
-def play_one(seed: int, payments: int, first: int | None, *, between: bool, brief: bool) -> Played:
+def play_one(seed: int, payments: int, first: int | None, *, between: bool, focus: str, brief: bool) -> Played:
     began_s = time.process_time()
-    outcome = play(seed, payments, first, between=between)
+    outcome = play(seed, payments, first, between=between, focus=focus)
     cpu_s = time.process_time() - began_s
     broken = tuple(dict.fromkeys(violation.promise for violation in outcome.violations))
     report = "" if outcome.ok or brief else describe(outcome)
@@ -46,13 +47,13 @@ def play_one(seed: int, payments: int, first: int | None, *, between: bool, brie
 
 
 def played(
-    seeds: range, payments: int, first: int | None, processes: int, *, between: bool, brief: bool
+    seeds: range, payments: int, first: int | None, processes: int, *, between: bool, focus: str, brief: bool
 ) -> Iterator[Played]:
     """In the order of their seeds. Each child plays a few worlds and ends: what they leave behind goes with it,
     unswept, which would be a tenth of the time."""
     gc.collect()
     gc.freeze()
-    one = partial(play_one, payments=payments, first=first, between=between, brief=brief)
+    one = partial(play_one, payments=payments, first=first, between=between, focus=focus, brief=brief)
     with multiprocessing.get_context("fork").Pool(processes, gc.disable, (), _WORLDS_PER_CHILD) as pool:
         yield from pool.imap(one, seeds)
         pool.close()
@@ -115,6 +116,9 @@ def seeds_in(text: str) -> range:
     show_default=True,
     help="With the money between operations, in which half of the orders take several; or one call for one order.",
 )
+@click.option(
+    "--focus", default="", type=click.Choice(["", *FOCUSES]), help="Worlds in which this enemy is certain, and alone."
+)
 @click.option("--brief", is_flag=True, help="One line for broken promises, without a timeline.")
 @click.option("--until", multiple=True, help="End with the first seed that breaks this promise, or one of several.")
 @click.option("--plant", "planted", type=click.Choice([bug.name for bug in BUGS]), help="Play with this bug planted.")
@@ -124,6 +128,7 @@ def main(
     first: int | None,
     processes: int,
     between: bool,
+    focus: str,
     brief: bool,
     until: tuple[str, ...],
     planted: str | None,
@@ -132,7 +137,7 @@ def main(
         plant(bug_named(planted))
     chosen = seeds_in(seeds)
     progress = Progress(len(chosen))
-    for one in played(chosen, payments, first, processes, between=between, brief=brief):
+    for one in played(chosen, payments, first, processes, between=between, focus=focus, brief=brief):
         progress.count(one)
         if one.broken:
             click.echo(f"\nseed {one.seed}: {'; '.join(one.broken)}" if brief else f"\n{one.report}")

@@ -90,7 +90,9 @@ def order_of(mix: Mix, number: int, starts_s: float) -> Order | None:
     dice = stream(mix.seed, f"order {number}")
     if dice.random() >= mix.orders:
         return None
-    return Order(f"m{number}", dice.randrange(1_000, 100_000), starts_s, dice, dice.choice(list(STORIES)))
+    return Order(
+        f"m{number}", dice.randrange(1_000, 100_000), starts_s, dice, dice.choice(mix.stories or tuple(STORIES))
+    )
 
 
 class Shop:

@@ -69,9 +69,9 @@ def _played(planted: Bug, payments: int, after: int, seeds: int, *options: str) 
     """What the worlds that this bug needs print."""
     command = [sys.executable, "-m", "tests.simulation", *_seeds(after, seeds), "--payments", str(payments)]
     environment = {**os.environ, "PYTHONPATH": f"{TOP / 'proxy'}{os.pathsep}{TOP}"}
-    between = "--between" if planted.between else "--plain"
+    worlds = ("--focus", planted.focus) if planted.focus else ("--between",) if planted.between else ("--plain",)
     played = subprocess.run(
-        [*command, between, *options], cwd=TOP, env=environment, capture_output=True, text=True, check=False
+        [*command, *worlds, *options], cwd=TOP, env=environment, capture_output=True, text=True, check=False
     )
     if played.returncode not in {0, 1} or "Traceback" in played.stderr:
         raise RuntimeError(f"{planted.name}: {played.stderr[-2000:]}")

@@ -46,8 +46,10 @@ _CORE, _ENGINE = "paywitness.core.", "paywitness.engine."
 _NO_DOUBT: frozenset[int] = frozenset()
 
 
-def bug(name: str, what: str, *changes: Change, breaks: tuple[str, ...] = (*PAID_TWICE, *UNTRUE)) -> Bug:
-    return Bug(name, what, changes, breaks)
+def bug(
+    name: str, what: str, *changes: Change, breaks: tuple[str, ...] = (*PAID_TWICE, *UNTRUE), focus: str = ""
+) -> Bug:
+    return Bug(name, what, changes, breaks, focus=focus)
 
 
 # --- the journal and the leases
@@ -694,6 +696,7 @@ BUGS = (
         "misses prove absence however fast they follow each other",
         Replaced(_CORE + "inquiry.after_miss", _misses_at_once_prove),
         Replaced(_CORE + "inquiry.next_inquiry_at", _inquires_again_at_once),
+        focus="absence",
     ),
     bug(
         "tombstone_ignored",

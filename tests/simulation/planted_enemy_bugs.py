@@ -42,9 +42,14 @@ _CORE, _ENGINE = "paywitness.core.", "paywitness.engine."
 
 
 def bug(
-    name: str, what: str, *changes: Change, breaks: tuple[str, ...] = (*PAID_TWICE, *UNTRUE), between: bool = False
+    name: str,
+    what: str,
+    *changes: Change,
+    breaks: tuple[str, ...] = (*PAID_TWICE, *UNTRUE),
+    between: bool = False,
+    focus: str = "",
 ) -> Bug:
-    return Bug(name, what, changes, breaks, between)
+    return Bug(name, what, changes, breaks, between, focus)
 
 
 # --- evidence
@@ -409,12 +414,14 @@ ENEMY_BUGS = (
         "an inquiry's object is taken for ours, whatever names it shows",
         Replaced(_CORE + "inquiry.BelongsFields.hold", _holds_everything),
         between=True,
+        focus="strange_objects",
     ),
     bug(
         "stale_denial_believed",
         "a decline on an object that several calls share ends whichever call asks about it",
         Replaced(_CORE + "inquiry._is_of_attempt", _never_stale),
         between=True,
+        focus="stale_declines",
     ),
     bug(
         "page_is_a_refusal",
@@ -602,6 +609,7 @@ ENEMY_BUGS = (
         "miss_at_the_new_address",
         "an inquiry goes to the address that the policy names today, which did not get the attempt",
         Replaced(_ENGINE + "resolution.inquiries._at_first_upstream", _at_today_s_address),
+        focus="moves",
     ),
     bug(
         "resent_to_the_new_address",
@@ -628,16 +636,19 @@ ENEMY_BUGS = (
         "settled_since_the_first_send",
         "what must have settled is counted from the first attempt, not from the last",
         Replaced(_CORE + "inquiry.quiet_since", _from_first_send),
+        focus="late_resends",
     ),
     bug(
         "rollback_not_noticed",
         "a store that came back without its keys goes on as if nothing had happened",
         Replaced(_ENGINE + "durability.rollback.RollbackMonitor.recently_rolled_back", _never_rolled_back),
         Replaced(_ENGINE + "durability.rollback.RollbackMonitor.check", _nothing_put_back),
+        focus="lost_stores",
     ),
     bug(
         "forgotten_and_not_put_back",
         "what a store has forgotten is not put back by those who know it",
         Replaced(_ENGINE + "durability.rollback.RollbackMonitor._restore_forgotten", _nothing_put_back),
+        focus="lost_stores",
     ),
 )

@@ -27,8 +27,8 @@ FREE = "a free order can be paid"
 _CORE, _JOURNAL = "paywitness.core.", "paywitness.journal."
 
 
-def bug(name: str, what: str, *changes: Change, breaks: tuple[str, ...]) -> Bug:
-    return Bug(name, what, changes, breaks, between=True)
+def bug(name: str, what: str, *changes: Change, breaks: tuple[str, ...], focus: str = "") -> Bug:
+    return Bug(name, what, changes, breaks, between=True, focus=focus)
 
 
 # --- limits and reservations
@@ -195,6 +195,7 @@ MONEY_BUGS: tuple[Bug, ...] = (
         "a movement in doubt is no longer reserved",
         Replaced(_PAYMENT + "reconciled", _doubt_reserves_nothing),
         breaks=(*WITHIN, ONE_MOVEMENT, "no void beside a capture"),
+        focus="movements",
     ),
     bug(
         "movements_in_flight_together",

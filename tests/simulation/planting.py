@@ -48,6 +48,7 @@ class Bug:
     changes: tuple[Change, ...]
     breaks: tuple[str, ...]  # it is caught when one of these is broken, and by nothing less
     between: bool = False  # it needs worlds with the money between operations
+    focus: str = ""  # it is hunted in worlds with this focus (`focus.py`)
 
 
 @dataclass(frozen=True)

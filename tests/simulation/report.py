@@ -14,11 +14,12 @@ def describe(outcome: Outcome) -> str:
     least = shortest(outcome)
     first = least.violations[0]
     seed, payments = outcome.mix.seed, outcome.of_payments
-    plain = "" if outcome.mix.money_between else " --plain"
+    focus, plain = outcome.mix.focus, "" if outcome.mix.money_between else " --plain"
+    worlds = f" --focus {focus}" if focus else plain
     lines = [
         f"seed {seed} breaks a promise with {outcome.mix.payments} payments:",
         *(f"  {violation}" for violation in outcome.violations[:5]),
-        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}{plain}",
+        f"shortest: --seeds {seed} --payments {payments} --first {least.mix.payments}{worlds}",
         *(f"  {violation}" for violation in least.violations[:3]),
         f"the world: {_told(least.mix)}",
         f"the life of {first.about or 'that world'}:",
@@ -33,7 +34,8 @@ def shortest(outcome: Outcome) -> Outcome:
     works, least = 0, outcome
     while least.mix.payments - works > 1:
         middle = (works + least.mix.payments) // 2
-        tried = play(outcome.mix.seed, outcome.of_payments, middle, between=outcome.mix.money_between)
+        mix = outcome.mix
+        tried = play(mix.seed, outcome.of_payments, middle, between=mix.money_between, focus=mix.focus)
         if tried.ok:
             works = middle
         else:

@@ -137,7 +137,7 @@ class JudgedBudgets(LocalBudgets):
     async def acquire(self, ask: RetryRequest) -> Grant | BudgetRefusal:
         found = await super().acquire(ask)
         if isinstance(found, Grant) and ask.origin.group is CallGroup.WRITE:
-            self._spending.granted(ask.cost, ask.intent)
+            self._spending.granted(found.cost, ask.intent)
         return found
 
     def count_first_attempt(self, origin: AttemptOrigin) -> None:

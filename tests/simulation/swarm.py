@@ -60,6 +60,7 @@ class Mix:
 
     seed: int
     payments: int
+    focus: str = ""  # the one enemy of a world that has no others (`focus.py`)
     contract: str = "replayed"
     asks: bool = True
     webhooks: bool = True
@@ -118,6 +119,7 @@ class Mix:
     # The money between operations: orders that are captured, refunded and paid in several calls (`orders.py`).
     money_between: bool = False
     orders: float = 0.0  # share of the wishes that are such an order instead
+    stories: tuple[str, ...] = ()  # what they are about; none: any
     partial: str = "sequence"  # how often an authorization can be captured: `single`, or in a `sequence`
     lenient: bool = False  # the provider adds nothing up: more can be captured and refunded than there is
     limits: str = "warn"

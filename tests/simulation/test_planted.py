@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.focus import FOCUSES
 from tests.simulation.planted import PAYMENTS, SEEDS_MAX, bug_named, hunted
 from tests.simulation.planted_bugs import BUGS
 from tests.simulation.planted_money_bugs import MONEY_BUGS
@@ -44,6 +45,12 @@ def test_a_bug_is_caught_by_what_it_breaks_and_by_nothing_less() -> None:
 def test_a_bug_between_operations_is_hunted_in_worlds_that_have_them() -> None:
     assert {planted.name for planted in BUGS if planted.between} >= {planted.name for planted in MONEY_BUGS}
     assert len(MONEY_BUGS) >= 10
+
+
+def test_a_bug_with_a_focus_is_hunted_in_worlds_that_have_it() -> None:
+    focused = [planted for planted in BUGS if planted.focus]
+    assert len(focused) >= 8
+    assert all(FOCUSES[planted.focus].between == planted.between for planted in focused)
 
 
 # --- planting itself, in a module that is nobody's

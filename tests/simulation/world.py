@@ -21,6 +21,7 @@ from paywitness.upstream.request import WireRequest
 from tests.simulation.callers import Callers, wishes_of
 from tests.simulation.checkers import Checkers
 from tests.simulation.enemies import with_enemies
+from tests.simulation.focus import focused_mix
 from tests.simulation.history import History, Violation
 from tests.simulation.loop import EPOCH_AT, SimLoop
 from tests.simulation.merchants import TWIN, Credentials, merchant_named
@@ -447,12 +448,15 @@ def _waits_mono(
     return waits
 
 
-def play(seed: int, payments: int, first: int | None = None, *, between: bool = True) -> Outcome:
+def play(seed: int, payments: int, first: int | None = None, *, between: bool = True, focus: str = "") -> Outcome:
     """One seed; or only its `first` payments, as the whole world begins. What it made is swept up at its end and not
     meanwhile: worlds are small, and die young. `between`: with the money between operations, unless a test wants the
-    plain world."""
-    mix = mix_of(seed, payments)
-    mix = with_enemies(with_money_between(mix) if between else mix)
+    plain world. `focus`: the world of this seed that has it, which decides `between` itself."""
+    if focus:
+        mix = focused_mix(focus, seed, payments)
+    else:
+        mix = mix_of(seed, payments)
+        mix = with_enemies(with_money_between(mix) if between else mix)
     if first is not None:
         mix = replace(mix, payments=min(first, payments))
     collects = gc.isenabled()
