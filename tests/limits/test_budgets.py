@@ -15,7 +15,6 @@ from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, local_budgets, only, origin, redis_budgets
 
-
 SCOPES = ("provider", "operation", "account", "failure_class")
 
 
