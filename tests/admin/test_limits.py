@@ -167,7 +167,9 @@ async def fleet(world: World, redis: RedisServer) -> AsyncIterator[tuple[RedisCi
     for _ in range(2):
         target, randomness = parse_limits_url(redis.url), own_randomness()
         scripts = RedisScriptRunner.open(target, world.clock, randomness, 5.0)
-        made.append(RedisCircuits(scripts, target.prefix, lambda: {"acme": CircuitRules()}, world.clock, randomness))
+        made.append(
+            RedisCircuits(scripts, target.prefix, lambda: {"acme": CircuitRules()}, world.clock, randomness, {})
+        )
         opened.append(scripts)
     world.circuits = made[0]
     for circuits in made:
@@ -288,7 +290,7 @@ async def test_what_is_left_is_shown_by_scope_and_group(ask: Asker, world: World
         await world.budgets.acquire(ask_for_retry(BudgetRules()))
     answer = await ask("/v1/budgets")
     left = {scope["scope"]: scope["remaining"] for scope in budget_of(answer, "write")["scopes"]}
-    assert left == {"provider": 8.0, "operation": 3.0, "account": 1.0, "failure_class": 3.0}
+    assert left == {"provider": 98.0, "operation": 48.0, "account": 28.0, "failure_class": 48.0}
     assert {scope["remaining"] for scope in budget_of(answer, "inquiry")["scopes"]} == {None}
 
 

@@ -64,9 +64,39 @@ class One:
         return granted
 
 
-@pytest.mark.parametrize(("cost", "granted"), [(1, 10), (2, 5), (4, 2)])
-def test_a_quiet_provider_has_its_floor(cost: int, granted: int) -> None:
-    assert One(line(floor=10)).grants(cost) == granted
+SHAKEN = BudgetCounts(vain=5, failed=5)
+
+
+def shaken(only: BudgetLine) -> One:
+    """A provider of which nothing is known but five attempts that all failed."""
+    one = One(only)
+    one.count(SHAKEN)
+    return one
+
+
+@pytest.mark.parametrize("cost", [1, 2, 4])
+def test_a_quiet_provider_has_its_floor_of_retries_whatever_they_cost(cost: int) -> None:
+    one = One(line(floor=10))
+    assert (one.grants(cost), one.ask(cost).cost) == (10, cost)
+
+
+@pytest.mark.parametrize(("cost", "granted"), [(1, 4), (2, 2), (4, 1)])
+def test_five_failed_attempts_in_a_row_leave_a_twenty_fifth_of_the_floor_at_full_cost(cost: int, granted: int) -> None:
+    one = shaken(line(floor=100))
+    assert one.grants(cost) == granted
+    one.count(BudgetCounts(helped=1))
+    assert one.grants(cost) == 100 - granted * cost
+
+
+def test_a_small_floor_leaves_one_retry_a_window_in_an_outage() -> None:
+    assert shaken(line(floor=10)).grants() == 1
+    assert shaken(line(floor=0.5)).grants() == 0
+
+
+def test_four_failed_attempts_in_a_row_are_no_outage_however_late_they_were() -> None:
+    one = One(line(floor=10))
+    one.count(BudgetCounts(vain=16, failed=4))
+    assert one.grants(cost=4) == 10
 
 
 def test_a_busy_provider_has_its_ratio_of_first_attempts_and_no_floor_on_top() -> None:
@@ -85,21 +115,21 @@ def _trusted() -> One:
 
 
 def test_five_in_vain_in_a_row_leave_what_an_untrusted_provider_has_until_one_helps() -> None:
-    before, shaken, back = _trusted(), _trusted(), _trusted()
-    before.count(BudgetCounts(vain=4))
-    shaken.count(BudgetCounts(vain=4))
-    shaken.count(BudgetCounts(vain=1))
-    back.count(BudgetCounts(vain=5))
+    before, down, back = _trusted(), _trusted(), _trusted()
+    before.count(BudgetCounts(vain=4, failed=4))
+    down.count(BudgetCounts(vain=4, failed=4))
+    down.count(BudgetCounts(vain=1, failed=1))
+    back.count(SHAKEN)
     back.count(BudgetCounts(helped=1))
     firsts = 210  # of the window: ten every half second
     assert before.grants(cost=4) == back.grants(cost=4) == firsts  # at 1 each
-    assert shaken.grants(cost=4) == 2  # the floor, at 4 each: a twentieth of the first attempts is hardly more
+    assert down.grants(cost=4) == 2  # a twentieth of the first attempts, at 4 each
 
 
 def test_a_scope_that_saw_failures_alone_is_not_taken_for_an_outage_of_its_provider() -> None:
     provider, account = line(floor=1_000), line(floor=1_000, scope=BudgetScope.ACCOUNT)
     told = evaluate_budget(
-        [provider, account], [None, None], [BudgetCounts(helped=20), BudgetCounts(vain=9)], 0, 1.0, 0
+        [provider, account], [None, None], [BudgetCounts(helped=20), BudgetCounts(vain=9, failed=9)], 0, 1.0, 0
     ).tallies
     weighed = evaluate_budget([provider, account], told, [NO_BUDGET_COUNTS, NO_BUDGET_COUNTS], 4, 1.0, 0)
     assert (weighed.granted, told[0].in_a_row, told[1].in_a_row) == (True, 0, 9)
@@ -116,10 +146,11 @@ def test_what_low_priority_may_not_have_is_left_for_high() -> None:
     assert (one.grants(share=0.5), one.grants(share=0.8), one.grants(share=1.0)) == (5, 3, 2)
 
 
-def test_one_retry_fits_into_an_untouched_floor_whatever_it_costs() -> None:
-    one = One(line(floor=3))
+def test_in_an_outage_one_retry_fits_into_an_untouched_floor_whatever_it_costs() -> None:
+    one = shaken(line(floor=30))
     assert one.grants(cost=4) == 1
     one.now_ms = 2 * WINDOW_MS
+    one.count(SHAKEN)
     assert one.grants(cost=4) == 1
 
 
@@ -234,27 +265,31 @@ def trusted(line: BudgetLine) -> One:
     return one
 
 
-@pytest.mark.parametrize(("cost", "granted"), [(1, 100), (2, 100), (4, 100)])
-def test_a_trusted_scope_has_ten_floors_and_every_retry_costs_one(cost: int, granted: int) -> None:
-    assert trusted(line(floor=10)).grants(cost) == granted
+@pytest.mark.parametrize("cost", [1, 2, 4])
+def test_beyond_the_floor_every_retry_of_a_trusted_scope_costs_one(cost: int) -> None:
+    one = trusted(line(floor=10))
+    one.count(BudgetCounts(firsts=100))
+    assert one.grants(cost) == 100
 
 
 def test_with_nothing_known_there_is_no_trust() -> None:
     """However high the policy's ratio is."""
-    one = One(line(floor=10, ratio=0.5))
+    one = One(line(floor=0, ratio=0.5))
+    one.count(BudgetCounts(firsts=20))
     assert (one.ask(4).cost, one.grants(4)) == (4, 1)
 
 
 def test_trust_grows_with_the_ratio() -> None:
-    one = One(line(floor=10, ratio=0.2, ceiling=1.0))
+    one = One(line(floor=0, ratio=0.2, ceiling=1.0))
     costs, left = [], []
+    one.count(BudgetCounts(firsts=100))
     for one.now_ms in range(0, 3_000, 500):
         one.count(BudgetCounts(helped=50))
         weighed = evaluate_budget([one.only], [one.tally], [NO_BUDGET_COUNTS], 4, 1.0, one.now_ms)
         costs.append(weighed.cost)
         left.append(weighed.left[0] + weighed.cost)
     assert costs == [4, 3, 2, 1, 1, 1]
-    assert left == pytest.approx([10, 32.5, 77.5, 100, 100, 100])
+    assert left == pytest.approx([20, 40, 80, 100, 100, 100])
 
 
 def test_a_callers_repeats_cost_one_each_where_they_are_trusted() -> None:
@@ -262,7 +297,7 @@ def test_a_callers_repeats_cost_one_each_where_they_are_trusted() -> None:
     for one in (known, unknown):
         for _ in range(2):
             one.count(caller_repeat_counts(4))
-    assert (known.grants(), unknown.grants()) == (98, 2)
+    assert (known.grants(), unknown.grants()) == (8, 2)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +310,10 @@ def test_a_callers_repeats_cost_one_each_where_they_are_trusted() -> None:
         (ResultClass.PROVIDER_TIMEOUT, 4, 4),
     ],
 )
-def test_a_retry_after_a_timeout_is_never_cheaper(reading: ResultClass, cost: int, least: int) -> None:
-    """Who answers late may have too much to do, however well the others fare."""
+def test_beyond_the_floor_a_retry_after_a_timeout_is_never_cheaper(reading: ResultClass, cost: int, least: int) -> None:
+    """A provider that answers late may have too much to do, however well the other calls fare."""
     ask = RetryRequest(AttemptOrigin("acme", "charge", "main"), reading, cost)
-    one = trusted(line(floor=10))
+    one = trusted(line(floor=0))
     assert ask.cost_least == least
     assert (
         evaluate_budget(
@@ -288,18 +323,18 @@ def test_a_retry_after_a_timeout_is_never_cheaper(reading: ResultClass, cost: in
     )
 
 
-def test_trust_that_is_lost_leaves_the_floor_and_the_full_cost() -> None:
-    one = trusted(line(floor=10))
-    one.count(BudgetCounts(vain=800))
+def test_trust_that_is_lost_leaves_the_least_ratio_and_the_full_cost() -> None:
+    one = trusted(line(floor=0))
+    one.count(BudgetCounts(firsts=200, vain=800))
     assert (one.ask(4).cost, one.grants(4)) == (4, 1)
 
 
 def test_a_ratio_that_cannot_rise_is_never_trusted() -> None:
-    assert trusted(line(floor=10, ratio=1.0, ceiling=1.0)).ask(4).cost == 4
+    assert trusted(line(floor=0, ratio=1.0, ceiling=1.0)).ask(4).cost == 4
 
 
 def test_a_retry_costs_what_the_scope_says_that_trusts_it_least() -> None:
-    lines = asked(intent="i1")
+    lines = asked(intent="i1", **dict.fromkeys(("provider", "operation", "account", "failure_class"), ScopeRule(0)))
     counts = [
         BudgetCounts(firsts=1_000, helped=1_000),
         BudgetCounts(helped=1_000),
@@ -428,7 +463,7 @@ def test_the_scope_that_refuses_the_longest_is_told() -> None:
 
 
 def test_a_class_is_held_against_all_first_attempts_of_the_provider() -> None:
-    lines = asked(intent=None, operation=WIDE, account=WIDE)
+    lines = asked(intent=None, provider=ScopeRule(10), operation=WIDE, account=WIDE)
     counts = [BudgetCounts(firsts=1_000), NO_BUDGET_COUNTS, NO_BUDGET_COUNTS, NO_BUDGET_COUNTS]
     weighed = evaluate_budget(lines, [None] * 4, counts, 1, 1.0, 0)
     assert [weighed.left[0], weighed.left[3]] == [49, 49]

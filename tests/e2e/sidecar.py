@@ -25,7 +25,7 @@ START_S = 60.0  # a start takes one on an idle machine
 # nothing, and a budget for it. The tests of the limits have those of the shipped policy.
 ROOMY = (
     ("  minimum: 20 ", "  minimum: 10000 "),
-    ("  provider: {floor: 10, ratio: 5%, ceiling: 100%} ", "  provider: {floor: 10000} "),
+    ("  provider: {floor: 100, ratio: 5%, ceiling: 100%} ", "  provider: {floor: 10000} "),
     (
         "  per_intent: 3 ",
         "  operation: {floor: 10000}\n  account: {floor: 10000}\n  failure_class: {floor: 10000}\n  per_intent: 20 ",

@@ -44,7 +44,7 @@ FAST = (
 # Retries that nothing but the number of tries or the intent's own cap keeps back.
 ROOM = (
     (
-        "  provider: {floor: 10, ratio: 5%, ceiling: 100%} ",
+        "  provider: {floor: 100, ratio: 5%, ceiling: 100%} ",
         "  provider: {floor: 1000}\n  operation: {floor: 1000}\n  account: {floor: 1000}\n"
         "  failure_class: {floor: 1000} ",
     ),

@@ -12,6 +12,7 @@ from redis import Redis
 from paywitness.core.circuit import CallGroup, CircuitRules
 from paywitness.core.errors import StoreUnavailable
 from paywitness.core.provider_health import Health, HealthSample
+from paywitness.limits.budgets import KnownPeers
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
 from paywitness.limits.redis_circuits import RedisCircuits
 from paywitness.limits.redis_scripts import Argument
@@ -117,5 +118,7 @@ def local(clock: MovedClock) -> LocalCircuits:
     return LocalCircuits(lambda: RULES, clock, own_randomness())
 
 
-def shared(clock: MovedClock, scripts: Any) -> RedisCircuits:
-    return RedisCircuits(scripts, "test", lambda: RULES, clock, own_randomness())
+def shared(clock: MovedClock, scripts: Any, known_peers: KnownPeers | None = None) -> RedisCircuits:
+    return RedisCircuits(
+        scripts, "test", lambda: RULES, clock, own_randomness(), {} if known_peers is None else known_peers
+    )

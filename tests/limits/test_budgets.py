@@ -15,6 +15,8 @@ from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, local_budgets, only, origin, redis_budgets
 
+SCOPES = ("provider", "operation", "account", "failure_class")
+
 
 @pytest.fixture
 def clock() -> HandClock:
@@ -34,13 +36,13 @@ async def budgets(
 
 
 async def test_the_floors_of_a_quiet_provider(budgets: Budgets) -> None:
-    for scope, granted in (("provider", 10), ("operation", 5), ("account", 3), ("failure_class", 5)):
+    for scope, granted in (("provider", 100), ("operation", 50), ("account", 30), ("failure_class", 50)):
         rules = only(**{scope: getattr(BudgetRules(), scope)})
         assert len(await grants(budgets, ask(origin(provider=scope, rules=rules)))) == granted
 
 
 async def test_first_attempts_make_room_for_retries(budgets: Budgets) -> None:
-    where = origin()
+    where = origin(rules=only(provider=ScopeRule(10)))
     for _ in range(1_000):
         budgets.count_first_attempt(where)
     assert len(await grants(budgets, ask(where))) == 50
@@ -125,7 +127,7 @@ async def test_a_grant_is_refunded_once(budgets: Budgets) -> None:
     for _ in range(5):
         await budgets.refund(first)
     assert len(await grants(budgets, wanted)) == 1  # the intent got one of its three back, and no more
-    assert len(await grants(budgets, ask(where, cost=2))) == 2
+    assert len(await grants(budgets, ask(where, cost=2))) == 7
 
 
 async def test_a_grant_whose_result_is_known_is_not_refunded(budgets: Budgets) -> None:
@@ -167,8 +169,8 @@ async def attempts(budgets: Budgets, clock: HandClock, where: AttemptOrigin, *, 
 
 
 async def test_attempts_that_succeed_make_room_before_any_retry_was_made(budgets: Budgets, clock: HandClock) -> None:
-    where = origin()
-    assert len(await grants(budgets, ask(where, cost=4))) == 1
+    where = origin(rules=BudgetRules(**dict.fromkeys(SCOPES, ScopeRule(2))))
+    assert len(await grants(budgets, ask(where, cost=4))) == 2
     await attempts(budgets, clock, where, well=True)
     assert len(await grants(budgets, ask(where, cost=4))) > 20
 
@@ -181,7 +183,7 @@ async def test_attempts_that_fail_take_it_before_any_retry_was_made(budgets: Bud
 
 
 async def test_what_a_trusted_retry_cost_is_what_is_given_back(budgets: Budgets, clock: HandClock) -> None:
-    where = origin()
+    where = origin(rules=BudgetRules(**dict.fromkeys(SCOPES, ScopeRule(1))))
     await attempts(budgets, clock, where, well=True)
     grant = await budgets.acquire(ask(where, cost=4))
     assert isinstance(grant, Grant)
@@ -201,19 +203,22 @@ async def test_a_result_of_a_provider_that_nothing_was_sent_to_is_not_counted(bu
 async def test_a_flush_tells_everything_and_what_remains(budgets: Budgets, clock: HandClock) -> None:
     where = origin(rules=BudgetRules())
     assert budgets.remaining("acme") == {}
-    for _ in range(1_000):
+    for _ in range(4_000):
         budgets.count_first_attempt(where)
     await budgets.flush()
-    assert budgets.remaining("acme") == {BudgetScope.PROVIDER: 50, BudgetScope.OPERATION: 50, BudgetScope.ACCOUNT: 50}
+    assert budgets.remaining("acme") == dict.fromkeys(
+        (BudgetScope.PROVIDER, BudgetScope.OPERATION, BudgetScope.ACCOUNT), 200
+    )
     await budgets.acquire(ask(where, cost=4))
-    assert set(budgets.remaining("acme").values()) == {46}
+    assert set(budgets.remaining("acme").values()) == {199}
     clock.seconds += 100
-    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 10
+    assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 100
 
 
 async def test_many_accounts_are_flushed_in_several_calls(budgets: Budgets) -> None:
+    rules = BudgetRules(provider=ScopeRule(10), operation=ScopeRule(10))
     for number in range(700):
-        budgets.count_first_attempt(origin(account=f"account {number} {{}} \n"))
+        budgets.count_first_attempt(origin(account=f"account {number} {{}} \n", rules=rules))
     await budgets.flush()
     assert budgets.remaining("acme")[BudgetScope.PROVIDER] == 35
     assert budgets.remaining("acme")[BudgetScope.OPERATION] == 35

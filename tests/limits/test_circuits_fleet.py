@@ -257,6 +257,15 @@ async def test_retry_after_to_one_holds_all_back(fleet_of):
 # --- the store goes, and comes back
 
 
+async def test_every_sidecar_knows_how_many_they_are_also_without_calls_and_after_the_store_is_gone(scripts, clock):
+    known: list[dict[str, int]] = [{} for _ in range(7)]
+    fleet = Sidecars(clock, [shared(clock, scripts, peers) for peers in known])
+    await fleet.pass_time(1)
+    scripts.down = True
+    await fleet.pass_time(60)
+    assert known == [{"acme": 7}] * 7
+
+
 async def test_an_open_of_the_fleet_is_honoured_when_the_store_is_gone(fleet_of, scripts):
     fleet = fleet_of(3)
     await fleet[0].force("acme", WRITE, CircuitCommand(OPEN, "ada", "maintenance", 10.0))
@@ -302,7 +311,7 @@ async def test_a_real_redis_is_killed_and_comes_back(mortal_redis):
     target = parse_limits_url(mortal_redis.url)
     chance, clock = SeededRandomness(5), SystemClock()
     scripts = RedisScriptRunner.open(target, clock, chance)
-    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, clock, chance)
+    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, clock, chance, {})
 
     async def until(true: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):
@@ -356,7 +365,7 @@ async def test_it_runs_on_a_cluster(tmp_path):
     server.call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
     target = parse_limits_url(server.url.replace("redis://", "redis+cluster://"))
     scripts = RedisScriptRunner.open(target, SystemClock(), SeededRandomness(1), timeout_s=0.1)
-    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, SystemClock(), SeededRandomness(1))
+    circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, SystemClock(), SeededRandomness(1), {})
     try:
         async with asyncio.timeout(20):
             await eventually(lambda: hears_the_fleet(circuits))

@@ -37,12 +37,19 @@ def local_budgets(clock: HandClock) -> LocalBudgets:
     return LocalBudgets(clock, own_randomness())
 
 
-def redis_budgets(url: str, clock: HandClock, *, timeout_s: float = 5.0) -> tuple[RedisBudgets, RedisScriptRunner]:
+def redis_budgets(
+    url: str, clock: HandClock, *, timeout_s: float = 5.0, peers: int | None = 1
+) -> tuple[RedisBudgets, RedisScriptRunner]:
     """With a timeout for busy machines: one that timed out would be counted twice, which is safe and no test's wish."""
-    target, randomness = parse_limits_url(url), own_randomness()
-    scripts = RedisScriptRunner.open(target, clock, randomness, timeout_s)
+    scripts = RedisScriptRunner.open(parse_limits_url(url), clock, own_randomness(), timeout_s)
+    return sharing(scripts, clock, peers=peers), scripts
+
+
+def sharing(scripts: RedisScriptRunner, clock: HandClock, *, peers: int | None = 1) -> RedisBudgets:
+    """The budgets of one more sidecar, over the same connection."""
     moved = lambda: int(clock.mono() * 1000)  # noqa: E731  # the server's TIME, moved with everything else
-    return RedisBudgets(scripts, clock, randomness, target.prefix, server_time_ms=moved), scripts
+    known_peers = {"acme": peers} if peers is not None else {}
+    return RedisBudgets(scripts, clock, own_randomness(), "paywitness", known_peers, server_time_ms=moved)
 
 
 def origin(

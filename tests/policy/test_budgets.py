@@ -25,8 +25,8 @@ def test_without_a_block_the_defaults_hold() -> None:
     rules, problems = read("")
     assert (rules, problems) == (BudgetRules(), 0)
     floors = (rules.provider.floor, rules.operation.floor, rules.account.floor, rules.failure_class.floor)
-    assert (rules.window_s, floors, rules.per_intent) == (10.0, (10, 5, 3, 5), 3)
-    assert rules.provider == ScopeRule(10, 0.05, 1.0)
+    assert (rules.window_s, floors, rules.per_intent) == (10.0, (100, 50, 30, 50), 3)
+    assert rules.provider == ScopeRule(100, 0.05, 1.0)
 
 
 def test_all_of_it_can_be_said() -> None:
@@ -37,8 +37,8 @@ def test_all_of_it_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("said", "rule"),
     [
-        ("ceiling: 2%", ScopeRule(3, 0.02, 0.02)),
-        ("ratio: 150%", ScopeRule(3, 1.5, 1.5)),
+        ("ceiling: 2%", ScopeRule(30, 0.02, 0.02)),
+        ("ratio: 150%", ScopeRule(30, 1.5, 1.5)),
         ("floor: 0", ScopeRule(0, 0.05, 1.0)),
     ],
 )

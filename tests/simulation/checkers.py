@@ -29,7 +29,7 @@ from tests.simulation.sidecars import Spending
 from tests.simulation.swarm import GATEWAYS, Mix
 
 WINDOW_S = 10.0  # of the retry budget
-FLOOR = 10 * 10  # ten floors, where trying helps
+FLOOR = 100  # retries in a window
 SETTLED_S = 60.0  # nothing is worked on for so long
 FREE_WISHES_MAX = 20  # that are paid once more in the end
 ENOUGH_TO_JUDGE = 20  # wishes
@@ -325,7 +325,7 @@ class Checkers:
 
     def budget(self, spending: Spending) -> None:
         """Nothing is sent that was not counted, and retries stay under the budget: in two windows of it no more than
-        twice the floor that a provider which answers is given, or twice the first attempts of those windows and the one
+        twice the floor of the provider, or twice the first attempts of those windows and the one
         before."""
         counted = len(spending.firsts) + len(spending.grants) + spending.repeats
         if spending.sends > counted:

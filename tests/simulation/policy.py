@@ -205,7 +205,7 @@ retry:
   default: {{attempts: {attempts}, backoff: {backoff}, base: 100ms, cap: 2s}}
   rate_limited: {{attempts: 4, base: 500ms, cap: 5s}}
   network_connect_failure: {{attempts: 4, base: 100ms, cap: 1s}}
-budget: {{window: 10s, provider: {{floor: 10, ratio: 5%, ceiling: 100%}}, per_intent: 3}}
+budget: {{window: 10s, provider: {{floor: 100, ratio: 5%, ceiling: 100%}}, per_intent: 3}}
 {webhook}
 resolve:
   schedule: [{schedule}]

@@ -112,7 +112,7 @@ def test_a_fact_of_an_operation_is_told(
         ("unmatched: refuse\n", "unmatched", ("forward", "refuse")),
         ("mode: observe\n", "only observed", ("no", "yes")),
         ("circuit: {minimum: 50}\n", "circuit.minimum", ("20", "50")),
-        ("budget: {provider: {floor: 20}}\n", "budget.provider.floor", ("10", "20")),
+        ("budget: {provider: {floor: 20}}\n", "budget.provider.floor", ("100", "20")),
         ("listen: 127.0.0.1:8711\n", "listen", ("nothing", "127.0.0.1:8711")),
         ("merchant: shop\n", "merchant", ("nothing", "shop")),
         ("problem: {error: {text: '{detail}'}}\n", "problem.error.text", ("nothing", "{detail}")),

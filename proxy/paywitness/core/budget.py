@@ -7,17 +7,20 @@ window that slides over two buckets,
     R = spent + spent in the bucket before x (1 - elapsed)      the cost of retries
 
 it is granted iff `R + cost <= share(priority) x max(floor, ratio x N)` in all scopes, and the intent has retries left;
-then all are debited, else none. One retry of any cost fits where as good as nothing is spent (R < 1): else a re-send
-after a timeout, at 4, could never fit into an account's floor of 3.
+then all are debited, else none. One retry of any cost fits if as good as nothing is spent (R < 1): else a re-send
+after a timeout, at 4, could never fit into the little that an outage leaves.
+
+The floor is a number of retries: while a retry fits into the floors of all its scopes, it costs 1. Five attempts in a
+row that failed at the provider cut the floors to a twenty-fifth, until an attempt succeeds. So a provider that is well
+has each of its few lost responses retried, and one that is down gets hardly more than its first attempts.
 
 The ratio of each scope follows how often trying helped of late: it falls at once and rises slowly, and where nothing is
 known it is the policy's. The provider's scope knows every attempt, the others their own retries and a little of what
 the provider's knows: so a few retries that failed by chance do not shut a scope, and an outage is known before the
-first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Costs
-and floors are fear of a storm, and trust takes it back: the floor grows up to tenfold (an outage leaves many re-sends
-and few first attempts), and a retry that all its scopes trust costs 1, unless it follows a timeout: who answers late
-may have too much to do. Until the next success there is no trust, and the least of all ratios, once a handful of
-attempts in a row were in vain: an outage is known by its first second, and chance seldom looks like it.
+first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Beyond
+the floor a retry that all its scopes trust costs 1, unless it follows a timeout: a provider that answers late may have
+too much to do. The five failed attempts in a row also take all trust and leave the least of all ratios: an outage is
+known by its first second, and chance seldom looks like it.
 
 Times are whole milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by
 line, in the same order of operations; one suite holds both against the same sequences.
@@ -53,7 +56,9 @@ _KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut
 _RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
 _RISE_FROM = 0.01  # a ratio of nothing would stay nothing
 _SHAKEN_BY = 5  # in a row: where every second one fails, a retry in 16 meets it by chance; every fourth, one in 256
-_FLOOR_GROWS = 9.0  # so many floors more where retries are trusted: ten times, as inquiries have
+# Of the floors, after those: with 4 of 100 in ten seconds, one call a second becomes at most 1.5 requests a second.
+_SHAKEN_FLOOR = 0.04
+_SHAKEN_FLOOR_LEAST = 1.0  # but one retry a window, unless the policy's floor is less
 
 COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
 WEIGHT_OF_A_TIMEOUT = 4  # attempts in vain: who answers late has too much to do, and every retry is more of it
@@ -70,7 +75,8 @@ class BudgetScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScopeRule:
-    """`floor`: cost that always fits into a window, fleet-wide. `ratio`: of first attempts, where nothing is known."""
+    """`floor`: retries that always fit into a window, fleet-wide, unless the provider is down. `ratio`: of first
+    attempts, where nothing is known."""
 
     floor: float
     ratio: float = policy_defaults.BUDGET_RATIO
@@ -171,6 +177,7 @@ class BudgetCounts(NamedTuple):
     helped: int = 0  # attempts that succeeded: of the provider's scope all, of another its retries
     vain: int = 0  # attempts that did not
     doubted: int = 0  # what callers' own repeats cost beyond 1 each: spent as far as the scope is not trusted
+    failed: int = 0  # attempts at the provider that failed, each once; `vain` weighs a timeout as several
 
     def plus(self, other: BudgetCounts) -> BudgetCounts:
         return BudgetCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -178,7 +185,7 @@ class BudgetCounts(NamedTuple):
     @property
     def tightening(self) -> BudgetCounts:
         """The part that makes a budget smaller: safe to tell twice, where it is not known whether it was heard."""
-        return BudgetCounts(spent=max(0, self.spent), vain=self.vain, doubted=self.doubted)
+        return BudgetCounts(spent=max(0, self.spent), vain=self.vain, doubted=self.doubted, failed=self.failed)
 
 
 NO_BUDGET_COUNTS = BudgetCounts()
@@ -202,7 +209,7 @@ class BudgetTally(NamedTuple):
     judged_ms: int = 0  # when they last faded
     ratio: float = 0.0
     ratio_ms: int = 0  # when the ratio last fell or rose
-    in_a_row: int = 0  # attempts in vain since it was last told of one that helped
+    in_a_row: int = 0  # of a provider's scope: attempts that failed since it was last told of one that helped
 
 
 class BudgetDecision(NamedTuple):
@@ -254,28 +261,24 @@ def evaluate_budget(
         else:
             counted = _counted(tally, line, count, now_ms)
             updated.append(_with_adapted_ratio(counted, updated[0] if updated else None, line.rule, now_ms))
-    held = (
-        _without_trust(lines, updated) if updated[0].in_a_row >= _SHAKEN_BY else updated
-    )  # the first is the provider's
-    cost = _trusted_cost(cost, min(cost, cost_least), lines, held)
+    shaken = updated[0].in_a_row >= _SHAKEN_BY  # the first is the provider's
+    held = _without_trust(lines, updated) if shaken else updated
+    rooms = [_room_of(line, tally, held[0], now_ms, shaken=shaken) for line, tally in zip(lines, held, strict=True)]
+    cost_least = min(cost, cost_least)
+    if cost > COST_UNAMBIGUOUS and not shaken and all(room.spent + 1 <= share * room.floor for room in rooms):
+        cost = COST_UNAMBIGUOUS
+    else:
+        cost = _trusted_cost(cost, cost_least, lines, held)
     limiting, wait_ms, left = -1, 0, []
-    for index, (line, tally) in enumerate(zip(lines, held, strict=True)):
+    for index, (line, tally, room) in enumerate(zip(lines, held, rooms, strict=True)):
+        left.append(room.most - room.spent)
         if line.scope is BudgetScope.INTENT:
-            left.append(line.rule.floor - tally.spent)
-            refused = tally.spent + 1 > line.rule.floor
+            refused = room.spent + 1 > room.most
             until_ms = max(tally.bucket - now_ms, 1)
         else:
-            # What failed has no class when it is first tried: a class is held against all of the provider's firsts.
-            firsts_of = updated[0] if line.scope is BudgetScope.FAILURE_CLASS else tally
-            late = 1 - _elapsed(tally, line.window_ms, now_ms)
-            late_of_firsts = 1 - _elapsed(firsts_of, line.window_ms, now_ms)
-            firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
-            spent = tally.spent + tally.spent_before * late
-            most = max(line.rule.floor * (1 + _FLOOR_GROWS * _trust(tally, line.rule)), tally.ratio * firsts)
-            limit = share * most
-            left.append(most - spent)
-            refused = spent + cost > limit and not (spent < 1 and limit >= 1)
-            until_ms = _wait_ms(tally, line.window_ms, limit, cost, late)
+            limit = share * room.most
+            refused = room.spent + cost > limit and not (room.spent < 1 and limit >= 1)
+            until_ms = _wait_ms(tally, line.window_ms, limit, cost, room.late)
         if cost > 0 and refused and until_ms > wait_ms:
             limiting, wait_ms = index, until_ms
     if cost == 0 or limiting >= 0:
@@ -289,6 +292,30 @@ def evaluate_budget(
         tuple(room - debit for room, debit in zip(left, debits, strict=True)),
         tuple(tally._replace(spent=tally.spent + debit) for tally, debit in zip(updated, debits, strict=True)),
     )
+
+
+class _Room(NamedTuple):
+    """What a scope has for retries in the window of now, and how much of it is spent."""
+
+    floor: float
+    most: float  # the floor, or the ratio of first attempts
+    spent: float
+    late: float  # the part of the bucket before that the window still covers
+
+
+def _room_of(line: BudgetLine, tally: BudgetTally, provider: BudgetTally, now_ms: int, *, shaken: bool) -> _Room:
+    floor = line.rule.floor
+    if line.scope is BudgetScope.INTENT:
+        return _Room(math.inf, floor, tally.spent, 0.0)
+    # What failed has no class when it is first tried: a class is held against all of the provider's firsts.
+    firsts_of = provider if line.scope is BudgetScope.FAILURE_CLASS else tally
+    late = 1 - _elapsed(tally, line.window_ms, now_ms)
+    late_of_firsts = 1 - _elapsed(firsts_of, line.window_ms, now_ms)
+    firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
+    spent = tally.spent + tally.spent_before * late
+    if shaken:
+        floor = min(floor, max(floor * _SHAKEN_FLOOR, _SHAKEN_FLOOR_LEAST))
+    return _Room(floor, max(floor, tally.ratio * firsts), spent, late)
 
 
 def is_expired(tally: BudgetTally, line: BudgetLine, now_ms: int) -> bool:
@@ -327,7 +354,7 @@ def _counted(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, 
         now_ms,
         tally.ratio,
         tally.ratio_ms,
-        0 if counts.helped else tally.in_a_row + counts.vain,
+        0 if counts.helped else tally.in_a_row + counts.failed,
     )
 
 

@@ -58,13 +58,14 @@ RESOLVE_ACTION_EXPIRES_S = 86400.0
 ASK_LAG_S = 5.0  # lag: how far the look-up may be behind
 ASK_MISSES = 3  # misses: that many inquiries in a row find nothing before a payment counts as absent
 
-# --- budget. A floor is the cost that always fits into a window, by the whole fleet.
+# --- budget. A floor is how many retries always fit into a window, by the whole fleet: ten a second at a provider.
+# Attempts that all fail cut it (core/budget.py).
 
 BUDGET_WINDOW_S = 10.0  # window
-BUDGET_PROVIDER_FLOOR = 10  # provider.floor
-BUDGET_OPERATION_FLOOR = 5  # operation.floor
-BUDGET_ACCOUNT_FLOOR = 3  # account.floor
-BUDGET_FAILURE_CLASS_FLOOR = 5  # failure_class.floor
+BUDGET_PROVIDER_FLOOR = 100  # provider.floor
+BUDGET_OPERATION_FLOOR = 50  # operation.floor
+BUDGET_ACCOUNT_FLOOR = 30  # account.floor
+BUDGET_FAILURE_CLASS_FLOOR = 50  # failure_class.floor
 BUDGET_RATIO = 0.05  # ratio: of first attempts, while it is not known whether retries help; the least of ratios too
 BUDGET_CEILING = 1.0  # ceiling: as far as a ratio rises
 BUDGET_PER_INTENT = 3  # per_intent

@@ -37,9 +37,11 @@ STORE_UNAVAILABLE = "limits_unavailable"
 _OPEN_GRANTS_MAX = 100_000  # a grant that nobody ends is forgotten, oldest first
 _TALLIES_MAX, _INTENTS_MAX = 100_000, 50_000  # accounts and intents are as many as a caller sends
 _DROP_STALE_EVERY_MS = 60_000
+_FLOOR_PART_LEAST = 1.0  # retries a window of a sidecar that lost the shared limits, however many its peers are
 
 ProviderGroup = tuple[str, CallGroup]  # a provider and a group: what is told to the store in one call
 ScopeKey = tuple[BudgetScope, str]
+KnownPeers = dict[str, int]  # by provider: how many sidecars report about it, this one included, as last heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class PendingCounts:
         self._groups: dict[ProviderGroup, dict[ScopeKey, tuple[BudgetLine, BudgetCounts]]] = {}
         self._providers: dict[ProviderGroup, BudgetLine] = {}
         self._firsts: dict[tuple[str, str, str, str], tuple[AttemptOrigin, int]] = {}
-        self._results: dict[ProviderGroup, tuple[int, int]] = {}  # attempts that ended well, and that did not
+        # attempts that ended well, that did not, and the weight of the latter
+        self._results: dict[ProviderGroup, tuple[int, int, int]] = {}
 
     def add_first_attempt(self, origin: AttemptOrigin) -> None:
         """A first attempt: all that a clean call tells a budget. Spread over its scopes when they are taken."""
@@ -124,22 +127,19 @@ class PendingCounts:
         _, count = self._firsts.get(name, (origin, 0))
         self._firsts[name] = (origin, count + 1)
 
-    def add_result(self, group_key: ProviderGroup, helpful_attempts: int, failed_attempts: int) -> None:
-        before = self._results.get(group_key, (0, 0))
-        self._results[group_key] = (before[0] + helpful_attempts, before[1] + failed_attempts)
+    def add_result(self, group_key: ProviderGroup, *, well: bool, weight: int) -> None:
+        helped, failed, vain = self._results.get(group_key, (0, 0, 0))
+        self._results[group_key] = (helped + weight, failed, vain) if well else (helped, failed + 1, vain + weight)
 
     def _spread_over_scopes(self) -> None:
         firsts, self._firsts = self._firsts, {}
         for origin, count in firsts.values():
             self.add(provider_group_of(origin), lines_of(origin), BudgetCounts(firsts=count))
         results, self._results = self._results, {}
-        for group_key, (helpful_attempts, failed_attempts) in results.items():
+        for group_key, (helped, failed, vain) in results.items():
             if group_key in self._providers:  # else nothing was ever sent to it, and it has no scope to count in
-                self.add(
-                    group_key,
-                    (self._providers[group_key],),
-                    BudgetCounts(helped=helpful_attempts, vain=failed_attempts),
-                )
+                counts = BudgetCounts(helped=helped, vain=vain, failed=failed)
+                self.add(group_key, (self._providers[group_key],), counts)
 
     def add(self, group_key: ProviderGroup, lines: Iterable[BudgetLine], counts: BudgetCounts) -> None:
         found = self._groups.setdefault(group_key, {})
@@ -281,18 +281,20 @@ def adaptive_lines(ask: RetryRequest) -> list[BudgetLine]:
     return [line for line in lines_of_retry(ask) if line.scope is not BudgetScope.INTENT]
 
 
-def split_between_peers(lines: Iterable[BudgetLine], peers: int) -> list[BudgetLine]:
-    """The same scopes for one of several sidecars that cannot hear each other: a floor each of its own part."""
+def split_between_peers(lines: Iterable[BudgetLine], peers: int | None) -> list[BudgetLine]:
+    """The same scopes for one of several sidecars that do not reach each other: a floor each of its own part. Who
+    never heard how many they are has the least part."""
     return [
         line
-        if line.scope is BudgetScope.INTENT or peers <= 1
+        if line.scope is BudgetScope.INTENT
         else line._replace(rule=replace(line.rule, floor=_floor_share(line.rule, peers)))
         for line in lines
     ]
 
 
-def _floor_share(rule: ScopeRule, peers: int) -> float:
-    return min(rule.floor, max(1.0, rule.floor / peers))
+def _floor_share(rule: ScopeRule, peers: int | None) -> float:
+    part = 0.0 if peers is None else rule.floor / max(1, peers)
+    return min(rule.floor, max(_FLOOR_PART_LEAST, part))
 
 
 def grant_or_refusal(
@@ -342,7 +344,7 @@ class LocalBudgets:
         self._pending.add(provider_group_of(origin), lines_of(origin), caller_repeat_counts(cost))
 
     def count_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
-        self._pending.add_result((provider, group), *((weight, 0) if well else (0, weight)))
+        self._pending.add_result((provider, group), well=well, weight=weight)
 
     def succeeded(self, grant: Grant) -> None:
         if self._open.end(grant):

@@ -10,7 +10,7 @@ from paywitness.core.budget import WEIGHT_OF_A_TIMEOUT
 from paywitness.core.circuit import CallGroup
 from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.admission import Admission
-from paywitness.limits.budgets import Budgets, LocalBudgets
+from paywitness.limits.budgets import Budgets, KnownPeers, LocalBudgets
 from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
 from paywitness.option_defaults import LOCAL
 from paywitness.randomness import Randomness
@@ -62,9 +62,10 @@ def limits_factory(url: str) -> LimitsFactory:
 
     def shared(current_rules: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
         scripts = RedisScriptRunner.open(target, clock, chance)
-        budgets = RedisBudgets(scripts, clock, chance, target.prefix)
+        known_peers: KnownPeers = {}
+        budgets = RedisBudgets(scripts, clock, chance, target.prefix, known_peers)
         return Limits(
-            RedisCircuits(scripts, target.prefix, current_rules, clock, chance, budget_listener(budgets)),
+            RedisCircuits(scripts, target.prefix, current_rules, clock, chance, known_peers, budget_listener(budgets)),
             budgets,
             Admission(clock, chance),
             scripts.close,

@@ -36,6 +36,7 @@ from paywitness.limits.budgets import (
     STORE_UNAVAILABLE,
     BudgetRefusal,
     Grant,
+    KnownPeers,
     LocalBudgets,
     OpenGrants,
     PendingCounts,
@@ -52,7 +53,6 @@ from paywitness.randomness import Randomness
 from paywitness.redis.pipeline import LuaScript
 
 BUDGET = LuaScript.load(Path(__file__).parent / "lua", "budget")
-_PEERS_MS = 60_000  # a sidecar that used the provider in the last minute counts as one
 _LINES_MAX = 200  # scopes in one call: about two milliseconds of Redis
 _AMBIGUOUS_LOCAL_MAX = 1  # retries of an intent after ambiguity, while nobody else can be heard
 _KINDS = {BudgetScope.FAILURE_CLASS: "class", BudgetScope.INTENT: "intent"}
@@ -64,22 +64,23 @@ class RedisBudgets:
         scripts: ScriptRunner,
         clock: Clock,
         chance: Randomness,
-        prefix: str = "paywitness",
+        prefix: str,
+        known_peers: KnownPeers,
         *,
         server_time_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`server_time_ms` stands in for the server's TIME where a test moves it."""
+        """`known_peers` is kept by the fleet's circuits. `server_time_ms` stands in for the server's TIME where a test
+        moves it."""
         self._scripts = scripts
         self._clock = clock
         self._chance = chance
         self._prefix = prefix
         self._server_time_ms = server_time_ms
-        self._sidecar = chance.token()
         self._local = LocalBudgets(clock, chance)
         self._pending = PendingCounts()
         self._open = OpenGrants()
         self._remaining = RemainingBudget()
-        self._peers: dict[str, int] = {}
+        self._known_peers = known_peers
         self._synced_mono = clock.mono()
 
     @property
@@ -109,7 +110,7 @@ class RedisBudgets:
             return BudgetRefusal(
                 BudgetScope.PROVIDER, ask.origin.rules.window_s, 0.0, fleet=False, because=STORE_UNAVAILABLE
             )
-        part = split_between_peers(lines, self.peers(ask.origin.provider))
+        part = split_between_peers(lines, self._known_peers.get(ask.origin.provider))
         if ambiguous:
             part = [_capped_to_one(line) for line in part]
         found = self._local.acquire_in_scopes(ask, part)
@@ -132,7 +133,7 @@ class RedisBudgets:
         self._local.count_caller_retry(origin, cost)
 
     def count_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
-        self._pending.add_result((provider, group), *((weight, 0) if well else (0, weight)))
+        self._pending.add_result((provider, group), well=well, weight=weight)
         self._local.count_result(provider, group, well=well, weight=weight)
 
     def succeeded(self, grant: Grant) -> None:
@@ -155,10 +156,6 @@ class RedisBudgets:
         if not self._scripts.available:
             return self._local.remaining(provider, group)
         return self._remaining.remaining((provider, group), self._now_ms())
-
-    def peers(self, provider: str) -> int:
-        """How many sidecars used the provider of late, this one included, as last heard."""
-        return max(1, self._peers.get(provider, 1))
 
     async def _send_counts(self, group_key: ProviderGroup, counted: Sequence[tuple[BudgetLine, BudgetCounts]]) -> None:
         """All that was counted, in calls of bounded size. The provider's counts go with the first."""
@@ -189,9 +186,8 @@ class RedisBudgets:
     ) -> BudgetDecision:
         keys, arguments = self._script_arguments(group_key, lines, counts, ask)
         reply: list[Any] = await self._scripts.run(BUDGET, keys, arguments)
-        granted, limiting, wait_ms, debit, peers, *left = reply
+        granted, limiting, wait_ms, debit, *left = reply
         self._synced_mono = self._clock.mono()
-        self._peers[group_key[0]] = int(peers)
         decision = BudgetDecision(bool(granted), int(limiting), int(wait_ms), int(debit), tuple(map(float, left)), ())
         self._remaining.update(group_key, lines, decision.left, self._now_ms())
         return decision
@@ -204,9 +200,9 @@ class RedisBudgets:
         ask: RetryRequest | None,
     ) -> tuple[list[str], list[Argument]]:
         """The script's KEYS and ARGV, in the order that its head tells."""
-        keys = [f"{self._prefix}:budget:{{{group_key[0]}}}:peers", *(self._key(group_key, line) for line in lines)]
+        keys = [self._key(group_key, line) for line in lines]
         now = self._server_time_ms() if self._server_time_ms is not None else ""
-        arguments: list[Argument] = [now, self._sidecar, _PEERS_MS, *cost_terms(ask)]
+        arguments: list[Argument] = [now, *cost_terms(ask)]
         for line, count in zip(lines, counts, strict=True):
             kind, rule = _KINDS.get(line.scope, "own"), line.rule
             terms = f"{kind} {line.window_ms} {rule.floor} {rule.ratio} {rule.ceiling} {rule.least}"
@@ -217,7 +213,10 @@ class RedisBudgets:
         name = line.name
         if line.scope is BudgetScope.ACCOUNT:  # what a caller calls an account may be anything
             name = hashlib.sha256(name.encode()).hexdigest()[:20]
-        return f"{self._prefix}:budget:{{{group_key[0]}}}:tally:{group_key[1]}:{line.scope}:{name}"
+        # `tally` of a scope is the earlier release's, which counts a timeout as four failed attempts in a row. What an
+        # intent has used means the same in both.
+        kind = "tally" if line.scope is BudgetScope.INTENT else "tally2"
+        return f"{self._prefix}:budget:{{{group_key[0]}}}:{kind}:{group_key[1]}:{line.scope}:{name}"
 
     def _now_ms(self) -> int:
         return int(self._clock.mono() * 1000)

@@ -32,6 +32,7 @@ from paywitness.core.circuit import (
 )
 from paywitness.core.errors import StoreUnavailable
 from paywitness.core.provider_health import HealthCounts, HealthSample
+from paywitness.limits.budgets import KnownPeers
 from paywitness.limits.circuits import (
     CircuitChange,
     CircuitCommand,
@@ -120,9 +121,12 @@ class RedisCircuits:
         current_rules: CurrentRules,
         clock: Clock,
         chance: Randomness,
+        known_peers: KnownPeers,
         listener: SampleListener | None = None,
     ) -> None:
+        """`known_peers` is filled here, for the budgets: every sidecar reports, also one without calls."""
         self._scripts = scripts
+        self._known_peers = known_peers
         self._prefix = prefix
         self._current_rules = current_rules
         self._chance = chance
@@ -273,6 +277,7 @@ class RedisCircuits:
     def _apply_reply(self, provider: str, group: CallGroup, entry: _FleetEntry, reply: CircuitReply) -> None:
         now_ms, restricted = self._local.now_ms(), not entry.detached and _restricts(entry.shared)
         entry.shared, entry.sidecars, entry.detached = reply.circuit, reply.sidecars, False
+        self._known_peers[provider] = reply.sidecars
         entry.offset_ms, entry.synced_ms = now_ms - reply.now_ms, now_ms
         entry.samples.follow_epoch(reply.circuit.epoch, now_ms)
         if _restricts(entry.shared) and not restricted:

@@ -115,7 +115,7 @@ async def test_an_inquiry_that_our_own_budget_refused_is_still_one_that_asks_for
 
 NO_READS_AGAIN = (
     (
-        "  provider: {floor: 10, ratio: 5%, ceiling: 100%} ",
+        "  provider: {floor: 100, ratio: 5%, ceiling: 100%} ",
         "  provider: {floor: 0, ratio: 0%, ceiling: 0%} ",
     ),
 )

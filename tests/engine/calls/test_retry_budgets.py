@@ -52,6 +52,12 @@ FIVE_TRIES = (
         "network_connect_failure: {attempts: 9, base: 10ms, cap: 20ms}",
     ),
 )
+THREE = (  # retries of an account in ten seconds
+    (
+        "  provider: {floor: 100, ratio: 5%, ceiling: 100%} ",
+        "  provider: {floor: 100, ratio: 5%, ceiling: 100%}\n  account: {floor: 3} ",
+    ),
+)
 SLOW_RETRY = (
     ("default: {attempts: 3, backoff: full, base: 100ms, cap: 5s}", "default: {attempts: 3, base: 400ms, cap: 400ms}"),
 )
@@ -61,7 +67,7 @@ SLOW_RETRY = (
 
 
 async def test_without_an_allowance_nothing_more_is_tried_and_the_call_ends_as_not_sent(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *FIVE_TRIES, *MANY_PER_INTENT) as world:
+    async with limited_world(sandbox, *FIVE_TRIES, *THREE, *MANY_PER_INTENT) as world:
         await sandbox.stop()
         reply = await world.charge()
         assert (reply.status_code, outcome(reply)) == (503, "not_sent")
@@ -81,7 +87,7 @@ async def test_without_an_allowance_nothing_more_is_tried_and_the_call_ends_as_n
 
 
 async def test_a_providers_answer_passes_with_the_scope_that_kept_it_from_being_tried_again(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *FIVE_TRIES, *MANY_PER_INTENT) as world:
+    async with limited_world(sandbox, *FIVE_TRIES, *THREE, *MANY_PER_INTENT) as world:
         reply = await world.charge(fault="error_503*")
         assert (reply.status_code, len(posts(world))) == (503, 4)
         assert b"We are busy" in reply.body
@@ -89,10 +95,10 @@ async def test_a_providers_answer_passes_with_the_scope_that_kept_it_from_being_
 
 
 async def test_one_in_doubt_without_an_allowance_is_asked_about_and_never_failed(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *FIVE_TRIES, *MANY_PER_INTENT) as world:
+    async with limited_world(sandbox, *FIVE_TRIES, *THREE, *MANY_PER_INTENT) as world:
         reply = await world.charge(fault="drop_after_commit*")
         assert (reply.status_code, outcome(reply), limited_by(reply)) == (504, "unknown", "budget_exhausted")
-        assert len(posts(world)) == 2  # a lost answer costs 4: one fits where nothing is spent, a second does not
+        assert len(posts(world)) == 4
         (operation,) = await world.journal.find_operations(OperationQuery())
         assert (operation.state, operation.because) == (State.UNKNOWN, "in_doubt_ask")
         assert operation.due_at is not None
@@ -100,24 +106,28 @@ async def test_one_in_doubt_without_an_allowance_is_asked_about_and_never_failed
 
 
 async def test_one_in_doubt_without_an_allowance_is_answered_by_what_the_resolver_finds(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *QUICK, *FIVE_TRIES, *MANY_PER_INTENT, lease_s=1.0, resolve=SOON) as world:
+    async with limited_world(
+        sandbox, *QUICK, *FIVE_TRIES, *THREE, *MANY_PER_INTENT, lease_s=1.0, resolve=SOON
+    ) as world:
         background = Tasks()
         background.start(world.parts.resolver.keep_resolving(), "resolver")
         reply = await world.charge(fault="drop_after_commit*")
         await background.stop()
-        assert (reply.status_code, outcome(reply), len(posts(world))) == (200, "succeeded", 2)
+        assert (reply.status_code, outcome(reply), len(posts(world))) == (200, "succeeded", 4)
         assert header(reply, "Paywitness-Limited-By") is None
         assert world.effects(order="order-1") == 1
 
 
-@pytest.mark.parametrize(("fault", "tries"), [("drop_after_commit*", 2), ("error_500_after_commit*", 1)])
+@pytest.mark.parametrize(("fault", "tries"), [("drop_after_commit*", 4), ("error_500_after_commit*", 1)])
 async def test_what_is_refused_another_try_is_asked_about_on_schedule_and_all_else_at_once(
     sandbox: Sandbox, fault: str, tries: int
 ) -> None:
     """In an outage a question for every lost answer would double what the provider gets, before any circuit opens."""
     on_schedule_s = 1.0
     resolve = replace(SOON, schedule_s=(on_schedule_s, 9.0))
-    async with limited_world(sandbox, *QUICK, *FIVE_TRIES, *MANY_PER_INTENT, lease_s=1.0, resolve=resolve) as world:
+    async with limited_world(
+        sandbox, *QUICK, *FIVE_TRIES, *THREE, *MANY_PER_INTENT, lease_s=1.0, resolve=resolve
+    ) as world:
         background = Tasks()
         background.start(world.parts.resolver.keep_resolving(), "resolver")
         reply = await world.charge(fault=fault)
@@ -128,6 +138,26 @@ async def test_what_is_refused_another_try_is_asked_about_on_schedule_and_all_el
         )
         refused = tries > 1
         assert (asked_at - lost_at >= 0.8 * on_schedule_s) is refused  # steps are jittered by a fifth
+
+
+async def test_two_lost_responses_in_a_row_at_an_idle_provider_are_both_retried(sandbox: Sandbox) -> None:
+    async with limited_world(sandbox, *FAST) as world:
+        for number in range(2):
+            reply = await world.charge(f"key-{number}", order=f"order-{number}", fault="drop_after_commit")
+            assert (reply.status_code, outcome(reply), limited_by(reply)) == (200, "succeeded", "")
+            assert world.effects(order=f"order-{number}") == 1
+        assert len(posts(world)) == 4
+
+
+async def test_a_response_lost_twice_and_another_lost_beside_it_are_retried(sandbox: Sandbox) -> None:
+    async with limited_world(sandbox, *FAST) as world:
+        calls = [
+            world.charge(f"key-{number}", order=f"order-{number}", fault="drop_after_commit,drop_after_commit,-")
+            for number in range(2)
+        ]
+        replies = await asyncio.gather(*calls)
+        assert {(reply.status_code, limited_by(reply)) for reply in replies} == {(200, "")}
+        assert len(posts(world)) == 6
 
 
 async def test_the_fourth_retry_of_a_purchase_is_refused_whatever_operation_asks(sandbox: Sandbox) -> None:
@@ -152,7 +182,7 @@ async def test_the_fourth_retry_of_a_purchase_is_refused_whatever_operation_asks
 
 
 async def test_low_priority_has_half_of_the_allowance(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *FIVE_TRIES, *MANY_PER_INTENT) as world:
+    async with limited_world(sandbox, *FIVE_TRIES, *THREE, *MANY_PER_INTENT) as world:
         await world.charge(fault="error_503*", options=CallerOptions(priority=Priority.LOW))
         assert len(posts(world)) == 1 + 1  # of 3 a half
 
@@ -205,16 +235,17 @@ async def test_a_retry_is_given_back_if_the_journal_does_not_take_its_record(san
 
 
 async def test_what_was_given_back_can_be_spent_by_another(sandbox: Sandbox) -> None:
-    """The account's floor is 3: three retries whose callers left leave all of it."""
-    async with limited_world(sandbox, *SLOW_RETRY) as world:
-        for number in range(3):
+    """The account's floor is 2: two retries whose callers left leave all of it."""
+    two = ((THREE[0][0], THREE[0][1].replace("account: {floor: 3}", "account: {floor: 2}")),)
+    async with limited_world(sandbox, *SLOW_RETRY, *two) as world:
+        for number in range(2):
             gone = asyncio.Event()
             name, there = f"left-{number}", partial(_not, gone)
             call = asyncio.ensure_future(world.charge(name, order=name, fault="error_503*", still_there=there))
             await until(lambda: ended_grants(world)["never"] == 1)
             gone.set()
             await call
-        assert ended_grants(world) == {"refunded": 3}
+        assert ended_grants(world) == {"refunded": 2}
         assert (await world.charge(fault="error_503,error_503,-")).status_code == 200
 
 
@@ -241,8 +272,8 @@ class CountedRuns:
 
 def limits_over(runs: CountedRuns) -> Any:
     def opened(book: CurrentRules, clock: Clock, chance: Randomness) -> Limits:
-        circuits = RedisCircuits(runs, "test", book, clock, chance)
-        return Limits(circuits, RedisBudgets(runs, clock, chance, "test"), Admission(clock, chance))
+        circuits = RedisCircuits(runs, "test", book, clock, chance, {})
+        return Limits(circuits, RedisBudgets(runs, clock, chance, "test", {}), Admission(clock, chance))
 
     return opened
 
@@ -274,7 +305,7 @@ async def waited_for(world: World, seconds: float) -> None:
 
 
 async def test_an_allowance_comes_back_with_time(sandbox: Sandbox) -> None:
-    async with limited_world(sandbox, *FIVE_TRIES, *MANY_PER_INTENT) as world:
+    async with limited_world(sandbox, *FIVE_TRIES, *THREE, *MANY_PER_INTENT) as world:
         await world.charge("a", order="a", fault="error_503*")
         spent = len(posts(world))
         await world.charge("b", order="b", fault="error_503*")

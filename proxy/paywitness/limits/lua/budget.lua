@@ -1,27 +1,25 @@
 -- Retry budgets of one provider and group: counts, then all scopes or none. Milliseconds; cost units; parts of one.
 -- The same arithmetic as core/budget.py, in the same order of operations. Every key has the provider as its hash tag.
 --
--- KEYS[1]    the sidecars that use this provider (a sorted set: id by when it was last heard)
--- KEYS[2..]  one string a scope, its eleven numbers as text; the first is the provider's
+-- KEYS       one string a scope, its eleven numbers as text; the first is the provider's
 -- ARGV[1]    now_ms; empty: this server's TIME. Only tests give it
--- ARGV[2]    id of the sidecar      ARGV[3] peers_ms: how long a silent sidecar is counted
--- ARGV[4]    cost of the retry asked for; 0: only count      ARGV[5] share of the asker's priority
--- ARGV[6]    what it costs where all its scopes trust it
--- ARGV[7..]  one text a scope: kind (own, class, intent), window_ms, floor, ratio, ceiling, least, firsts, spent,
---            helped, vain, doubted; the last five are what happened in it since it was last told
--- returns    {granted 0|1, index of the limiting scope from 0 or -1, wait_ms, what it costs where its scopes are trusted,
---            peers, left of each scope as text}
+-- ARGV[2]    cost of the retry asked for; 0: only count      ARGV[3] share of the asker's priority
+-- ARGV[4]    what it costs beyond the floors if all its scopes trust it
+-- ARGV[5..]  one text a scope: kind (own, class, intent), window_ms, floor, ratio, ceiling, least, firsts, spent,
+--            helped, vain, doubted, failed; the last six are what happened in it since it was last told
+-- returns    {granted 0|1, index of the limiting scope from 0 or -1, wait_ms, what it costs, left of each scope as text}
 
 local USELESS, SPAN, PRIOR, LENT = 0.15, 0.2, 3.0, 5.0
 local HALF_LIFE_MS, KNOWN_LEAST, LAST_HALF_LIFE_MS = 500, 20.0, 10000
-local RISE, RISE_MS, RISES_MAX, RISE_FROM, FLOOR_GROWS, SHAKEN_BY = 2.0, 500, 20, 0.01, 9.0, 5
+local RISE, RISE_MS, RISES_MAX, RISE_FROM = 2.0, 500, 20, 0.01
+local SHAKEN_BY, SHAKEN_FLOOR, SHAKEN_FLOOR_LEAST = 5, 0.04, 1.0
 
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local cost, share, cost_least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local cost, share, cost_least = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function elapsed(tally, window)
   return math.min(math.max((now - tally.bucket * window) / window, 0), 1)
@@ -65,6 +63,7 @@ end
 
 local WORD = '([^ ]+)'
 local ELEVEN = '^' .. string.rep(WORD .. ' ', 10) .. WORD .. '$'
+local TWELVE = '^' .. string.rep(WORD .. ' ', 11) .. WORD .. '$'
 local FORMAT = string.rep('%.17g ', 10) .. '%.17g'
 
 local function parse(text)
@@ -114,7 +113,7 @@ local function counted(tally, provider, line)
   local fade = fade_of(tally)
   tally.helped, tally.vain = tally.helped * fade + line.add_helped, tally.vain * fade + line.add_vain
   tally.judged_ms = now
-  tally.in_a_row = line.add_helped > 0 and 0 or tally.in_a_row + line.add_vain
+  tally.in_a_row = line.add_helped > 0 and 0 or tally.in_a_row + line.add_failed
   adapt(tally, provider, line)
   return tally
 end
@@ -132,14 +131,15 @@ local function wait_of(tally, window, limit, late)
 end
 
 -- Count what happened.
-local kept = redis.call('MGET', unpack(KEYS, 2))
+local kept = redis.call('MGET', unpack(KEYS))
 local lines, tallies = {}, {}
-for index = 1, #KEYS - 1 do
-  local kind, window, floor, ratio, ceiling, least, firsts, spent, helped, vain, doubted =
-    string.match(ARGV[6 + index], ELEVEN)
+for index = 1, #KEYS do
+  local kind, window, floor, ratio, ceiling, least, firsts, spent, helped, vain, doubted, failed =
+    string.match(ARGV[4 + index], TWELVE)
   local line = {kind = kind, window = tonumber(window), floor = tonumber(floor), ratio = tonumber(ratio),
     ceiling = tonumber(ceiling), least = tonumber(least), add_firsts = tonumber(firsts), add_spent = tonumber(spent),
-    add_helped = tonumber(helped), add_vain = tonumber(vain), add_doubted = tonumber(doubted)}
+    add_helped = tonumber(helped), add_vain = tonumber(vain), add_doubted = tonumber(doubted),
+    add_failed = tonumber(failed)}
   lines[index] = line
   local tally = parse(kept[index])
   if line.kind == 'intent' then
@@ -150,15 +150,36 @@ for index = 1, #KEYS - 1 do
 end
 
 -- While nothing at the provider helps, nothing is trusted. What they have learnt is written down below.
-local learnt = {}
+local learnt, shaken = {}, tallies[1].in_a_row >= SHAKEN_BY
 for index, line in ipairs(lines) do
   local tally = tallies[index]
   learnt[index] = tally.ratio
-  if tallies[1].in_a_row >= SHAKEN_BY and line.kind ~= 'intent' then tally.ratio = math.min(tally.ratio, line.least) end
+  if shaken and line.kind ~= 'intent' then tally.ratio = math.min(tally.ratio, line.least) end
 end
 
--- Where all of its scopes trust it, it costs less.
-if cost > cost_least then
+-- What each scope has, and what of it is spent.
+local rooms, fits_floors = {}, not shaken
+for index, line in ipairs(lines) do
+  local tally = tallies[index]
+  if line.kind == 'intent' then
+    rooms[index] = {most = line.floor, spent = tally.spent}
+  else
+    local firsts_of, floor = tally, line.floor
+    if line.kind == 'class' then firsts_of = tallies[1] end
+    local late = 1 - elapsed(tally, line.window)
+    local late_of_firsts = 1 - elapsed(firsts_of, line.window)
+    local firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
+    local spent = tally.spent + tally.spent_before * late
+    if shaken then floor = math.min(floor, math.max(floor * SHAKEN_FLOOR, SHAKEN_FLOOR_LEAST)) end
+    if spent + 1 > share * floor then fits_floors = false end
+    rooms[index] = {most = math.max(floor, tally.ratio * firsts), spent = spent, late = late}
+  end
+end
+
+-- A retry that fits into all floors costs 1. Beyond them it costs less if all of its scopes trust it.
+if cost > 1 and fits_floors then
+  cost = 1
+elseif cost > cost_least then
   local trust = 1
   for index, line in ipairs(lines) do
     if line.kind ~= 'intent' then trust = math.min(trust, trust_of(tallies[index], line)) end
@@ -169,31 +190,23 @@ end
 -- Weigh the retry in every scope.
 local limiting, wait, left = -1, 0, {}
 for index, line in ipairs(lines) do
-  local tally = tallies[index]
+  local tally, room = tallies[index], rooms[index]
   local refused, until_ms
+  left[index] = room.most - room.spent
   if line.kind == 'intent' then
-    left[index] = line.floor - tally.spent
-    refused = tally.spent + 1 > line.floor
+    refused = room.spent + 1 > room.most
     until_ms = math.max(tally.bucket - now, 1)
   else
-    local firsts_of = tally
-    if line.kind == 'class' then firsts_of = tallies[1] end
-    local late = 1 - elapsed(tally, line.window)
-    local late_of_firsts = 1 - elapsed(firsts_of, line.window)
-    local firsts = firsts_of.firsts + firsts_of.firsts_before * late_of_firsts
-    local spent = tally.spent + tally.spent_before * late
-    local most = math.max(line.floor * (1 + FLOOR_GROWS * trust_of(tally, line)), tally.ratio * firsts)
-    local limit = share * most
-    left[index] = most - spent
-    refused = spent + cost > limit and not (spent < 1 and limit >= 1)
-    until_ms = wait_of(tally, line.window, limit, late)
+    local limit = share * room.most
+    refused = room.spent + cost > limit and not (room.spent < 1 and limit >= 1)
+    until_ms = wait_of(tally, line.window, limit, room.late)
   end
   if cost > 0 and refused and until_ms > wait then limiting, wait = index - 1, until_ms end
 end
 
 -- Debit all or none, and write down what was counted.
 local granted = cost > 0 and limiting < 0
-local reply = {granted and 1 or 0, limiting, wait, cost, 0}
+local reply = {granted and 1 or 0, limiting, wait, cost}
 for index, line in ipairs(lines) do
   local tally = tallies[index]
   tally.ratio = learnt[index]
@@ -202,7 +215,7 @@ for index, line in ipairs(lines) do
     if line.kind == 'intent' then debit = 1 end
     tally.spent, left[index] = tally.spent + debit, left[index] - debit
   end
-  local key = KEYS[index + 1]
+  local key = KEYS[index]
   if line.kind ~= 'intent' then
     redis.call('SET', key, text_of(tally), 'PX', 3 * line.window)
   elseif tally.spent > 0 then
@@ -210,13 +223,7 @@ for index, line in ipairs(lines) do
   elseif kept[index] then
     redis.call('DEL', key)
   end
-  reply[5 + index] = string.format('%.17g', left[index])
+  reply[4 + index] = string.format('%.17g', left[index])
 end
 
-if cost == 0 then
-  redis.call('ZADD', KEYS[1], now, ARGV[2])
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[3]))
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-end
-reply[5] = redis.call('ZCARD', KEYS[1])
 return reply
