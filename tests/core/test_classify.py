@@ -12,6 +12,7 @@ import pytest
 from paywitness.core.bodies.tree import Encoding, Tree, value_at
 from paywitness.core.classify import (
     FOREIGN_PAGE,
+    SUCCESS_IN_ERROR,
     ClassifyRules,
     ExpectedPayment,
     Expression,
@@ -485,3 +486,56 @@ def test_an_answer_over_a_bound_is_lost_whatever_its_status_says(status_code: in
             Effect.POSSIBLE,
             "answer_over_bound",
         )
+
+
+PAID = ResponseRule("answers.charge[0]", ResultClass.SUCCEEDED, when=equal("status", "paid"))
+SAME = ResponseRule(
+    "answers.charge[1]", ResultClass.SUCCEEDED, when=lambda tree: value_at(tree, "a") == value_at(tree, "b")
+)
+
+
+@pytest.mark.parametrize("body", [b"", b" ", b"{}", b"null", b"[]", b'""'])
+@pytest.mark.parametrize("status_code", [200, 201, 400, 402, 500])
+def test_a_success_row_reads_nothing_from_a_body_that_shows_nothing(body, status_code):
+    by_object = read(response(status_code, body), ClassifyRules(answers=(SAME,)))
+    by_response = read(response(status_code, body), ClassifyRules(rows=(replace(SAME, name="classify[0]"),)))
+    by_header = replace(PAID, when=None, headers=(("x-paid", "yes"),))
+    assert Effect.DONE not in {by_object.effect, by_response.effect}
+    assert (
+        read(response(status_code, body, ("X-Paid", "yes")), ClassifyRules(answers=(by_header,))).effect
+        is not Effect.DONE
+    )
+
+
+def test_a_success_row_that_names_its_status_may_read_an_empty_body():
+    accepted = replace(PAID, when=None, status_codes=frozenset({204}))
+    assert read(response(204, b""), ClassifyRules(answers=(accepted,))).result_class is ResultClass.SUCCEEDED
+
+
+@pytest.mark.parametrize("status_code", [301, 400, 402, 404, 409, 422, 429, 500, 502])
+def test_an_error_that_looks_like_a_success_is_neither_success_nor_refusal(status_code):
+    found = read(
+        response(status_code, b'{"status": "paid", "id": "ch_1"}'), ClassifyRules(answers=(PAID,), reference=at("id"))
+    )
+    assert found.effect is Effect.POSSIBLE
+    if 400 <= status_code < 500 and status_code != 409:
+        assert (found.rule, found.reference) == (SUCCESS_IN_ERROR, "ch_1")
+
+
+def test_a_later_row_may_still_read_an_error_that_looks_like_a_success():
+    declined = ResponseRule("answers.charge[1]", ResultClass.ISSUER_HARD_DECLINE, when=equal("id", "ch_1"))
+    found = read(response(402, b'{"status": "paid", "id": "ch_1"}'), ClassifyRules(answers=(PAID, declined)))
+    assert found.result_class is ResultClass.ISSUER_HARD_DECLINE
+
+
+def test_a_row_of_an_object_reads_a_success_from_the_error_status_that_it_names():
+    replayed = replace(PAID, status_codes=frozenset({409}))
+    assert (
+        read(response(409, b'{"status": "paid"}'), ClassifyRules(answers=(replayed,))).result_class
+        is ResultClass.SUCCEEDED
+    )
+
+
+def test_a_row_of_classify_reads_responses_and_so_may_read_a_success_from_an_error():
+    row = replace(PAID, name="classify[0]")
+    assert read(response(409, b'{"status": "paid"}'), ClassifyRules(rows=(row,))).result_class is ResultClass.SUCCEEDED

@@ -463,3 +463,31 @@ def test_settled_asks_when_the_last_byte_could_have_left() -> None:
     assert not is_settled(IN_DOUBT, 600.0, NOW + 599)
     assert is_settled(IN_DOUBT, 600.0, NOW + 600)
     assert not is_settled(IN_DOUBT.changed(no_bytes_after_at=None, updated_at=NOW + 50), 600.0, NOW + 600)
+
+
+@pytest.mark.parametrize("body", [{}, {"data": None}, {"data": {}}, {"error": "try again"}, [], None])
+def test_an_answer_without_the_list_that_is_always_sent_is_a_failed_inquiry(body: object) -> None:
+    always = replace(BY_LIST, always_lists=field("data"))
+    assert asked(answered(response(200, body))).finding.kind is FindingKind.MISSED
+    assert asked(answered(response(200, body)), always).finding.kind is FindingKind.FAILED
+
+
+def test_an_empty_list_that_is_always_sent_is_a_miss_and_a_full_one_is_read() -> None:
+    always = replace(BY_LIST, always_lists=field("data"))
+    assert asked(page(), always).finding.kind is FindingKind.MISSED
+    assert asked(page(CHARGE), always).finding.kind is FindingKind.HIT
+
+
+def test_a_success_row_that_looks_at_the_status_alone_reads_no_object() -> None:
+    by_status = ResponseRule("answers.charge[0]", ResultClass.SUCCEEDED, status_codes=frozenset({200}))
+    seen = asked(page({"id": "ch_1", "status": "odd"}), replace(BY_LIST, answers=(by_status,)))
+    assert seen.finding.kind is FindingKind.FAILED
+
+
+@pytest.mark.parametrize("body", [{}, [], None, ""])
+def test_a_page_that_shows_nothing_is_no_miss(body: object) -> None:
+    by_key = Inquiry("ask[0]", Template(("/v1/charges/", Placeholder("provider_key"))), ROWS)
+    named = TemplateValues(operation(reference="ch_1"), {})
+    for inquiry in (by_key, BY_REFERENCE, replace(BY_REFERENCE, at=lambda values: field("charge"))):
+        seen = read_inquiry(inquiry, answered(response(200, body)), RULES, ASKED, named)
+        assert seen.finding.kind is FindingKind.FAILED

@@ -66,3 +66,32 @@ def test_a_secret_is_not_repeated_in_the_message():
 
 def test_the_minimal_file_itself_is_good():
     assert problems_of(MINIMAL) == ()
+
+
+TWO_MORE = """  back:
+    kind: refund
+    match: "POST /v1/payments/{payment}/refunds"
+    target: path:payment
+    answer: payment
+  undo:
+    kind: void
+    match: "POST /v1/payments/{payment}/void"
+    target: path:payment
+    answer: payment
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "key"),
+    [
+        ("resolve: {settle: 5s}\n", "resolve.settle"),
+        ("resolve: {resend_for: 30d}\n", "resolve.resend_for"),
+        ("account: [path:nowhere]\n", "account"),
+    ],
+)
+def test_one_fault_of_a_file_with_three_operations_is_told_once_and_names_all_three(fault, key):
+    text = changed("answers:\n", TWO_MORE + "answers:\n")
+    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(fault.split()[0]))
+    (problem,) = problems_of(text + fault)
+    assert problem.split(": ")[1] == key
+    assert "'pay', 'back', 'undo'" in problem

@@ -82,13 +82,32 @@ def test_a_double_quoted_value_is_refused_because_it_names_a_field(text):
         ("a && (status == 'x' || paid == true)", "write `true` for the value"),
         ("data[?paid == true]", "write `true` for the value"),
         ("to_string(amount) == wanted", "or @.wanted for the field"),
+        ("!false", "write `false` for the value"),
+        ("paid && true", "write `true` for the value"),
+        ("contains(flags, true)", "write `true` for the value"),
+        ("not_null(paid, false)", "write `false` for the value"),
+        ("data[?true].id", "write `true` for the value"),
+        ("true", "write `true` for the value, or @.true for the field"),
+        ("paid == True", "write `true` for the value"),
+        ("error == None", "write `null` for the value"),
     ],
 )
 def test_a_bare_word_as_an_operand_is_refused_because_it_names_a_field(text, said):
     assert said in refusal(text)
 
 
-@pytest.mark.parametrize("text", ["amount == @.captured", "'paid' == status", "wanted == charge.amount", "a == `true`"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amount == @.captured",
+        "'paid' == status",
+        "wanted == charge.amount",
+        "a == `true`",
+        "a.true",
+        "data[].null",
+        "@.true",
+    ],
+)
 def test_a_field_may_be_compared_with_a_field_that_is_named_as_one(text):
     assert expression(text).text == text
 

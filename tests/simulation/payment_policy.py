@@ -157,6 +157,7 @@ _ASK_PAYMENT = """
         query: {paywitness: "{operation_id}"}
         at: data
         more: has_more
+        always_lists: data
         answer: ANSWER
         lag: LAG
         misses: 3
@@ -168,6 +169,7 @@ _ASK_STAMP = """
         query: {paywitness: "{operation_id}"}
         at: data
         more: has_more
+        always_lists: data
         answer: ANSWER
         lag: LAG
         misses: 3

@@ -38,6 +38,7 @@ _ASK_CHARGE = """
         query: {{paywitness: "{{operation_id}}"{since}}}
         at: data
         more: has_more
+        always_lists: data
         answer: charge
         lag: {lag_ms}ms
         misses: 3
@@ -56,6 +57,7 @@ _ASK_REFUND = """
         query: {{paywitness: "{{operation_id}}"}}
         at: data
         more: has_more
+        always_lists: data
         answer: refund
         lag: {lag_ms}ms
         misses: 3
@@ -76,6 +78,7 @@ _ASK_PAYOUT = """
         query: {{paywitness: "{{operation_id}}"{since}}}
         at: data
         more: has_more
+        always_lists: data
         answer: payout
         lag: {lag_ms}ms
         misses: 3

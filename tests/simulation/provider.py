@@ -273,12 +273,6 @@ class SimProvider:
         self._missed[stamp] += missed
         return missed
 
-    def has_what_is_searched(self, wire: WireRequest) -> bool:
-        """Whether an empty answer to this search would be a lie. Some providers answer `{}` if they have nothing, so
-        nobody can tell it from the truth: looks in vain at what was made are counted (`_is_overlooked`)."""
-        stamp = _request_of(wire).query.get("paywitness") if wire.method == "GET" else None
-        return stamp is not None and self.executed_at(stamp) is not None
-
     def _is_before_the_list(self, request: Request) -> bool:
         """Whether all that is searched for was made before the list begins, by the provider's clock."""
         begins, stamp = request.query.get("created_from"), request.query.get("paywitness")

@@ -217,6 +217,41 @@ KEPT = {
         reloads=3,
         faults={"black_hole": 0.3},
     ),
+    # `200 {}` in the place of a list was a miss, as nothing in the list is. Three of them, and the order was absent and
+    # was charged again. The policy says that the list is always sent.
+    "a_search_is_answered_without_its_list": Mix(
+        seed=2030,
+        payments=60,
+        contract="none",
+        webhooks=False,
+        events=False,
+        window_s=30,
+        stale_looks=0.7,
+        deadline_s=15,
+        sidecars=3,
+        rate_per_s=3.0,
+        weather_s=22.0,
+        new_connections=0.5,
+        faults={
+            "dns_failure": 0.06,
+            "black_hole": 0.004,
+            "oversized": 0.02,
+            "late_refusal": 0.004,
+            "foreign": 0.06,
+            "gateway_502": 0.004,
+            "error_500_before": 0.004,
+            "error_500_after": 0.02,
+            "empty_200": 0.3,
+        },
+        hangs_up=0.09378041929964435,
+        returns_late=0.5,
+        follow_ups=0.18846419843641335,
+        crashes=1,
+        pauses=2,
+        operators=5,
+        journal_lost_replies=0.03,
+        cut_offs=1,
+    ),
 }
 
 

@@ -7,6 +7,10 @@ match. A page that is not written in the API's language (HTML in front of a JSON
 status, unless a row recognises this very page by status and header. A success that does not fit what was asked for is
 doubt. A row marked `observe` is asked like the others, and passed over: the classification tells that it would have
 matched, and is the one it would be without that row.
+
+A row reads a success only from a response that shows something, unless it names its status: an empty body, `{}` and
+`null` show nothing. An `answers` row without a status reads one only from a 2xx. An error that looks like a success is
+doubt, because HTTP says one thing and the body another.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from paywitness.core.evidence import Evidence, Response, WireFault
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.record import record
 from paywitness.core.result import (
+    DEFAULT_EFFECTS,
     DENIALS,
     DOES_NOT_FIT,
     PROVIDER_SAID_NO,
@@ -31,6 +36,8 @@ from paywitness.core.result import (
 )
 
 _REFERENCE_LENGTH_MAX = 255
+SUCCESS_IN_ERROR = "success_in_error_status"  # the rule's name of an error whose body a row would read as a success
+NOTHING_SHOWN: tuple[Tree, ...] = (None, {}, [], "")
 FOREIGN_PAGE = "foreign_page"  # the rule's name of a page that is not written in the API's language
 Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
 
@@ -63,10 +70,18 @@ class ResponseRule:
         return self.status_codes is not None and bool(self.headers)
 
     @property
+    def tests_body(self) -> bool:
+        return self.when is not None or self.code is not None
+
+    @property
     def reads_empty_body(self) -> bool:
         """Whether it may speak of a response without a body. `!error` holds for an empty 502 too: a row that reads the
         body must then say which status it means."""
-        return self.status_codes is not None or (self.when is None and self.code is None)
+        return self.status_codes is not None or not self.tests_body
+
+    def says_done(self, result_class: ResultClass) -> bool:
+        """Whether this of its readings says that money moved."""
+        return (self.effect or DEFAULT_EFFECTS[result_class]) is Effect.DONE
 
     def read(self, response: Response, tree: Tree) -> ResultClass | None:
         """What the row says of this response, or None where it does not match."""
@@ -135,6 +150,7 @@ def _by_response(
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
     foreign = is_foreign_page(response, tree, readable=readable)
     by_row, observed = _by_rules(rules, response, tree, foreign=foreign)
+    by_row = by_row or _success_in_error(rules, response, tree, foreign=foreign)
     found = by_row or _by_page_or_status(response.status_code, rules, readable=readable, foreign=foreign)
     if observed is not None:
         found = replace(found, shadow_match=observed)
@@ -213,13 +229,36 @@ def _by_rules(
         if (foreign and not row.recognises_page) or (empty and not row.reads_empty_body):
             continue
         result_class = row.read(response, tree)
-        if result_class is None:
+        if result_class is None or (
+            row.status_codes is None and _is_unproven(row, result_class, rules, response, tree)
+        ):
             continue
         if row.observe:
             observed = observed or ShadowMatch(row.name, result_class)
             continue
         return Classification.of(result_class, row.name, effect=row.effect, stored=row.stored), observed
     return None, observed
+
+
+def _is_unproven(
+    row: ResponseRule, result_class: ResultClass, rules: ClassifyRules, response: Response, tree: Tree
+) -> bool:
+    """Whether a row that names no status reads a success where none can be read: from nothing, or, by the rows of an
+    object, from an error."""
+    if not row.says_done(result_class):
+        return False
+    return tree in NOTHING_SHOWN or (not 200 <= response.status_code < 300 and row in rules.answers)
+
+
+def _success_in_error(rules: ClassifyRules, response: Response, tree: Tree, *, foreign: bool) -> Classification | None:
+    """The doubt about an error that HTTP counts as turned away, and whose body shows what is a success with a 2xx."""
+    if foreign or tree in NOTHING_SHOWN or 200 <= response.status_code < 300:
+        return None
+    if _by_status(response.status_code, readable=True, kind_moves_money=rules.moves_money).effect is not Effect.NONE:
+        return None
+    # Whatever else a row of the object could say of it would have been read already.
+    looks_done = any(row.status_codes is None and not row.observe and row.read(response, tree) for row in rules.answers)
+    return Classification.of(ResultClass.UNKNOWN_OUTCOME, SUCCESS_IN_ERROR) if looks_done else None
 
 
 # Not 406: frameworks find out that they cannot write the answer after they have done the work.

@@ -6,7 +6,10 @@
   them. A denial there may be that of an earlier attempt: it is marked `may_be_stale`.
 - "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
   and nothing on page one of many is not absent. A 404 is a miss only of a page that names the operation: a search that
-  is not there missed nothing. A 404 of a reference that the provider gave us is no miss either.
+  is not there missed nothing. A 404 of a reference that the provider gave us is no miss either. A page without a list
+  that answers 200 and shows nothing is no miss: it would be a 404.
+- `always_lists` names the list that the provider sends with every answer, also an empty one. An answer without it says
+  nothing of what is in the list: such an inquiry failed.
 - A list that is bounded by a time missed only what it reaches back to, by the provider's own clock.
 - **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
   last byte could have left. Elapsed time alone proves nothing.
@@ -21,6 +24,7 @@ from typing import Any
 from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import (
+    NOTHING_SHOWN,
     ClassifyRules,
     ExpectedPayment,
     Expression,
@@ -98,6 +102,7 @@ class Inquiry:
     headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
     at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
     more: Expression | None = None  # true of an answer that is one page of several
+    always_lists: Expression | None = None  # the list that every answer of the provider holds
     lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
     misses: int = policy_defaults.ASK_MISSES
     belongs: BelongsFields = BelongsFields()
@@ -214,6 +219,8 @@ def _read_inquiry(
         return _not_found(inquiry)
     if not 200 <= status < 300 or not readable or not response.body.strip():
         return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
+    if inquiry.always_lists is not None and not isinstance(evaluate(inquiry.always_lists, tree), list):
+        return _without_object(inquiry, FindingKind.FAILED, status, "without the list that it always has")
     more = inquiry.more is not None and truthy(inquiry.more, tree)
     provider_object = tree
     if inquiry.at is not None:
@@ -228,9 +235,9 @@ def _read_inquiry(
     if len(ours) > 1:
         each = [read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in ours]
         return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
-    if inquiry.at is None and tree in (None, {}, ""):  # of a page that names one, "not found" is a 404
+    if inquiry.at is None and tree in NOTHING_SHOWN:  # of a page that names one, "not found" is a 404
         return _without_object(inquiry, FindingKind.FAILED, status, "an empty object")
-    if not ours or ours[0] in (None, {}, ""):
+    if not ours or ours[0] in NOTHING_SHOWN:
         return _nothing_found(inquiry, rules, response, tree, more=more)
     found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, ours[0])
     return _on_page(inquiry, status, found_object, more=more)
@@ -257,7 +264,9 @@ def _nothing_found(
     status = response.status_code
     if more:
         return _without_object(inquiry, FindingKind.FAILED, status, "not on this page, and there are more")
-    names_one = inquiry.at is not None and reference_in(rules, tree) is not None
+    if inquiry.at is None or inquiry.names_in_path("reference"):
+        return _without_object(inquiry, FindingKind.FAILED, status, "a page that shows nothing")
+    names_one = reference_in(rules, tree) is not None
     if names_one and any(row.read(response, tree) for row in inquiry.answers):
         return _without_object(inquiry, FindingKind.FAILED, status, "an answer to something else")
     return _without_object(inquiry, FindingKind.MISSED, status, "nothing found")
@@ -314,10 +323,13 @@ def read_object(
     """What the provider's own object, found by an inquiry or told by an event, says of the operation. `event_rows` come
     first, and test the event that the object came in; what must fit, and its name, is told by the object alone."""
     status = response.status_code
-    for row, tested in (*((row, event) for row in event_rows), *((row, provider_object) for row in rows)):
+    of_event, of_object = ((row, event, True) for row in event_rows), ((row, provider_object, False) for row in rows)
+    for row, tested, is_event in (*of_event, *of_object):
         result_class = row.read(response, tested)
         if result_class is None or row.observe:
             continue
+        if row.says_done(result_class) and (tested in NOTHING_SHOWN or not (is_event or row.tests_body)):
+            continue  # nothing is shown, or the row looks only at the status of what brought it
         found = Classification.of(result_class, row.name, effect=row.effect)
         if result_class is ResultClass.ABSENT:
             missed = Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent")

@@ -250,6 +250,7 @@ ASK = Block(
         "headers": "a mapping of request headers to set",
         "at": f"{_EXPRESSION}: where the object stands in what comes back",
         "more": f"{_EXPRESSION} that is true when the answer is one page of several",
+        "always_lists": f"{_EXPRESSION}: the list that the provider sends always, also if it is empty",
         "answer": "the name of an object under 'answers'",
         "lag": _DURATION,
         "misses": "a whole number from 1 to 10",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route
 from paywitness.core.provider_contract import FieldKind
 from paywitness.policy.reading.document import MapNode
-from paywitness.policy.reading.locations import SourceLocation
+from paywitness.policy.reading.locations import SourceLocation, operation_names
 from paywitness.policy.reading.section import Section
 from paywitness.policy.reading.value_readers import name, one_of, whole_number
 from paywitness.policy.schema import FALLBACK
@@ -150,20 +150,33 @@ def _incompatibilities(provider: Provider, target: Provider) -> Iterator[str]:
         found, allowed = ", ".join(sorted(theirs)), ", ".join(sorted(own))
         yield f"of the merchant '{found}', allowed: one of '{allowed}': the purchases of both must be one scope"
     by_name = {policy.operation: policy for policy in target.policies}
+    differing: dict[str, dict[str, None]] = {}  # what differs, and in which operations
     for policy in provider.policies:
-        if not policy.fallbacks:
-            continue
-        other = by_name.get(policy.operation)
-        if other is None:
-            yield f"which has no operation '{policy.operation}', allowed: a provider that speaks the same API"
-            continue
-        if (other.kind, other.encoding) != (policy.kind, policy.encoding):
-            yield f"whose '{policy.operation}' is another kind or body, allowed: a provider that speaks the same API"
-        if str(other.intent) != str(policy.intent):
-            yield f"whose '{policy.operation}' has another 'intent', allowed: {policy.intent}, as here"
-        for route in policy.routes:
-            if not any(covers(their_route, route) for their_route in other.routes):
-                yield f"whose '{policy.operation}' does not match {route}, allowed: a provider that speaks the same API"
+        for found in _differences(policy, by_name.get(policy.operation)) if policy.fallbacks else ():
+            differing.setdefault(found, {})[policy.operation] = None
+    for found, operations in differing.items():
+        yield found.format(operations=operation_names(operations))
+
+
+_SAME_API = "allowed: a provider that speaks the same API"
+
+
+def _differences(policy: Policy, other: Policy | None) -> Iterator[str]:
+    """In what the operation of the other provider is not the same."""
+    if other is None:
+        yield f"which has no operation {{operations}}, {_SAME_API}"
+        return
+    if (other.kind, other.encoding) != (policy.kind, policy.encoding):
+        yield f"whose {{operations}} is another kind or body, {_SAME_API}"
+    if str(other.intent) != str(policy.intent):
+        yield f"whose {{operations}} has another 'intent', allowed: {_unformatted(policy.intent)}, as here"
+    for route in policy.routes:
+        if not any(covers(their_route, route) for their_route in other.routes):
+            yield f"whose {{operations}} does not match {_unformatted(route)}, {_SAME_API}"
+
+
+def _unformatted(value: object) -> str:
+    return str(value).replace("{", "{{").replace("}", "}}")
 
 
 def _leads_back(source: str, to: str, entries: Mapping[str, tuple[FallbackEntry, ...]]) -> bool:

@@ -102,6 +102,11 @@ def _read_inquiry(
     used += _used(section, "at", at.template if at is not None else None, known)
     needs_reference = _read_needs(section, known)
     more = section.read("more", expression)
+    always_lists = section.read("always_lists", expression)
+    if always_lists is not None and not section.has("at"):
+        section.add_problem(
+            "always_lists", "found without 'at', which says what is looked for in the list: the answer is no list"
+        )
     lag_s = section.read_or("lag", duration(0, 7 * _DAY_S), policy_defaults.ASK_LAG_S)
     misses = section.read_or("misses", whole_number(1, 10), policy_defaults.ASK_MISSES)
     whole_page = request.path if request is not None and at is None else None
@@ -120,6 +125,7 @@ def _read_inquiry(
         headers=tuple((entry.name, value) for entry, value in headers),
         at=at,
         more=more,
+        always_lists=always_lists,
         lag_s=lag_s,
         misses=misses,
         belongs=belongs,

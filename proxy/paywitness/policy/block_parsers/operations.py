@@ -351,13 +351,13 @@ def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, pa
     sources = Layers(section.child("idempotency", IDEMPOTENCY), shared.file.child("idempotency", IDEMPOTENCY))
     for found in policy.take_from:
         if found.kind is FieldKind.PATH and found.name not in parameters:
-            sources.add_problem(
-                "take_from", f"found '{found}', which is not in every 'match' of {policy.operation}, {allowed}"
-            )
+            sources.add_problem("take_from", f"found '{found}', {_NOT_IN_MATCH}", operation=policy.operation)
     for found in policy.account:
         if found.kind is FieldKind.PATH and found.name not in parameters:
-            lack = f"which is not in every 'match' of {policy.operation}"
-            shared.file.add_problem("account", f"found '{found}', {lack}, {allowed}")
+            shared.file.add_problem("account", f"found '{found}', {_NOT_IN_MATCH}", operation=policy.operation)
+
+
+_NOT_IN_MATCH = "which is not in every 'match' of {operations}, allowed: a parameter that each of them has"
 
 
 def _check_success(section: Section, shared: SharedRules, policy: Policy, problems_before: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from paywitness.core.classify import ResponseRule
+from paywitness.core.evidence import Response
 from paywitness.core.result import DEFAULT_EFFECTS, Effect, ResultClass
 from paywitness.policy.reading.document import ListNode, MapNode
 from paywitness.policy.reading.expressions import expression
@@ -64,12 +66,14 @@ def read_answers(file: Section, tables: Tables) -> dict[str, tuple[ResponseRule,
     return found
 
 
-def read_rows(parent: Section, key: str, tables: Tables) -> tuple[ResponseRule, ...]:
-    return tuple(row for row in (read_row(section, tables) for section in parent.children(key, ROW)) if row)
+def read_rows(parent: Section, key: str, tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
+    sections = parent.children(key, ROW)
+    return tuple(row for row in (read_row(section, tables, of_event=of_event) for section in sections) if row)
 
 
-def read_row(section: Section, tables: Tables) -> ResponseRule | None:
-    """One row, or None where it cannot be used; why is among the problems."""
+def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> ResponseRule | None:
+    """One row, or None where it cannot be used; why is among the problems. `of_event`: it reads a webhook event, which
+    never is without a body."""
     problems_before = section.problems.count
     reading = section.read("as", _result_class)
     effect = section.read("effect", one_of(Effect))
@@ -91,6 +95,8 @@ def read_row(section: Section, tables: Tables) -> ResponseRule | None:
     )
     if section.problems.count == problems_before:
         _check_row(section, row)
+    if section.problems.count == problems_before and not of_event:
+        _check_success_shown(section, row)
     return row if section.problems.count == problems_before else None
 
 
@@ -127,10 +133,23 @@ def _check_row(section: Section, row: ResponseRule) -> None:
     _check_effect(section, row)
 
 
+def _check_success_shown(section: Section, row: ResponseRule) -> None:
+    """A success that holds for `{}` holds for nearly every body: nothing equals nothing, and `!error` needs no field.
+    So it must say with which status."""
+    if row.status_codes is not None:
+        return
+    bare = replace(row, headers=())
+    for tree, shown in (({}, "an empty object ({})"), (None, "an empty body")):
+        found = bare.read(Response(200, b"", (), b""), tree)
+        if found is not None and row.says_done(found):
+            key = next(key for key in ("when", "body", "otherwise", "header") if section.has(key))
+            allowed = "a condition that needs a value of the body (such as \"status == 'paid'\"), or 'status' beside it"
+            section.add_problem(key, f"found a condition of '{found}' that holds for {shown}, allowed: {allowed}")
+            return
+
+
 def _check_effect(section: Section, row: ResponseRule) -> None:
-    if not row.stored and any(
-        (row.effect or DEFAULT_EFFECTS[reading]) is Effect.DONE for reading in row.result_classes
-    ):
+    if not row.stored and any(map(row.says_done, row.result_classes)):
         section.add_problem(
             "stored", "found 'false' for what was done, allowed: true, or leave it out; a success is kept"
         )

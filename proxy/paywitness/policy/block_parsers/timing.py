@@ -110,19 +110,19 @@ def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts,
     least_s = _LEASE_S + timeouts.first_byte_s
     if settle_s < least_s:
         first_byte = duration_text(timeouts.first_byte_s)
-        why = f"{duration_text(_LEASE_S)} of lease and {first_byte} of first_byte in '{operation}'"
+        why = f"{duration_text(_LEASE_S)} of lease and {first_byte} of first_byte in {{operations}}"
         found = f"found {duration_text(settle_s)}, allowed: at least {duration_text(least_s)} ({why})"
-        layers.add_problem("settle", f"{found}: a request may still arrive until then")
+        layers.add_problem("settle", f"{found}: a request may still arrive until then", operation=operation)
     resend_for_s = layers.read("resend_for", duration(0, 30 * _DAY_S))
     if resend_for_s is None:
         until_s = contract.resend_until_s if contract.dedupes else default.resend_for_s
         resend_for_s = min(default.resend_for_s, until_s)
     elif contract.dedupes and resend_for_s > contract.resend_until_s and contract.window_s is not None:
         window, most = duration_text(contract.window_s), duration_text(contract.resend_until_s)
-        share = f"{policy_defaults.WINDOW_SHARE_FOR_RESEND:.0%} of the window of {window} in '{operation}'"
+        share = f"{policy_defaults.WINDOW_SHARE_FOR_RESEND:.0%} of the window of {window} in {{operations}}"
         allowed = f"allowed: at most {most} ({share})"
         found = f"found {duration_text(resend_for_s)}, {allowed}"
-        layers.add_problem("resend_for", f"{found}: later the provider may have forgotten the key")
+        layers.add_problem("resend_for", f"{found}: later the provider may have forgotten the key", operation=operation)
     schedule = layers.read_list("schedule", duration(0.1, 30 * _DAY_S))
     if any(later <= earlier for earlier, later in pairwise(schedule)):
         layers.add_problem("schedule", "found steps that do not rise, allowed: each longer than the one before")

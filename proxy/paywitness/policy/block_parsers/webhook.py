@@ -101,7 +101,7 @@ def read_webhook(
         answers=answers,
         answer=check_answer_name(section, "answer", answers),
         answer_by=section.read("answer_by", expression),
-        read=read_rows(section, "read", tables),
+        read=read_rows(section, "read", tables, of_event=True),
         account=section.read("account", expression),
         payment=section.read("payment", expression),
         reply=section.read_or("reply", text, ""),

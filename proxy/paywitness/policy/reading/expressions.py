@@ -223,7 +223,13 @@ _NODES_MAX = 200  # an "or" over twenty statuses has 80
 _COPIES_MAX = 16  # how many times a multi-select may repeat what it was given, all of them multiplied
 _CALLS_MAX = 8
 _COMPARATORS = frozenset({"eq", "ne", "lt", "lte", "gt", "gte"})
-_VALUE_WORDS = frozenset({"true", "false", "null"})
+# What is written for a value in JSON, YAML and Python, and names a field in JMESPath.
+_VALUES_OF_WORDS = {
+    **{word: value for value in ("true", "false", "null") for word in (value, value.capitalize(), value.upper())},
+    "None": "null",
+}
+# What stands behind the first part is a step of its path.
+_PATHS = frozenset({"subexpression", "index_expression", "pipe", "projection", "value_projection"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,22 +323,32 @@ def _refuse_quoted_values(tokens: list[Any]) -> None:
 
 def _refuse_bare_operands(nodes: list[Any]) -> None:
     """`paid == true` compares two fields, `paid` and one called `true`. Both are missing in most bodies, and nothing
-    equals nothing: the row would hold for an empty body and for a refusal."""
-    for node in nodes:
+    equals nothing: the row would hold for an empty body and for a refusal. `!false` would hold for every body."""
+    for node in ({"type": "whole", "children": nodes[:1]}, *nodes):
+        for child in _bare_children(node):
+            if child["type"] == "field" and child["value"] in _VALUES_OF_WORDS:
+                raise _bare_operand(child["value"])
         if node["type"] != "comparator":
             continue
         left, right = node["children"]
-        if left["type"] == "field" and left["value"] in _VALUE_WORDS:
-            raise _bare_operand(left["value"])
-        if right["type"] == "field" and (left["type"] != "literal" or right["value"] in _VALUE_WORDS):
+        if right["type"] == "field" and left["type"] != "literal":
             raise _bare_operand(right["value"])
 
 
+def _bare_children(node: Any) -> list[Any]:
+    """What stands in a node without a path before it."""
+    children = [child for child in node.get("children", ()) if isinstance(child, dict)]
+    if node["type"] == "filter_projection":
+        return [children[0], children[2]]
+    return children[:1] if node["type"] in _PATHS else children
+
+
 def _bare_operand(name: str) -> InvalidValue:
-    value = f"`{name}` for the value" if name in _VALUE_WORDS else f"'{name}' for the text"
+    value = _VALUES_OF_WORDS.get(name)
+    instead = f"`{value}` for the value" if value is not None else f"'{name}' for the text"
     return InvalidValue(
         message=f"found {name} as an operand: in JMESPath a bare word names a field; "
-        f"write {value}, or @.{name} for the field"
+        f"write {instead}, or @.{name} for the field"
     )
 
 

@@ -21,21 +21,31 @@ class SourceLocation:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+_OPERATIONS = "{operations}"  # in a text: the operations that have the problem, each named once
+
+
+@dataclass(slots=True)
+class _Problem:
+    location: SourceLocation
+    operations: dict[str, None] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class FileProblems:
     """Everything found wrong (or doubtful) in the files being read: gathered, not raised one by one.
 
-    The same problem said twice counts once: what a provider says for all its operations is read with each of them.
+    The same problem said twice counts once: what a provider says for all its operations is read with each of them. A
+    text that names the operation says `{operations}` instead: told once, with the names of all that have the problem.
     """
 
-    _errors: dict[str, SourceLocation] = field(default_factory=dict)
-    _warnings: dict[str, SourceLocation] = field(default_factory=dict)
+    _errors: dict[str, _Problem] = field(default_factory=dict)
+    _warnings: dict[str, _Problem] = field(default_factory=dict)
 
-    def add(self, location: SourceLocation, path: str, text: str) -> None:
-        self._errors.setdefault(_line(location, path, text), location)
+    def add(self, location: SourceLocation, path: str, text: str, *, operation: str = "") -> None:
+        self._errors.setdefault(_line(location, path, text), _Problem(location)).operations[operation] = None
 
-    def warn(self, location: SourceLocation, path: str, text: str) -> None:
-        self._warnings.setdefault(_line(location, path, text), location)
+    def warn(self, location: SourceLocation, path: str, text: str, *, operation: str = "") -> None:
+        self._warnings.setdefault(_line(location, path, text), _Problem(location)).operations[operation] = None
 
     @property
     def count(self) -> int:
@@ -57,8 +67,13 @@ def _line(location: SourceLocation, path: str, text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in line)
 
 
-def _in_order(found: dict[str, SourceLocation]) -> tuple[str, ...]:
-    return tuple(sorted(found, key=lambda line: found[line]))
+def _in_order(found: dict[str, _Problem]) -> tuple[str, ...]:
+    lines = sorted(found.items(), key=lambda each: each[1].location)
+    return tuple(line.replace(_OPERATIONS, operation_names(problem.operations)) for line, problem in lines)
+
+
+def operation_names(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def quoted(text: str) -> str:

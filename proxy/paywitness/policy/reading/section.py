@@ -62,12 +62,12 @@ class Section:
     def node(self, key: str) -> Node | None:
         return self._node.entries[key] if self.has(key) else None
 
-    def add_problem(self, key: str, text: str) -> None:
+    def add_problem(self, key: str, text: str, *, operation: str = "") -> None:
         """Report a problem with the value under the key."""
-        self.problems.add(self.value_location(key), self.key_path(key), text)
+        self.problems.add(self.value_location(key), self.key_path(key), text, operation=operation)
 
-    def add_warning(self, key: str, text: str) -> None:
-        self.problems.warn(self.value_location(key), self.key_path(key), text)
+    def add_warning(self, key: str, text: str, *, operation: str = "") -> None:
+        self.problems.warn(self.value_location(key), self.key_path(key), text, operation=operation)
 
     def read(self, key: str, reader: Reader[T]) -> T | None:
         node = self.node(key)
@@ -177,10 +177,10 @@ class Layers:
         section = self.having(key)
         return section.read_list(key, reader) if section is not None else ()
 
-    def add_problem(self, key: str, text: str) -> None:
+    def add_problem(self, key: str, text: str, *, operation: str = "") -> None:
         section = self.having(key)
         if section is not None:
-            section.add_problem(key, text)
+            section.add_problem(key, text, operation=operation)
 
 
 def entries_of(node: MapNode, path: str) -> Iterator[SectionEntry]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields, replace
 
 from paywitness.core.bodies.tree import Encoding, Tree
-from paywitness.core.classify import ClassifyRules, ResponseRule, classify
+from paywitness.core.classify import SUCCESS_IN_ERROR, ClassifyRules, ResponseRule, classify
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import IllegalTransition
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
@@ -217,12 +217,12 @@ def _classified_from_summary(
     if rules == then:
         stub = Response(attempt.status_code or 0, b"", (), b"")
         return _evidence(attempt, stub), replace(said, shadow_match=None)
-    if said.rule == DOES_NOT_FIT or attempt.status_code is None:
+    if said.rule in {DOES_NOT_FIT, SUCCESS_IN_ERROR} or attempt.status_code is None:
         raise NotReplayed(RESPONSE_NOT_STORED)
     known = _KnownMatches.of(said, then, attempt.status_code)
     rows, answers = (tuple(known.reconstruct(row) for row in listed) for listed in (rules.rows, rules.answers))
-    # It shows nothing, so it contradicts nothing; whether it could be read at all is known.
-    body = b"" if said.lost else b"<answer/>" if rules.encoding is Encoding.XML else b"{}"
+    # It shows nothing that a row knows, so it contradicts nothing; whether it could be read at all is known.
+    body = b"" if said.lost else b"<answer/>" if rules.encoding is Encoding.XML else b'{"answer": {}}'
     evidence = _evidence(attempt, Response(attempt.status_code, b"", (), body))
     read = classify(evidence, replace(rules, rows=rows, answers=answers))
     shows_payment = read.effect is not Effect.NONE
@@ -253,9 +253,9 @@ class _KnownMatches:
             if row.observe:
                 continue
             passed.append(_nameless(row))
-            conclusive = (
-                row.code is None or row.otherwise is not None
-            )  # else the code alone may have kept it from matching
+            # Else the code alone may have kept it from matching, or that it reads a success from an error.
+            conclusive = row.code is None or row.otherwise is not None
+            conclusive = conclusive and not (status_code >= 300 and any(map(row.says_done, row.result_classes)))
             if conclusive and (row.status_codes is None or status_code in row.status_codes):
                 false.append(_condition(row))
         return cls(tuple(passed), tuple(false), None, said.result_class)
