@@ -28,8 +28,8 @@ def test_a_good_file_is_described(tmp_path):
         "re-sent for 2m where that is safe; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
         "absent only after 10m of silence and the misses above; "
         "then a person's",
-        "    budget: retries in 10s: provider 10 or 5% to 100%, operation 5 or 5% to 100%, account 3 or 5% to 100%, "
-        "failure_class 5 or 5% to 100% of first attempts; 3 an intent",
+        "    budget: retries in 10s: provider 100 or 5% to 100%, operation 50 or 5% to 100%, account 30 or 5% to 100%, "
+        "failure_class 50 or 5% to 100% of first attempts; 3 an intent",
         "    circuit: 20 calls or more in 10s: open at bad 85%, unknown 50%, slow 90%; "
         "degraded at bad 20%, unknown 5%, slow 50%, throttled 10%; slow after 8s",
     )
@@ -41,7 +41,7 @@ def test_the_numbers_of_limits_are_told(tmp_path):
     (budget,) = (line for line in lines if line.startswith("budget: "))
     (circuit,) = (line for line in lines if line.startswith("circuit: "))
     assert budget.startswith("budget: retries in 1m: ")
-    assert "account 3 or 2.5% to 2.5%, " in budget
+    assert "account 30 or 2.5% to 2.5%, " in budget
     assert budget.endswith("; 0 an intent")
     assert "open at bad 85%, unknown 50%, slow 30%; degraded at bad 20%, unknown 5%, slow 30%, throttled 10%" in circuit
 

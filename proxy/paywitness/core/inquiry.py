@@ -235,8 +235,6 @@ def _read_inquiry(
     if len(ours) > 1:
         each = [read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in ours]
         return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
-    if inquiry.at is None and tree in NOTHING_SHOWN:  # of a page that names one, "not found" is a 404
-        return _without_object(inquiry, FindingKind.FAILED, status, "an empty object")
     if not ours or ours[0] in NOTHING_SHOWN:
         return _nothing_found(inquiry, rules, response, tree, more=more)
     found_object = read_object(inquiry.name, inquiry.answers, rules, expected, response, ours[0])
