@@ -15,7 +15,9 @@ from paywitness.limits.budgets import BudgetRefusal, Budgets, Grant
 from tests.limits.redis_server import RedisServer
 from tests.limits.world import HandClock, ask, grants, local_budgets, only, origin, redis_budgets
 
-SCOPES = ("provider", "operation", "account", "failure_class")
+
+def every_scope(rule: ScopeRule) -> BudgetRules:
+    return BudgetRules(provider=rule, operation=rule, account=rule, failure_class=rule)
 
 
 @pytest.fixture
@@ -169,7 +171,7 @@ async def attempts(budgets: Budgets, clock: HandClock, where: AttemptOrigin, *, 
 
 
 async def test_attempts_that_succeed_make_room_before_any_retry_was_made(budgets: Budgets, clock: HandClock) -> None:
-    where = origin(rules=BudgetRules(**dict.fromkeys(SCOPES, ScopeRule(2))))
+    where = origin(rules=every_scope(ScopeRule(2)))
     assert len(await grants(budgets, ask(where, cost=4))) == 2
     await attempts(budgets, clock, where, well=True)
     assert len(await grants(budgets, ask(where, cost=4))) > 20
@@ -183,7 +185,7 @@ async def test_attempts_that_fail_take_it_before_any_retry_was_made(budgets: Bud
 
 
 async def test_what_a_trusted_retry_cost_is_what_is_given_back(budgets: Budgets, clock: HandClock) -> None:
-    where = origin(rules=BudgetRules(**dict.fromkeys(SCOPES, ScopeRule(1))))
+    where = origin(rules=every_scope(ScopeRule(1)))
     await attempts(budgets, clock, where, well=True)
     grant = await budgets.acquire(ask(where, cost=4))
     assert isinstance(grant, Grant)

@@ -166,11 +166,11 @@ async def test_an_authorization_that_expired_frees_its_intent_once_the_provider_
 
 
 async def test_the_gauge_counts_authorizations_that_expire_within_two_days(world: World) -> None:
-    now = world.clock.now()
+    now, name, journal = world.clock.now(), "payment_authorizations_expiring", world.journal.journal_id()[:8]
     recovery = Recovery(world.journal, world.clock, world.engine.telemetry, 30.0, world.parts.ages)
-    assert counted(world, "payment_authorizations_expiring") is None
+    assert counted(world, name, journal=journal) is None
     await recovery._update_gauges()
-    assert counted(world, "payment_authorizations_expiring") == 0
+    assert counted(world, name, journal=journal) == 0
     paid = Payment("op_1", "acme", "account-1", ("ch_1",), paid=True, authorised=100, captured=0)
     announced = replace(paid, id="op_2", expires_at=now + 3_600, expiry_announced="soon")
     tomorrow = replace(paid, id="op_3", expires_at=now + 47 * 3_600)
@@ -178,4 +178,4 @@ async def test_the_gauge_counts_authorizations_that_expire_within_two_days(world
     over = replace(paid, id="op_5", expires_at=now - 60, expiry_announced="expired")
     await world.journal.write_ledger_rows(tuple(payment_row(each, None) for each in (announced, tomorrow, later, over)))
     await recovery._update_gauges()
-    assert counted(world, "payment_authorizations_expiring") == 2
+    assert counted(world, name, journal=journal) == 2
