@@ -243,7 +243,7 @@ class Door:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         """All that the resolver, the leases and the webhooks ask beside."""
-        if name in {"can_roll_back", "rolled_back_s"}:  # what it says of itself costs no trip
+        if name in {"can_roll_back", "rolled_back_s", "journal_id"}:  # what it says of itself costs no trip
             return getattr(self.journal, name)
         return lambda *given, **named: self._through(lambda: getattr(self.journal, name)(*given, **named))
 

@@ -2,7 +2,8 @@
 
 Whoever is told so may pay elsewhere. So nothing that had left for that purchase before the question came may have paid
 it, or pay it later. What leaves after the question came is another's, who asked at the same time. A payment that waits
-for its customer holds nothing under the default policy, as long as the journal knows no more of it.
+for its customer holds nothing under the default policy, as long as the journal knows no more of it: "not sent" may be
+said beside it. "Safe to pay" may not.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class GuardChecker:
             for paid in payments_of(order) if said else ():
                 for one in said:
                     stands = paid.sent_mono < one.came_mono and one.told_mono < paid.freed_mono
-                    if stands and not paid.waits_for_customer(one.told_mono):
+                    may_be_said = one.promise == NOT_SENT_IS_TRUE and paid.waits_for_customer(one.told_mono)
+                    if stands and not may_be_said:
                         ago_s = one.came_mono - paid.sent_mono
                         detail = f"{one.what}, though {paid.name} had left {ago_s:.3f} s before the question came"
                         self._history.violated(one.promise, order, detail)

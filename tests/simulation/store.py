@@ -305,6 +305,9 @@ class JournalDoor:
     def rolled_back_s(self) -> float | None:
         return self._journal().rolled_back_s()
 
+    def journal_id(self) -> str:
+        return self._journal().journal_id()
+
     @property
     def can_roll_back(self) -> bool:
         return self._journal().can_roll_back

@@ -230,6 +230,25 @@ def test_not_sent_is_held_against_what_had_left_for_the_order(
     assert broken == ([(NOT_SENT_IS_TRUE, "o1"), (SAFE_IS_TRUE, "o2")] if is_lie else [])
 
 
+@pytest.mark.parametrize(
+    ("waits_mono", "is_lie"),
+    [((1.5, 9.0), False), ((1.5, 2.5), True), ((3.5, 9.0), True), ((math.inf, math.inf), True)],
+    ids=["waits", "the_journal_knows_its_end", "the_journal_does_not_know_it_yet", "no_action_is_needed"],
+)
+def test_not_sent_may_be_said_beside_a_payment_that_waits_for_its_customer(
+    waits_mono: tuple[float, float], is_lie: bool
+) -> None:
+    loop = SimLoop()
+    history = History(loop)
+    loop.close()
+    guards = GuardChecker(history)
+    guards.told_not_sent("o1", 2.0, 3.0, "o1, key another")
+    guards.told_safe("o2", 2.0, 3.0)
+    guards.judge(lambda order: [Paid("ch_1", 1.0, waits_mono=waits_mono)])
+    broken = [(violation.promise, violation.about) for violation in history.violations]
+    assert broken == [*([(NOT_SENT_IS_TRUE, "o1")] if is_lie else []), (SAFE_IS_TRUE, "o2")]
+
+
 def _asked(method: str, target: str) -> Request:
     return _Arrived(method, target, {}, b"")
 
