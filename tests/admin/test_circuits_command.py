@@ -50,11 +50,11 @@ def test_the_list_shows_who_forced_it_how_full_it_is_and_what_is_left(running: R
     running.world.budgets.fleet = True
     running.world.clock.at += 5
     row = line_of(type_in(running), "acme write")
-    assert row.startswith("acme write open 5s ago, 10s to go for this sidecar 1 of 20 provider 9.0, operation 4.0")
+    assert row.startswith("acme write open 5s ago, 10s to go for this sidecar 1 of 20 provider 99.0, operation 49.0")
     assert row.endswith("ada: maintenance")
     narrow = type_in(running, columns=80).output.splitlines()
     assert narrow[0] == "acme write  open  5s ago, 10s to go"
-    assert narrow[1].startswith("    for this sidecar, 1 of 20, retries left: provider 9.0, operation 4.0")
+    assert narrow[1].startswith("    for this sidecar, 1 of 20, retries left: provider 99.0, operation 49.0")
     assert narrow[2] == "    forced by ada: maintenance"
 
 

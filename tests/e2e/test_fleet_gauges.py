@@ -3,6 +3,7 @@ and one that comes back begins where the others are."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +22,12 @@ LOST_FOR_EVER = "black_hole(heal_s=3600, hang_s={})"
 SALES = 'payment_operations_in_doubt{kind="sale",operation="sale",provider="acme"}'
 EUROS = 'payment_money_in_doubt{currency="EUR",provider="acme"}'
 WAITING = 'payment_retry_queue_depth{kind="sale",operation="sale",provider="acme"}'
+JOURNAL_LABEL = re.compile(r'journal="[0-9a-f]{8}",')  # of the one journal that both share
 
 
 def gauges(sidecar: Sidecar) -> dict[str, float]:
-    """Those of the fleet that are not zero, by name and labels."""
-    lines = ask(f"{sidecar.admin_url}/metrics").body.decode().splitlines()
+    """Those of the fleet that are not zero, by name and labels but the journal's."""
+    lines = JOURNAL_LABEL.sub("", ask(f"{sidecar.admin_url}/metrics").body.decode()).splitlines()
     found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(GAUGES)}
     return {name: value for name, value in found.items() if value}
 

@@ -318,13 +318,14 @@ async def test_a_repeat_at_another_sidecar_has_heard_it_too(sandbox: Sandbox) ->
         await other.engine.pipeline.sender.upstream.close()
 
 
-async def test_an_answer_taken_by_a_caller_that_had_gone_is_still_to_be_taken(sandbox: Sandbox) -> None:
+async def test_an_answer_taken_by_a_caller_that_had_gone_waits_for_its_key_alone(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         await gone(play.world, "first", fault="slow(slow_s=0.1)")
         await play.world.charge("second", order=None, still_there=lambda: False)
         third = await play.world.charge("third", order=None)
-        assert (third.status_code, third.replayed, play.world.effects()) == (200, True, 1)
-        assert (await play.world.charge("second", order=None)).operation_id == third.operation_id
+        assert (third.status_code, third.replayed, play.world.effects()) == (409, False, 1)
+        again = await play.world.charge("second", order=None)
+        assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
 
 
 async def test_an_answer_withheld_for_its_takers_credential_is_still_to_be_taken(sandbox: Sandbox) -> None:

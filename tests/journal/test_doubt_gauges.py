@@ -12,6 +12,7 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.telemetry.events import PolicyReloaded
+from paywitness.telemetry.prometheus import JOURNAL_LABEL_LETTERS
 from tests.ages import ages_for
 from tests.journal.samples import doubting, owned, pending
 from tests.telemetry.conftest import Told
@@ -20,6 +21,10 @@ from tests.telemetry.test_gauges import Enough, FewSleeps
 PAYOUT: dict[str, Any] = {"provider": "acme", "operation": "transfer", "kind": OperationKind.PAYOUT}
 # What is listed at every look: operations in review, and pending ones.
 PAGES = 2
+
+
+def in_journal(journal: Journal, **labels: Any) -> dict[str, Any]:
+    return {**labels, "journal": journal.journal_id()[:JOURNAL_LABEL_LETTERS]}
 
 
 async def look(journal: Journal, told: Told, times: int = 1) -> None:
@@ -33,8 +38,9 @@ async def test_the_book_says_the_kind(journal: Journal) -> None:
     told.tell(PolicyReloaded("r1", ok=True, operations={"acme": {"transfer": OperationKind.PAYOUT}}))
     await journal.record(doubting(await owned(journal, **PAYOUT)))
     await look(journal, told)
-    assert told.value("payment_operations_in_doubt", **PAYOUT) == 1
-    assert told.value("payment_retry_queue_depth", **PAYOUT) == 1
+    labels = in_journal(journal, **PAYOUT)
+    assert told.value("payment_operations_in_doubt", **labels) == 1
+    assert told.value("payment_retry_queue_depth", **labels) == 1
 
 
 async def test_the_operation_says_it_if_its_policy_was_removed(journal: Journal) -> None:
@@ -44,9 +50,10 @@ async def test_the_operation_says_it_if_its_policy_was_removed(journal: Journal)
         await journal.record(doubting(await owned(journal, f"key-{number}", **PAYOUT)))
     await journal.record(pending(await owned(journal, "key-4", **{**PAYOUT, "operation": "slow_transfer"})))
     await look(journal, told)
-    assert told.value("payment_operations_in_doubt", **PAYOUT) == 3
-    assert told.value("payment_retry_queue_depth", **PAYOUT) == 3
-    assert told.value("payment_retry_queue_depth", **{**PAYOUT, "operation": "slow_transfer"}) == 1
+    labels = in_journal(journal, **PAYOUT)
+    assert told.value("payment_operations_in_doubt", **labels) == 3
+    assert told.value("payment_retry_queue_depth", **labels) == 3
+    assert told.value("payment_retry_queue_depth", **{**labels, "operation": "slow_transfer"}) == 1
 
 
 async def test_an_operation_is_read_for_its_kind_once(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ HASHES = {
     "replication_seen": "efa3887c59bab6c7265cccb5e417fe92379c491c",
     "level": "7bfa065d3701a5515ccaf8f69a0f012b704205cf",
     "clock": "930f2a90d0befb59f51aadd17dc66d4c5218a0f2",
-    "budget": "3cafca67dfc6045b5ad6481bdfd147cade07947d",
+    "budget": "583263495916e87738656b425c6a6d513a577f59",
     "circuit": "f6a60ac2bb6881c4ff288e73dbb187a7a0d20f24",
 }
 

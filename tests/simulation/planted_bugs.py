@@ -350,7 +350,13 @@ def _settled_when_nothing_is_under_way(right: Function) -> Function:
 
 def _sees_no_holder(right: Function) -> Function:
     def wrong(
-        holders: Any, fresh: Operation, now: float, *, payment_holds: Any = None, once_per_target: bool = False
+        holders: Any,
+        fresh: Operation,
+        now: float,
+        *,
+        payment_holds: Any = None,
+        once_per_target: bool = False,
+        deliveries_known: bool = True,
     ) -> Any:
         return right((), fresh, now, payment_holds=payment_holds or {}, once_per_target=once_per_target)
 
