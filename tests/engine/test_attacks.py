@@ -328,6 +328,17 @@ async def test_an_answer_taken_by_a_caller_that_had_gone_waits_for_its_key_alone
         assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
 
 
+async def test_an_answer_that_its_own_key_was_given_waits_for_that_key_alone(sandbox: Sandbox) -> None:
+    """Of two calls under the key at once one was told, and the other gave the answer back."""
+    async with scene(sandbox) as play:
+        await gone(play.world, "first", fault="slow(slow_s=0.1)")
+        await play.world.charge("first", order=None, still_there=lambda: False)
+        other = await play.world.charge("second", order=None)
+        assert (other.status_code, other.replayed, play.world.effects()) == (409, False, 1)
+        again = await play.world.charge("first", order=None)
+        assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
+
+
 async def test_an_answer_withheld_for_its_takers_credential_is_still_to_be_taken(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         await gone(play.world, "first", fault="slow(slow_s=0.1)")

@@ -71,6 +71,7 @@ class Checkers:
         self.called_off: set[str] = set()  # charges that somebody wants voided
         self.credentials: Credentials | None = None
         self.guards = GuardChecker(history)
+        self._indistinct: frozenset[str] = frozenset()  # operations that no object tells apart
         # By charges: from when to when the journal has them as waiting for their customers.
         self.waits_mono: dict[str, tuple[float, float]] = {}
         self.money: MoneyCheckers | None = None  # of the money between operations, in worlds that have it
@@ -180,6 +181,7 @@ class Checkers:
         """Nothing lost or stuck; and no doubt that was guessed away. `confused`: the stamps of what was given somebody
         else's answer, over which a person is rightly called where a webhook had shown the payment before."""
         by_stamp: dict[str, list[Operation]] = defaultdict(list)
+        self._indistinct = self._indistinct_of(operations)
         for operation in operations:
             by_stamp[operation.stamp].append(operation)
         for operation in operations:
@@ -206,6 +208,7 @@ class Checkers:
     def nobody_left_lying(self, operations: list[Operation], now: float) -> None:
         """After a quiet time, and before anybody asks again: what a dead holder left was taken up, and what evidence
         could end was ended by itself."""
+        self._indistinct = self._indistinct_of(operations)
         for operation in operations:
             about = operation.guard.label if operation.guard is not None else ""
             if operation.lease is not None and operation.lease.until_at < now - WINDOW_S:
@@ -252,12 +255,21 @@ class Checkers:
             acted = bool(made) and not any(one.status in _OPEN_AT_PROVIDER for one in made)
             return "its customer has acted" if asks and acted else ""
         if state is State.REQUIRES_REVIEW:
-            return (
-                "it could have been asked about" if asks and len(made) < 2 and not self._unreachable(operation) else ""
-            )
+            could_be_told = asks and len(made) < 2 and not self._unreachable(operation)
+            return "it could have been asked about" if could_be_told and operation.id not in self._indistinct else ""
         if operation.due_at is None and operation.lease is None:
             return "nobody will ever look at it"
-        return "it could have been found out by now" if asks and not self._unreachable(operation) else ""
+        could_be_told = asks and not self._unreachable(operation) and operation.id not in self._indistinct
+        return "it could have been found out by now" if could_be_told else ""
+
+    def _indistinct_of(self, operations: list[Operation]) -> frozenset[str]:
+        """Those in doubt beside others on the same object. Only a store that forgets lets two be sent at once; then the
+        object does not tell which of them moved it, and a person is called."""
+        in_doubt: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for operation in operations if self._mix.failovers else ():
+            if operation.acts_on and operation.state.in_doubt:
+                in_doubt[operation.account, operation.acts_on].append(operation.id)
+        return frozenset(one for several in in_doubt.values() if len(several) > 1 for one in several)
 
     def _unreachable(self, operation: Operation) -> bool:
         """Whether no credential that may read is known to be of the account. If the one that made it may not read, and

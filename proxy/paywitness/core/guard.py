@@ -32,7 +32,8 @@ _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, 
 GIVEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
-# An equal call took the reply and left without it. Its key may return for it, so no third one is given it.
+# A call took the reply and left without it. Its key may return for it, or a duplicate of it was told meanwhile: so no
+# other key is given it.
 GIVEN_BACK_BY_TAKER = "given_back"
 
 

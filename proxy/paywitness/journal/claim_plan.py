@@ -33,9 +33,11 @@ from paywitness.core.operation import GuardKind, Lease, Operation, State
 from paywitness.core.payment import FOLLOW_UPS, Payment
 from paywitness.core.payment_changes import reconciled
 from paywitness.core.payment_claims import (
+    IntentHold,
     LimitCheck,
     PaymentClaim,
     PaymentVerdict,
+    hold_of_payment,
     judge_movement,
     with_reservation,
 )
@@ -155,7 +157,8 @@ def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Cla
 def _operation_of_key(
     request: ClaimRequest, now: float, lookups: ClaimLookups
 ) -> tuple[Operation | None, AliasKind | None]:
-    """The operation that the key stands for: its own, or the one it joined or took, unless that one let it go."""
+    """The operation that the key stands for: its own, or the one it joined or took, unless that one let it go. A key
+    that joined a payment which was given back since is answered as any equal call."""
     own = lookups.newest(request.fresh.key)
     if own is not None and not _releases_key(own, request, now):
         return own, None
@@ -165,7 +168,17 @@ def _operation_of_key(
     first = lookups.by_id(alias.operation_id)
     if first is None or _releases_key(first, request, now):
         return own, None
+    if alias.kind is AliasKind.JOINED and _is_given_back(first, request, lookups):
+        return own, None
     return first, alias.kind
+
+
+def _is_given_back(first: Operation, request: ClaimRequest, lookups: ClaimLookups) -> bool:
+    is_equal_payment = first.kind.pays and fingerprint_of(request) == first.fingerprint
+    if not is_equal_payment or first.state is not State.SUCCEEDED or not first.payment:
+        return False
+    found = payment_by_id(lookups, first.payment)
+    return found is not None and hold_of_payment(found.payment) is IntentHold.REFUNDED
 
 
 def _releases_key(operation: Operation, request: ClaimRequest, now: float) -> bool:

@@ -24,7 +24,7 @@ from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.journal.redis.journal import RedisJournal
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
-from tests.engine.world import World, header, make_world, outcome, problem_type
+from tests.engine.world import World, header, make_world, outcome, problem_type, until
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
 ORDER = "order-1"
@@ -304,6 +304,21 @@ async def test_a_refunded_order_is_not_paid_by_a_late_duplicate(stored_world: Wo
     assert (late.status_code, problem_type(late)) == (409, "refunded")
     assert (await world.charge("anew", amount=901)).status_code == 200
     assert lines(world) == [("charge", 900), ("refund", 900), ("charge", 901)]
+
+
+async def test_a_key_that_joined_a_payment_is_told_that_it_was_given_back(stored_world: World) -> None:
+    """The success was recorded after all had been refunded, and a call that waited for it was told that it is paid."""
+    world = stored_world
+    first = asyncio.create_task(world.charge("first", amount=900, fault="slow(slow_s=0.3)"))
+    await until(lambda: world.arrivals)
+    joined = await world.charge("joined", amount=900)
+    assert (joined.status_code, joined.replayed) == (200, True)
+    charge = json.loads((await first).body)["id"]
+    assert (await call(world, f"/v1/charges/{charge}/refunds", "refund", {})).status_code == 200
+    again = await world.charge("joined", amount=900)
+    assert (again.status_code, problem_type(again)) == (409, "refunded")
+    assert (await world.charge("first", amount=900)).status_code == 200  # its own key: replayed
+    assert lines(world) == [("charge", 900), ("refund", 900)]
 
 
 async def test_a_voided_order_is_not_paid_by_a_late_duplicate(stored_world: World) -> None:

@@ -307,6 +307,22 @@ async def test_an_abandoned_authentication_is_set_aside_and_a_later_success_is_s
         assert (found.state, found.incident) == (State.SUCCEEDED, None)
 
 
+async def test_an_inquiry_from_before_the_customer_was_to_act_is_not_the_last_one(sandbox: Sandbox) -> None:
+    """An event told of the action while an inquiry was under way, which found nothing. Nobody looked ever again."""
+    world = await make_world(sandbox, *QUICK)
+    reply = await world.charge(source="tok_3ds")
+    waiting = await world.journal.read(header(reply, "Paywitness-Operation") or "")
+    assert waiting is not None
+    asked = waiting.changed(state=State.UNKNOWN, version=waiting.version - 1)
+    policy = await world.parts.resolver.pinned.policy_from_book(waiting, world.engine.book)
+    assert policy is not None
+    await world.parts.resolver._reschedule(asked, policy, "", None)
+    after = await world.journal.read(waiting.id)
+    assert after is not None
+    assert (after.state, after.due_at) == (State.REQUIRES_ACTION, waiting.due_at)
+    await close(world)
+
+
 async def test_an_inquiry_that_failed_when_the_customers_time_was_over_is_made_again(sandbox: Sandbox) -> None:
     """Its customer had acted. One refused inquiry in the place of the answer, and nobody would ever have known."""
     async with resolving(sandbox, resolve=replace(SOON, action_expires_s=0.3)) as world:

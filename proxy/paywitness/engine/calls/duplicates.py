@@ -14,13 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
-from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
+from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way
 from paywitness.core.identity import request_hash_of
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.payment_names import payment_key
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import ANOTHER_OWNER, STILL_IN_FLIGHT, TOO_MANY_LOOKUPS, WHOSE_IS_UNKNOWN, Problem
@@ -45,6 +47,7 @@ from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.ledger import payment_from_row
 from paywitness.secrets import Vault
 
 _FIRST_POLL_S = 0.05
@@ -111,13 +114,13 @@ class DuplicateCalls:
                 return guarded_reply(self.holder(claim), context.shape)
 
     async def _keep_undelivered(self, context: CallContext, claim: Claim) -> Operation:
-        """The claim was given an answer that had reached nobody. Where it may not be told it, or has gone as well, the
-        answer still waits for whoever comes next."""
+        """The claim was given an answer that had reached nobody. If it may not be told it, or has gone as well, the
+        answer still waits. It waits for the keys that were given it: a duplicate under one of them may have been told.
+        """
         operation = self.holder(claim)
         if not claim.took_undelivered or (claim.credential_accepted and not context.caller_gone):
             return operation
-        taken = GIVEN_BACK_BY_TAKER if claim.alias is AliasKind.TAKEN else operation.takeover
-        after = operation.changed(undelivered=True, takeover=taken)
+        after = operation.changed(undelivered=True, takeover=GIVEN_BACK_BY_TAKER)
         return await self._record_delivery(operation, after, "answer_given_back")
 
     async def _record_delivery(self, before: Operation, after: Operation, event: str) -> Operation:
@@ -309,6 +312,8 @@ class DuplicateCalls:
         if operation.outcome is Outcome.NOT_SENT:
             detail = "The same call was under way, and the provider never executed it. It is safe to try again."
             return problem_reply(Problem.NOT_SENT, detail, operation=operation, shape=context.shape)
+        if await self._is_given_back(context, operation):
+            return refunded_reply(operation, context.shape)
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and self._waits_for_record(context):
@@ -319,6 +324,15 @@ class DuplicateCalls:
             context.delivery_pending = True
             context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    async def _is_given_back(self, context: CallContext, operation: Operation) -> bool:
+        """Whether the payment that a call under another key has waited for was refunded before its success was
+        recorded: that call is answered as one that comes now."""
+        is_own_key = operation.key == context.identity.key
+        if is_own_key or operation.state is not State.SUCCEEDED or not operation.kind.pays or not operation.payment:
+            return False
+        [row] = await self.journal.ledger_rows((payment_key(operation.payment),))
+        return row is not None and hold_of_payment(payment_from_row(row)) is IntentHold.REFUNDED
 
     def _waits_for_record(self, context: CallContext) -> bool:
         """Whether the caller gets the reply after one more write. One whose call sent nothing is told no 504 at its

@@ -368,10 +368,9 @@ class Resolver:
             after, due_at = _next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
             if due_at is not None and inquiry_result is not None and inquiry_result.retry_after_s is not None:
                 due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
-            # A person asked for one check, or the customer's time is over.
-            last_check = current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
-            if current.state is State.REQUIRES_ACTION and due_at is not None and _said_nothing(inquiry_result):
-                last_check = False  # its customer may have acted: nobody has told yet
+            if _awaits_action_since(operation, current):
+                due_at = current.due_at
+            last_check = _is_last_check(operation, current, due_at, inquiry_result)
             if due_at is None and not last_check:
                 if self._should_cancel(after, policy):
                     after, due_at = after.changed(cancel_wanted=True), now
@@ -461,6 +460,22 @@ def _next_check(
     if resend_at is None or (due_at is not None and due_at <= resend_at):
         return counted, due_at
     return before, resend_at
+
+
+def _awaits_action_since(asked: Operation, current: Operation) -> bool:
+    """Whether the customer is to act since after the operation was asked about: it is still looked at when the
+    customer's time is over."""
+    return current.state is State.REQUIRES_ACTION and asked.state is not State.REQUIRES_ACTION
+
+
+def _is_last_check(
+    asked: Operation, current: Operation, due_at: float | None, inquiry_result: InquiryResult | None
+) -> bool:
+    """Whether nobody looks again by themselves: a person asked for one check, or the customer's time is over."""
+    if current.state is State.REQUIRES_ACTION and due_at is not None:
+        # Unless its customer may have acted, and nobody has told yet.
+        return not (_awaits_action_since(asked, current) or _said_nothing(inquiry_result))
+    return current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
 
 
 def _said_nothing(inquiry_result: InquiryResult | None) -> bool:
