@@ -649,7 +649,7 @@ async def test_totals_told_of_the_step_that_opened_a_payment_are_those_of_the_st
         path, headers = f"/v1/charges/{create.reference}/confirm", {**headers, "Idempotency-Key": "confirm"}
         assert (await hooks.world.post(path, {"source": "tok_ok"}, headers, CallerOptions())).status_code == 200
         assert (await hooks.world.charge("key-2", amount=900)).status_code == 409
-        shown = {"amount_captured": 1099, "amount_refunded": refunded}
+        shown: dict[str, Any] = {"amount_captured": 1099, "amount_refunded": refunded}
         await hooks.tell(event(create, **shown))
         await hooks.until_counted("applied")
         [row] = await hooks.world.journal.ledger_rows((payment_key(create.payment),))
