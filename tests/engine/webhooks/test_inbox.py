@@ -619,6 +619,48 @@ async def test_a_refund_that_nobody_made_through_us_is_read_from_its_payment_and
     assert (await hooks.world.charge("key-3", amount=900)).status_code == 200
 
 
+# A create that bears the stamp and moves nothing. The confirm pays, and bears none.
+_CREATE = """operations:
+  create:
+    kind: none
+    match: POST /v1/charges
+    where: "confirm == `false`"
+    reference: id
+    intent: metadata.order_id
+    after_success: block
+    answer: created_charge
+
+"""
+_CREATED = "answers:\n  created_charge:\n    - {when: \"status == 'created'\", as: succeeded}\n"
+
+
+@pytest.mark.parametrize(("refunded", "status_code"), [(1099, 200), (1000, 409)])
+async def test_totals_told_of_the_step_that_opened_a_payment_are_those_of_the_step_that_paid(
+    sandbox: Sandbox, refunded: int, status_code: int
+) -> None:
+    """A dashboard refunded it. The event bore the stamp of the create, which moves nothing, and its totals were lost:
+    the order was held for ever."""
+    async with hooked(sandbox, ONE_TRY, ("operations:\n", _CREATE), ("answers:\n", _CREATED)) as hooks:
+        hooks.apply_from_now_on()
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer test", "Idempotency-Key": "create"}
+        body = {"amount": 1099, "currency": "EUR", "confirm": False, "metadata": {"order_id": "order-1"}}
+        assert (await hooks.world.post("/v1/charges", body, headers, CallerOptions())).status_code == 200
+        create = await hooks.operation("create")
+        path, headers = f"/v1/charges/{create.reference}/confirm", {**headers, "Idempotency-Key": "confirm"}
+        assert (await hooks.world.post(path, {"source": "tok_ok"}, headers, CallerOptions())).status_code == 200
+        assert (await hooks.world.charge("key-2", amount=900)).status_code == 409
+        shown: dict[str, Any] = {"amount_captured": 1099, "amount_refunded": refunded}
+        await hooks.tell(event(create, **shown))
+        await hooks.until_counted("applied")
+        [row] = await hooks.world.journal.ledger_rows((payment_key(create.payment),))
+        assert row is not None
+        assert payment_from_row(row).refunded == refunded
+        assert (await hooks.world.charge("key-3", amount=900)).status_code == status_code
+        older = event(create, event_id="evt_2", **{**shown, "amount_refunded": 0})
+        await hooks.tell(older)
+        await hooks.until_counted("nothing_new")
+
+
 async def test_an_event_reaches_a_step_whose_request_names_no_account(sandbox: Sandbox) -> None:
     """The details of a 3DS check name neither payment nor account; the event names both."""
     continued = ("  sale:\n    kind: sale\n", "  sale:\n    kind: sale\n    continues: yes\n")

@@ -18,8 +18,11 @@ from paywitness.core.external_evidence import EvidenceSource, event_of
 from paywitness.core.inquiry import FoundObject, read_object
 from paywitness.core.lifecycle import EXTERNAL_DENIALS
 from paywitness.core.operation import FindingKind, Operation, State
+from paywitness.core.payment import FOLLOW_UPS
+from paywitness.core.payment_evidence import shows_totals
+from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy, Provider
-from paywitness.core.result import Effect
+from paywitness.core.result import Effect, ResultClass
 from paywitness.core.webhook_event import WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
@@ -78,7 +81,39 @@ class WebhookApplier:
         if rules.hint:
             return await self._apply_hint(match.operation, match.policy, stored_event.attempts)
         first_try = stored_event.attempts == 0
-        return await self._conclude(match.operation, match.policy, reader, first_try=first_try, shared=match.shared)
+        concluded = await self._conclude(
+            match.operation, match.policy, reader, first_try=first_try, shared=match.shared
+        )
+        has_totals = await self._apply_totals(match.operation, reader, book)
+        return (WebhookEventResult.APPLIED, match.operation) if has_totals else concluded
+
+    async def _apply_totals(self, operation: Operation, reader: _EventReader, book: PolicyBook) -> bool:
+        """Whether the event showed new totals of a payment that another step has paid. It may name the step that opened
+        the payment, which moves no money itself: its totals are those of the step that paid. Raises
+        JournalUnavailable."""
+        if not operation.payment or operation.kind in FOLLOW_UPS or operation.state is not State.SUCCEEDED:
+            return False
+        [row] = await self.matcher.journal.ledger_rows((payment_key(operation.payment),))
+        paid_by = payment_from_row(row).paid_by if row is not None else ""
+        paying = await self.matcher.journal.read(paid_by) if paid_by not in {"", operation.id} else None
+        if paying is None or paying.state is not State.SUCCEEDED:
+            return False
+        policy = await self.matcher.pinned.policy_from_book(paying, book)
+        if policy is None or not shows_totals(paying, policy, reader.provider_object):
+            return False
+        seen = reader.read(policy.classify, paying.expected_payment)
+        classification = seen.finding.classification
+        if classification is None or classification.result_class is not ResultClass.SUCCEEDED:
+            return False  # an event of another step may deny an earlier try: only an inquiry can tell
+        applied = await self.external_evidence.apply(
+            paying,
+            policy,
+            EvidenceSource.WEBHOOK,
+            seen.finding,
+            provider_object=seen.provider_object,
+            may_be_stale=True,
+        )
+        return applied.operation.version != paying.version
 
     async def _read_payment_again(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> None:
         """The event tells of a movement that no call of ours made, or none that it names. What it did to its payment is
