@@ -43,8 +43,8 @@ format: .venv/.dev ## Put the code in its format and sort its imports
 bench: .venv/.dev .want-peers ## What a call costs through us, Envoy, nginx and others: make bench [QUICK=1] [WRITE=1]
 	@exec $(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(WRITE),--write)
 
-MINUTES ?= 20
-compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=20] [QUICK=1] [RESUME=1]
+MINUTES ?= 22
+compare: .venv/.dev .want-peers ## The same faults through us and through Envoy, nginx and SDKs: make compare [MINUTES=22] [QUICK=1] [RESUME=1]
 	@exec $(BIN)/python -m bench.compare $(if $(QUICK),--quick,--minutes $(MINUTES)) $(if $(RESUME),--resume)
 
 shape: .venv/.dev ## How large the product is, and what one clean POST passes through: make shape [DETAILS=1]

@@ -170,16 +170,16 @@ def test_the_sandbox_takes_every_schedule(scenario) -> None:
     schedule = parse_schedule(scenario.schedule(QUICK), seed=1, defaults={})
     assert bool(schedule.outages or schedule.brownouts) is scenario.has_edges
     times_s = scenario.order_times_s(QUICK)
-    assert len(times_s) == (130 if not scenario.burst else 155)
+    assert len(times_s) == (155 if scenario.burst else 13 if scenario.orders_per_s else 130)
     assert times_s == sorted(times_s)
 
 
 def test_a_run_keeps_to_about_the_minutes_it_was_given() -> None:
-    for minutes in (20, 30, 40):
+    for minutes in (22, 30, 40):
         pace = pace_for(minutes, SCENARIOS, len(LANES))
         assert minutes_of(pace, SCENARIOS, len(LANES)) == pytest.approx(minutes)
     assert pace_for(1, SCENARIOS, len(LANES)).load_s == LOAD_S_MIN  # shorter is worth nothing
-    assert pace_for(20, SCENARIOS, len(LANES)).trouble_s >= 8  # an outage in which a circuit opens, and a rest
+    assert pace_for(22, SCENARIOS, len(LANES)).trouble_s >= 8  # an outage in which a circuit opens, and a rest
 
 
 @pytest.mark.parametrize("name", envoy.ENVOYS)
@@ -214,9 +214,17 @@ def test_a_missed_aim_is_said_to_be_missed() -> None:
     assert verdicts(replace(GOOD, recovery_s=float("inf")))[5] == "**missed**"
     assert verdicts(replace(GOOD, goodput=0.98))[7] == "**missed**"
     assert verdicts(replace(GOOD, goodput=0.99))[7] == "met"
-    assert verdicts(GOOD)[8] == "not measured"
-    assert verdicts(replace(GOOD, others_goodput=1.0))[8] == "met"
-    assert verdicts(replace(GOOD, others_goodput=0.999))[8] == "**missed**"
+    assert verdicts(replace(GOOD, goodput=1.0))[8] == "met"
+    assert verdicts(replace(GOOD, goodput=0.999))[8] == "**missed**"
+    assert verdicts(GOOD)[9] == "not measured"
+    assert verdicts(replace(GOOD, others_goodput=1.0))[9] == "met"
+    assert verdicts(replace(GOOD, others_goodput=0.999))[9] == "**missed**"
+
+
+def test_low_traffic_is_one_order_a_second_at_every_pace() -> None:
+    for pace in (PACE, QUICK, pace_for(20, SCENARIOS, len(LANES))):
+        times_s = SCENARIO["low_traffic"].order_times_s(pace)
+        assert (times_s[:3], len(times_s)) == ([0.0, 1.0, 2.0], round(pace.load_s))
 
 
 def test_how_an_outage_begins_is_an_aim_of_its_own() -> None:

@@ -33,7 +33,7 @@ Named = TypeVar("Named", Lane, Scenario)
 
 @click.command()
 @click.option("--quick", is_flag=True, help="About five minutes: a first look, not for a claim.")
-@click.option("--minutes", type=click.FloatRange(min=1.0), default=20.0, help="About how long.  [default: 20]")
+@click.option("--minutes", type=click.FloatRange(min=1.0), default=22.0, help="About how long.  [default: 22]")
 @click.option("--only", default="", help="Only these scenarios, by name, with commas between.")
 @click.option("--lanes", "lane_names", default="", help="Only these lanes, by name, with commas between.")
 @click.option(

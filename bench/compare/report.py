@@ -228,8 +228,9 @@ def _callers(run: Run) -> str:
 ## The callers
 
 - {pace.orders_per_s:g} orders a second are placed, each at its time, whatever became of the others; each is one payment
-  of its own. {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own; two
-  where many orders come within a second.
+  of its own. At low traffic it is one order a second.
+  {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own; two
+  if many orders come within a second, all at low traffic.
 - A job pays an order in up to {JOB_RUNS} runs. It runs again, {JOB_PAUSE_S:g} s later, whenever it was not told "paid"
   or "declined": so do queues, and people. This is the same in every lane.
 - Everybody waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run: less than a shop would, so that a run

@@ -15,6 +15,7 @@ PATIENCE_S = CALL_S + 1.0  # of a client whose proxy does the tries: for its las
 PODS = 10  # where a scenario is about one of ten
 BAD_POD = 3
 BURST_S = 1.0
+_ALL = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Scenario:
     strength: float = 0.0  # how many times the load the provider can bear; 0: any
     queue_s: float = 0.0  # how much work it takes in beyond that, before it answers 503
     burst: float = 0.0  # when trouble ends, this share of the orders of its time comes once more, within `BURST_S`
+    orders_per_s: float = 0.0  # 0: as many as the pace says
     pods: int = 0  # so many sidecars (pods, where there is no proxy), one of them with a broken network
 
     @property
@@ -68,12 +70,16 @@ class Scenario:
 
     def order_times_s(self, pace: Pace) -> list[float]:
         """When each order is placed, from the beginning."""
-        steady = [number / pace.orders_per_s for number in range(round(pace.load_s * pace.orders_per_s))]
-        extra = round(self.burst * pace.trouble_s * pace.orders_per_s)
+        per_s = self.orders_per_s or pace.orders_per_s
+        steady = [number / per_s for number in range(round(pace.load_s * per_s))]
+        extra = round(self.burst * pace.trouble_s * per_s)
         return sorted([*steady, *(pace.trouble_over_s + BURST_S * number / extra for number in range(extra))])
 
     def lanes_at_once(self, pace: Pace) -> int:
-        """Bursts of several lanes fall into the same second: more than two, and one machine cannot place them in it."""
+        """Bursts of several lanes fall into the same second: more than two, and one machine cannot place them in it.
+        Lanes of few orders may all run at once."""
+        if self.orders_per_s:
+            return _ALL
         return min(2, pace.lanes_at_once) if self.burst else pace.lanes_at_once
 
 
@@ -100,6 +106,13 @@ SCENARIOS = (
         "20% of all writes take the money, and their answer is lost: closed, reset, cut off, never sent, or a 5xx in "
         "its place.",
         faults=LOST,
+    ),
+    Scenario(
+        "low_traffic",
+        "Lost responses at low traffic",
+        "The same at one order a second: a retry must not depend on how many calls there are.",
+        faults=LOST,
+        orders_per_s=1.0,
     ),
     Scenario(
         "hard_outage",
@@ -140,7 +153,7 @@ SCENARIOS = (
     ),
 )
 
-QUICK = Pace(lead_s=2.0, trouble_s=5.0, after_s=6.0, orders_per_s=10.0, settle_s=15.0, lanes_at_once=99)
+QUICK = Pace(lead_s=2.0, trouble_s=5.0, after_s=6.0, orders_per_s=10.0, settle_s=15.0, lanes_at_once=_ALL)
 LOAD_S_MIN = 20.0  # then trouble lasts 8 s: 4 until a circuit is open, and 4 more
 _LOAD_S_MAX = 150.0
 _AT_ONCE = 4

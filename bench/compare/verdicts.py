@@ -40,7 +40,10 @@ def aims(table: Table) -> Iterator[Aim]:
     yield _at_most(table, "hard_outage", lambda f: f.recovery_s, 5.0, after)
     yield _at_most(table, "brownout", lambda f: f.recovery_s, 2.0, "recovered within 2 s of a brownout's end")
     yield _goodput(table)
-    yield _others(table)
+    slow = "20% lost responses at one order a second: all orders are paid"
+    yield _all_paid(table, "low_traffic", lambda f: f.goodput, slow)
+    others = "one bad sidecar costs the others nothing: all orders that begin at them are paid"
+    yield _all_paid(table, "one_bad_sidecar", lambda f: f.others_goodput, others)
 
 
 def _at_most(table: Table, scenario: str, value: Callable[[Figures], float | None], most: float, text: str) -> Aim:
@@ -55,12 +58,11 @@ def _at_most(table: Table, scenario: str, value: Callable[[Figures], float | Non
     return Aim(text, "never in this run" if math.isinf(worst) else f"{worst:.2f}", worst <= most + 1e-9)
 
 
-def _others(table: Table) -> Aim:
-    text = "one bad sidecar costs the others nothing: all orders that begin at them are paid"
+def _all_paid(table: Table, scenario: str, value: Callable[[Figures], float | None], text: str) -> Aim:
     goodputs = [
-        figures.others_goodput
-        for name, figures in table.get("one_bad_sidecar", {}).items()
-        if _is_ours(name) and figures.others_goodput is not None
+        found
+        for name, figures in table.get(scenario, {}).items()
+        if _is_ours(name) and (found := value(figures)) is not None
     ]
     if not goodputs:
         return Aim(text, "", None)

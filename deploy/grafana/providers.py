@@ -109,6 +109,19 @@ _ERRORS = Section(
             unit="percentunit",
         ),
         Chart(
+            "Asked to wait (Retry-After)",
+            "How many credentials or accounts the provider asked to wait; of `provider`, 1: all its calls.",
+            "Only their calls are refused. Find who sends more than its limit allows.",
+            (
+                Query(
+                    f"max by (provider, group, limited_by) (payment_holds{{{PROVIDER}}})",
+                    "{{provider}} {{group}} {{limited_by}}",
+                ),
+            ),
+            runbook="rate-limit-spike",
+            width=6,
+        ),
+        Chart(
             "Came into doubt",
             "Of the operations that were started, the share that came into doubt.",
             "Answers get lost. Call the provider: nothing that we send again can hurt, but customers wait.",
@@ -125,6 +138,7 @@ _ERRORS = Section(
             colour=AMBER,
             runbook="doubt-burn",
             unit="percentunit",
+            width=6,
         ),
         Chart(
             "Calls held back",
@@ -133,6 +147,7 @@ _ERRORS = Section(
             "`overloaded`: we are. The rest is the service's.",
             (Query(per_second("payment_refusals_total", "provider, reason", PROVIDER), "{{provider}} {{reason}}"),),
             unit="ops",
+            width=6,
         ),
         Chart(
             "How full it is",
@@ -148,6 +163,7 @@ _ERRORS = Section(
             ),
             red=1,
             unit="percentunit",
+            width=6,
         ),
     ),
 )

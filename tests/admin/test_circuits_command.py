@@ -12,6 +12,7 @@ from paywitness.core.admission import TrafficClass
 from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.errors import StoreUnavailable
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.core.result import ResultClass
 from paywitness.limits.circuits import CircuitCommand
 from paywitness.policy.book import PolicyBook
@@ -56,6 +57,15 @@ def test_the_list_shows_who_forced_it_how_full_it_is_and_what_is_left(running: R
     assert narrow[0] == "acme write  open  5s ago, 10s to go"
     assert narrow[1].startswith("    for this sidecar, 1 of 20, retries left: provider 99.0, operation 49.0")
     assert narrow[2] == "    forced by ada: maintenance"
+
+
+def test_who_was_asked_to_wait_is_counted(running: Running) -> None:
+    told = HealthSample(Health.THROTTLED, retry_after_s=90.0)
+    for party in ("c:5c1f0e", "c:9ad201", "a:77be30"):
+        running.world.circuits.add_sample("acme", CallGroup.WRITE, told, party)
+    shown = type_in(running, columns=200).output
+    assert "2 credentials asked to wait, 1m 30s at most; 1 account asked to wait, 1m 30s at most" in shown
+    assert "5c1f0e" not in shown
 
 
 def test_the_lists_json_is_the_apis_own(running: Running) -> None:

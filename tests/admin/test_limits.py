@@ -37,6 +37,7 @@ UNTOUCHED = {
     "for_s": 0.0,
     "retry_after_s": 0.0,
     "throttled": False,
+    "holds": [],
     "sidecars": 1,
     "forced": None,
 }
@@ -93,6 +94,18 @@ async def test_a_provider_that_no_policy_names_any_more_is_not_shown(ask: Asker,
 
 
 # --- an operator's word
+
+
+async def test_who_was_asked_to_wait_is_shown_by_kind_and_never_by_name(ask: Asker, world: World) -> None:
+    for party in ("c:5c1f0e", "c:9ad201", "a:77be30"):
+        world.circuits.add_sample("acme", CallGroup.WRITE, HealthSample(Health.THROTTLED, retry_after_s=90.0), party)
+    assert await write_circuit(ask) == {
+        **UNTOUCHED,
+        "holds": [
+            {"limited_by": "credential", "parties": 2, "longest_s": 90.0},
+            {"limited_by": "account", "parties": 1, "longest_s": 90.0},
+        ],
+    }
 
 
 async def test_a_forced_circuit_stands_so_for_an_hour_and_says_by_whom(ask: Asker, world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -38,8 +39,10 @@ from paywitness.core.circuit import (
     report,
     take_probe,
     view_of,
+    with_hold,
 )
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.holds import LimitedBy
 from paywitness.core.provider_health import Health, HealthCounts, HealthSample, HealthWindow, health_sample_of
 from paywitness.core.result import FAILURE_CLASSES, ResultClass
 
@@ -50,8 +53,8 @@ BY = ForcedState("ada", "maintenance")
 WELL, BAD = HealthCounts(total=30), HealthCounts(total=30, bad=30)
 
 
-def row(counts: HealthCounts, at_ms: int = NOW, epoch: int = 0, gate_ms: int = 0) -> SidecarReport:
-    return SidecarReport(at_ms, epoch, counts, counts, gate_ms)
+def row(counts: HealthCounts, at_ms: int = NOW, epoch: int = 0, asks: Mapping[str, int] | None = None) -> SidecarReport:
+    return SidecarReport(at_ms, epoch, counts, counts, asks or {})
 
 
 def told(
@@ -373,32 +376,74 @@ def test_a_probe_that_is_out_is_waited_for():
 # --- Retry-After
 
 
-def gated(counts: HealthCounts, asked_ms: int, circuit: Circuit = Circuit()) -> Circuit:
-    return report(SharedCircuit(circuit), "one", row(counts, NOW, circuit.epoch, asked_ms), NOW, 0.5, RULES).circuit
+PARTIES = ("c:1", "c:2", "c:3", "c:4")
 
 
-def test_retry_after_closes_the_gate_for_the_fleet():
-    circuit = gated(HealthCounts(3, throttled=3), NOW + 30_000)
-    assert circuit.gate_ms == NOW + 30_000
+def gated(counts: HealthCounts, asked_ms: int, parties: int = 3, circuit: Circuit = Circuit()) -> Circuit:
+    asks = dict.fromkeys(PARTIES[:parties], asked_ms)
+    return report(SharedCircuit(circuit), "one", row(counts, NOW, circuit.epoch, asks), NOW, 0.5, RULES).circuit
+
+
+def test_several_parties_that_were_asked_to_wait_hold_the_others_too():
+    circuit = gated(HealthCounts(3, throttled=3, asked=3), NOW + 20_000)
     view = view_of(circuit, NOW)
-    assert (view.decision, view.reason, view.retry_after_s) == (CircuitDecision.REFUSE, CircuitRefusal.THROTTLED, 30.0)
-    assert view_of(circuit, NOW + 30_000).decision is CircuitDecision.PERMIT
+    assert (view.decision, view.reason, view.retry_after_s) == (CircuitDecision.REFUSE, CircuitRefusal.THROTTLED, 20.0)
+    assert view.limited_by is LimitedBy.PROVIDER
+    assert view_of(circuit, NOW + 20_000).decision is CircuitDecision.PERMIT
 
 
-def test_one_throttled_call_among_many_closes_no_gate():
-    assert gated(HealthCounts(100, throttled=9), NOW + 30_000).gate_ms == 0
-    assert gated(HealthCounts(2, throttled=2), NOW + 30_000).gate_ms == 0
-    assert gated(HealthCounts(100, throttled=10), NOW + 30_000).gate_ms == NOW + 30_000
+def test_two_parties_hold_nobody_else_however_often_they_were_refused():
+    assert gated(HealthCounts(100, throttled=100, asked=100), NOW + 20_000, parties=2).gate_ms == 0
 
 
-def test_the_gate_is_never_moved_forward_in_time_and_never_beyond_its_bound():
-    assert gated(HealthCounts(3, throttled=3), NOW + 5, Circuit(gate_ms=NOW + 10)).gate_ms == NOW + 10
-    assert gated(HealthCounts(3, throttled=3), NOW + 10**9).gate_ms == NOW + GATE_MAX_MS
+def test_calls_that_failed_and_asked_for_nothing_hold_nobody():
+    assert gated(HealthCounts(100, bad=50, throttled=50, asked=9), NOW + 20_000).gate_ms == 0
+    assert gated(HealthCounts(100, asked=10), NOW + 20_000).gate_ms == NOW + 20_000
 
 
-def test_open_lasts_at_least_as_long_as_retry_after():
-    assert gated(BAD, NOW + 60_000).until_ms == NOW + 60_000
-    assert gated(HealthCounts(3, bad=3), NOW + 60_000, in_state(OPEN)).until_ms == NOW + 60_000
+def test_a_429_that_concerns_everyone_is_not_one_among_several():
+    asks = dict.fromkeys(("", *PARTIES[:2]), NOW + 20_000)
+    one = row(HealthCounts(3, throttled=3, asked=3), NOW, 0, asks)
+    assert report(SharedCircuit(), "one", one, NOW, 0.5, RULES).circuit.gate_ms == 0
+
+
+def test_refusals_of_a_while_ago_do_not_count_among_several():
+    fleet = SharedCircuit()
+    for number, party in enumerate(PARTIES):
+        now_ms = NOW + number * 5_001
+        one = row(HealthCounts(3, throttled=3, asked=3), now_ms, 0, {party: now_ms + 120_000})
+        fleet = report(fleet, "one", one, now_ms, 0.5, RULES)
+    assert fleet.circuit.gate_ms == 0
+    assert set(fleet.holds) == set(PARTIES)
+
+
+def test_the_gate_is_never_moved_forward_in_time_and_never_beyond_half_a_minute():
+    refused = HealthCounts(3, throttled=3, asked=3)
+    assert gated(refused, NOW + 5, circuit=Circuit(gate_ms=NOW + 10)).gate_ms == NOW + 10
+    assert gated(refused, NOW + 10**9).gate_ms == NOW + GATE_MAX_MS == NOW + 30_000
+
+
+def test_open_lasts_at_least_as_long_as_everyone_is_held():
+    assert gated(replace(BAD, asked=BAD.total), NOW + 20_000).until_ms == NOW + 20_000
+    refused = HealthCounts(3, bad=3, asked=3)
+    assert gated(refused, NOW + 20_000, circuit=in_state(OPEN)).until_ms == NOW + 20_000
+
+
+def test_a_hold_refuses_its_party_and_lengthens_what_a_refusal_tells():
+    held = {"c:1": NOW + 120_000, "": NOW + 5_000}
+    one, other = (with_hold(view_of(Circuit(), NOW), held, party, NOW) for party in ("c:1", "c:2"))
+    assert (one.reason, one.retry_after_s, one.limited_by) == (
+        CircuitRefusal.THROTTLED,
+        120.0,
+        LimitedBy.CREDENTIAL,
+    )
+    assert (other.reason, other.retry_after_s, other.limited_by) == (CircuitRefusal.THROTTLED, 5.0, LimitedBy.PROVIDER)
+    opened = view_of(in_state(OPEN, until_ms=NOW + 1_000), NOW)
+    assert with_hold(opened, held, "c:1", NOW) == replace(opened, retry_after_s=120.0)
+    gate = view_of(Circuit(gate_ms=NOW + 30_000), NOW)
+    assert with_hold(gate, held, "c:2", NOW) is gate
+    assert with_hold(gate, held, "c:1", NOW).retry_after_s == 120.0
+    assert with_hold(view_of(Circuit(), NOW), held, "c:1", NOW + 120_000).decision is CircuitDecision.PERMIT
 
 
 # --- operators

@@ -11,6 +11,7 @@ from redis import Redis
 
 from paywitness.core.circuit import CallGroup, CircuitRules
 from paywitness.core.errors import StoreUnavailable
+from paywitness.core.holds import EVERYONE
 from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.budgets import KnownPeers
 from paywitness.limits.circuits import CircuitChange, Circuits, LocalCircuits
@@ -104,11 +105,16 @@ class Sidecars:
         return changes
 
     def see(
-        self, observation: HealthSample, times: int = 30, group: CallGroup = CallGroup.WRITE, who: Any = None
+        self,
+        observation: HealthSample,
+        times: int = 30,
+        group: CallGroup = CallGroup.WRITE,
+        who: Any = None,
+        party: str = EVERYONE,
     ) -> None:
         for circuits in self.all if who is None else [self.all[number] for number in who]:
             for _ in range(times):
-                circuits.add_sample("acme", group, observation)
+                circuits.add_sample("acme", group, observation, party)
 
 
 RULES = {"acme": CircuitRules()}

@@ -173,16 +173,6 @@ async def test_an_answer_to_a_call_of_before_says_nothing_about_now(one):
     assert state(circuits) is RAMP
 
 
-async def test_retry_after_holds_all_calls_back(one):
-    one.see(HealthSample(Health.THROTTLED, retry_after_s=30.0), 3)
-    await one.pass_time(0.5)
-    view = one[0].view("acme", WRITE)
-    assert (view.decision, view.reason) == (CircuitDecision.REFUSE, CircuitRefusal.THROTTLED)
-    assert view.retry_after_s == pytest.approx(29.5, abs=0.01)
-    await one.pass_time(30)
-    assert one[0].view("acme", WRITE).decision is CircuitDecision.PERMIT
-
-
 async def test_a_forced_state_stands_until_its_time(one):
     await one[0].force("acme", WRITE, CircuitCommand(OPEN, "ada", "they asked us to", 60.0))
     one.see(WELL)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from paywitness.policy.check import check
 from tests.policy.texts import MINIMAL, changed
 
@@ -32,6 +34,7 @@ def test_a_good_file_is_described(tmp_path):
         "failure_class 50 or 5% to 100% of first attempts; 3 an intent",
         "    circuit: 20 calls or more in 10s: open at bad 85%, unknown 50%, slow 90%; "
         "degraded at bad 20%, unknown 5%, slow 50%, throttled 10%; slow after 8s",
+        "    a 429 concerns: the credential of the call",
     )
 
 
@@ -44,6 +47,19 @@ def test_the_numbers_of_limits_are_told(tmp_path):
     assert "account 30 or 2.5% to 2.5%, " in budget
     assert budget.endswith("; 0 an intent")
     assert "open at bad 85%, unknown 50%, slow 30%; degraded at bad 20%, unknown 5%, slow 30%, throttled 10%" in circuit
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "whom"),
+    [
+        ("credential", "the credential of the call"),
+        ("account", "the account of the call"),
+        ("provider", "every call to the provider"),
+    ],
+)
+def test_it_is_told_whom_a_429_concerns(tmp_path, limited_by, whom):
+    lines = [line.strip() for line in check([written(tmp_path, f"limited_by: {limited_by}\n{MINIMAL}")]).lines]
+    assert f"a 429 concerns: {whom}" in lines
 
 
 def test_it_is_told_how_doubt_is_resolved(tmp_path):

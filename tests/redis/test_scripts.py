@@ -48,7 +48,7 @@ HASHES = {
     "level": "7bfa065d3701a5515ccaf8f69a0f012b704205cf",
     "clock": "930f2a90d0befb59f51aadd17dc66d4c5218a0f2",
     "budget": "583263495916e87738656b425c6a6d513a577f59",
-    "circuit": "f6a60ac2bb6881c4ff288e73dbb187a7a0d20f24",
+    "circuit": "e2aa3bc179e12d40a06d67c28ee81ca041c42be9",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
@@ -11,6 +12,7 @@ from prometheus_client import generate_latest
 from paywitness.core.admission import AdmissionRefusal, AdmissionStats
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitState, CircuitStatus
+from paywitness.core.holds import HoldStatus, LimitedBy
 from paywitness.core.problems import Problem
 from paywitness.telemetry.events import (
     CallRefused,
@@ -78,6 +80,19 @@ def test_what_is_left_and_how_full_it_is_are_shown(acme: Told) -> None:
     assert acme.value("paywitness_admission_waiting", provider="acme") == 1
 
 
+def test_who_was_asked_to_wait_is_counted_by_kind(acme: Told) -> None:
+    held = replace(standing(CircuitState.CLOSED), holds=(HoldStatus(LimitedBy.CREDENTIAL, 3, 90.0),))
+    acme.metrics.watch_limits(watched(held))
+    acme.metrics.refresh_gauges()
+    counted = {
+        (group, kind): acme.value("payment_holds", provider="acme", group=group, limited_by=kind)
+        for group in CallGroup
+        for kind in LimitedBy
+    }
+    assert counted.pop((CallGroup.WRITE, LimitedBy.CREDENTIAL)) == 3
+    assert set(counted.values()) == {0}
+
+
 @pytest.mark.parametrize("fleet", [True, False])
 def test_whether_limits_are_the_fleets_is_shown(acme: Told, fleet: bool) -> None:
     acme.metrics.watch_limits(watched(fleet=fleet))
@@ -89,7 +104,7 @@ def test_before_anybody_looked_there_is_no_sample(acme: Told) -> None:
     acme.metrics.refresh_gauges()
     acme.metrics.watch_limits(watched(standing(CircuitState.OPEN)))
     text = generate_latest(acme.metrics.registry).decode()
-    for name in ("payment_circuit_state", "payment_retry_budget_remaining", "paywitness_limits_fleet"):
+    for name in ("payment_circuit_state", "payment_holds", "payment_retry_budget_remaining", "paywitness_limits_fleet"):
         assert f"# TYPE {name} gauge" in text
         assert f"\n{name}{{" not in text
         assert f"\n{name} " not in text

@@ -186,6 +186,10 @@ def _circuit_json(status: CircuitStatus) -> dict[str, Any]:
         "for_s": round(status.for_s, 3),
         "retry_after_s": round(status.retry_after_s, 3),
         "throttled": status.throttled,
+        "holds": [
+            {"limited_by": hold.limited_by, "parties": hold.parties, "longest_s": round(hold.longest_s, 3)}
+            for hold in status.holds
+        ],
         "sidecars": status.sidecars,
         "forced": {"actor": redact(forced.actor), "reason": redact(forced.reason)} if forced is not None else None,
     }

@@ -19,6 +19,7 @@ from paywitness.admin.client import AdminRefused
 from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import console, print_json, text_of, words
 from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState
+from paywitness.core.holds import LimitedBy
 from paywitness.telemetry.logs import printable
 
 _TABLE_COLUMNS_MIN = 120  # below it a table folds its cells beyond reading
@@ -75,8 +76,15 @@ def _since(row: JsonObject) -> str:
     untouched = row["state"] == CircuitState.CLOSED and not row["for_s"]
     since = "the start" if untouched and not row["forced"] else f"{_span(row['for_s'])} ago"
     if row["throttled"]:
-        return f"{since}; asked to wait {_span(row['retry_after_s'])}"
-    return f"{since}, {_span(row['retry_after_s'])} to go" if row["retry_after_s"] else since
+        since = f"{since}; asked to wait {_span(row['retry_after_s'])}"
+    elif row["retry_after_s"]:
+        since = f"{since}, {_span(row['retry_after_s'])} to go"
+    return "; ".join((since, *(_hold_text(hold) for hold in row["holds"] if hold["limited_by"] != LimitedBy.PROVIDER)))
+
+
+def _hold_text(hold: JsonObject) -> str:
+    whom = f"{hold['parties']} {hold['limited_by']}{'' if hold['parties'] == 1 else 's'}"
+    return f"{whom} asked to wait, {_span(hold['longest_s'])} at most"
 
 
 def _scope_text(row: JsonObject) -> str:

@@ -44,6 +44,7 @@ what to do
     retry              backoff, jitter, Retry-After
     budget             how many retries the fleet may make (mirrored in limits/lua/budget.lua)
     circuit            the circuit breaker (mirrored in limits/lua/circuit.lua)
+    holds              whom a provider asked to wait, and until when (mirrored in limits/lua/circuit.lua)
     admission          the concurrency limit and the admission queue of a provider
     provider_health    what an attempt shows of the provider's health
     operator_actions   what an operator may do, and what to do about an incident

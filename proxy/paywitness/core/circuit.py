@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from paywitness.core import policy_defaults
+from paywitness.core.holds import EVERYONE, Hold, HoldStatus, LimitedBy, asked_lately, limited_by_of, with_asks
 from paywitness.core.provider_health import NO_HEALTH_COUNTS, HealthCounts
 
 STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
@@ -51,8 +52,9 @@ RAMP_SHARES = (0.25, 0.5, 1.0)
 RAMP_STAGE_MS = 750  # one report of every sidecar, at least
 CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
 PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
-GATE_MAX_MS = 300_000  # a longer Retry-After is asked about again after this
-GATE_LEAST = 3  # calls that met it: where fewer are made, one more is no storm, and each waits for its own anyway
+# Parties that were not asked to wait are held only if several others were refused, and not for long.
+GATE_MAX_MS = 30_000  # from the first of these refusals
+GATE_LEAST = 3
 _NEVER_REACHED = 2.0  # a share is at most 1
 
 
@@ -136,7 +138,7 @@ class SidecarReport:
     epoch: int
     recent: HealthCounts = NO_HEALTH_COUNTS
     whole: HealthCounts = NO_HEALTH_COUNTS
-    gate_ms: int = 0  # until when the provider asked this sidecar to wait
+    asks: Mapping[str, int] = field(default_factory=dict)  # by party: until when the provider newly asked it to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Circuit:
     bad: int = 0
     patience_ms: int = 0  # HALF_OPEN: without a probe until then, ordinary calls try it
     troubled_ms: int = 0  # DEGRADED: when there was last a reason for it
-    gate_ms: int = 0  # Retry-After, for the whole fleet
+    gate_ms: int = 0  # until when everyone is held, because several were asked to wait
     judged_ms: int = 0
     forced: ForcedState | None = None
 
@@ -169,6 +171,7 @@ class SharedCircuit:
     circuit: Circuit = Circuit()
     reports: Mapping[str, SidecarReport] = field(default_factory=dict)
     leases: Mapping[str, int] = field(default_factory=dict)
+    holds: Mapping[str, Hold] = field(default_factory=dict)  # by party
 
 
 # --- Events
@@ -178,7 +181,8 @@ def report(
     fleet: SharedCircuit, member: str, sidecar_report: SidecarReport, now_ms: int, draw: float, rules: CircuitRules
 ) -> SharedCircuit:
     """A sidecar's row replaces its last one; then time and all rows together may change the state."""
-    fleet = advance(replace(fleet, reports={**fleet.reports, member: sidecar_report}), now_ms)
+    holds = with_asks(fleet.holds, sidecar_report.asks, now_ms)
+    fleet = advance(replace(fleet, reports={**fleet.reports, member: sidecar_report}, holds=holds), now_ms)
     circuit = fleet.circuit
     # A clock that went back (a failover) must not put judging off until it has caught up.
     if circuit.forced is not None or 0 <= now_ms - circuit.judged_ms < JUDGE_EVERY_MS:
@@ -288,7 +292,7 @@ def _judge(fleet: SharedCircuit, now_ms: int, draw: float, rules: CircuitRules) 
         sum_reports((sidecar_report.recent for sidecar_report in reports), rules),
         sum_reports((sidecar_report.whole for sidecar_report in reports), rules),
     )
-    fleet = _with_fleet_retry_after(fleet, reports, sums, now_ms, rules)
+    fleet = _with_gate(fleet, sums, now_ms, rules)
     circuit = fleet.circuit
     if circuit.state is CircuitState.RAMP:
         counts = sums[1].counts
@@ -312,30 +316,22 @@ def _is_down(span: FleetCounts, reporting: int, rules: CircuitRules) -> bool:
     )
 
 
-def _with_fleet_retry_after(
-    fleet: SharedCircuit,
-    reports: list[SidecarReport],
-    sums: tuple[FleetCounts, FleetCounts],
-    now_ms: int,
-    rules: CircuitRules,
+def _with_gate(
+    fleet: SharedCircuit, sums: tuple[FleetCounts, FleetCounts], now_ms: int, rules: CircuitRules
 ) -> SharedCircuit:
-    """Retry-After closes the gate for all where a share of all calls met it: one alone may be a caller's own limit."""
-    asked_ms = max((sidecar_report.gate_ms for sidecar_report in reports), default=0)
-    met = any(
-        _retry_after_signals(one.counts) >= max(GATE_LEAST, rules.degrade_at.throttled * one.counts.total)
-        for one in sums
-    )
-    gate_ms = min(asked_ms, now_ms + GATE_MAX_MS)
-    if not met or gate_ms <= max(now_ms, fleet.circuit.gate_ms):
+    """Several parties were asked to wait, and they are a share of all calls: then the others wait too, for a while."""
+    asked = asked_lately(fleet.holds, now_ms)
+    share = rules.degrade_at.throttled
+    met = len(asked) >= GATE_LEAST and any(0 < one.counts.asked >= share * one.counts.total for one in sums)
+    if not met:
+        return fleet
+    gate_ms = min(max(hold.until_ms for hold in asked), min(hold.asked_ms for hold in asked) + GATE_MAX_MS)
+    if gate_ms <= max(now_ms, fleet.circuit.gate_ms):
         return fleet
     circuit = replace(fleet.circuit, gate_ms=gate_ms)
     if circuit.state is CircuitState.OPEN:
         circuit = replace(circuit, until_ms=max(circuit.until_ms, gate_ms))
     return replace(fleet, circuit=circuit)
-
-
-def _retry_after_signals(counts: HealthCounts) -> int:
-    return counts.throttled + counts.bad  # a 503 may carry Retry-After as well as a 429
 
 
 def _recovered(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
@@ -375,7 +371,7 @@ def _enter(
         patience_ms=patience_ms,
         forced=forced,
     )
-    return SharedCircuit(circuit, fleet.reports, {})
+    return SharedCircuit(circuit, fleet.reports, {}, fleet.holds)
 
 
 def _open(fleet: SharedCircuit, now_ms: int, draw: float) -> SharedCircuit:
@@ -427,6 +423,7 @@ class CircuitView:
     state: CircuitState
     reason: CircuitRefusal | None = None
     retry_after_s: float = 0.0
+    limited_by: LimitedBy | None = None  # of THROTTLED: who is held
 
     @property
     def degraded(self) -> bool:
@@ -455,12 +452,29 @@ def view_of(circuit: Circuit, now_ms: int, draw: float = 0.0) -> CircuitView:
         reason = CircuitRefusal.FORCED if circuit.forced is not None else CircuitRefusal.OPEN
         return CircuitView(CircuitDecision.REFUSE, state, reason, (circuit.until_ms - now_ms) / 1000)
     if circuit.gate_ms > now_ms:
-        return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.THROTTLED, (circuit.gate_ms - now_ms) / 1000)
+        return _throttled(state, circuit.gate_ms - now_ms, LimitedBy.PROVIDER)
     if state is CircuitState.HALF_OPEN:
         return CircuitView(CircuitDecision.PROBE, state, CircuitRefusal.PROBING, HALF_OPEN_RETRY_S)
     if state is CircuitState.RAMP and draw >= ramp_share(circuit, now_ms):
         return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.RAMP, _RAMP_RETRY_S)
     return _PERMITS[state]
+
+
+def _throttled(state: CircuitState, left_ms: int, limited_by: LimitedBy) -> CircuitView:
+    return CircuitView(CircuitDecision.REFUSE, state, CircuitRefusal.THROTTLED, left_ms / 1000, limited_by)
+
+
+def with_hold(view: CircuitView, held: Mapping[str, int], party: str, now_ms: int) -> CircuitView:
+    """What the circuit says to a call of this party, which may be held. By party in `held`: until when."""
+    by = party if held.get(party, 0) >= held.get(EVERYONE, 0) else EVERYONE
+    left_ms = held.get(by, 0) - now_ms
+    if left_ms <= 0:
+        return view
+    if view.decision is CircuitDecision.REFUSE and view.reason is not CircuitRefusal.THROTTLED:
+        return replace(view, retry_after_s=max(view.retry_after_s, left_ms / 1000))
+    if view.decision is CircuitDecision.REFUSE and view.retry_after_s * 1000 >= left_ms:
+        return view
+    return _throttled(view.state, left_ms, limited_by_of(by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +487,7 @@ class CircuitStatus:
     fleet: bool  # the fleet's state; else this sidecar's own
     for_s: float  # how long it has stood so
     retry_after_s: float  # until the next change, where that is known: OPEN, forced, the gate
-    throttled: bool
+    throttled: bool  # everyone is held, by the gate or because a 429 concerns everyone
     sidecars: int
     forced: ForcedState | None
+    holds: tuple[HoldStatus, ...] = ()

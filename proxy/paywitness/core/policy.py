@@ -21,6 +21,7 @@ from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
 from paywitness.core.credential_owners import AccountSource
+from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import RepeatPaymentRule
@@ -251,6 +252,7 @@ class Policy:
     only_we_know: bool = False  # the provider cannot tell the account from others: keys of the caller's own may meet
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
+    limited_by: LimitedBy = LimitedBy(policy_defaults.LIMITED_BY)  # whom a 429 of the provider concerns
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 # --- the file itself, and its operations
 
+LIMITED_BY = "credential"  # limited_by: whom a 429 concerns
 UNMATCHED = "forward"  # unmatched: calls that no operation matches
 BODY = "json"  # body: how requests are encoded
 ACCOUNT = "main"  # account: const:main

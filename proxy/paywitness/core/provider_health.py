@@ -112,6 +112,7 @@ class HealthCounts:
     slow: int = 0
     unknown: int = 0
     throttled: int = 0
+    asked: int = 0  # calls whose refusal said how long to wait
 
     def plus(self, other: HealthCounts) -> HealthCounts:
         return HealthCounts(
@@ -120,6 +121,7 @@ class HealthCounts:
             self.slow + other.slow,
             self.unknown + other.unknown,
             self.throttled + other.throttled,
+            self.asked + other.asked,
         )
 
 
@@ -129,7 +131,7 @@ NO_HEALTH_COUNTS = HealthCounts()
 @dataclass(slots=True)
 class _HealthBucket:
     index: int = -1
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0, 0])
 
 
 class HealthWindow:
@@ -143,7 +145,7 @@ class HealthWindow:
         index = now_ms // self.bucket_ms
         bucket = self._buckets[index % BUCKETS]
         if bucket.index != index:
-            bucket.index, bucket.counts = index, [0, 0, 0, 0, 0]
+            bucket.index, bucket.counts = index, [0, 0, 0, 0, 0, 0]
         counts, health = bucket.counts, sample.health
         counts[0] += 1
         counts[2] += sample.slow
@@ -151,6 +153,7 @@ class HealthWindow:
             counts[1] += health is Health.BAD or health is Health.UNKNOWN
             counts[3] += health is Health.UNKNOWN
             counts[4] += health is Health.THROTTLED
+            counts[5] += sample.retry_after_s is not None
 
     def counts(self, now_ms: int, buckets: int = BUCKETS) -> HealthCounts:
         """The sum of the newest buckets, the one that is filling included."""

@@ -2,8 +2,7 @@
 
 Two replies carry promises. 503: nothing was sent and nothing will be. 504: the outcome is unknown; the same key may
 be repeated, another payment must not be made. A provider's doubtful 502 or 503 therefore never passes for ours: it
-leaves as 504. `LimitInfo` tells a caller which limit refused its call or its retry. The problem types are in
-`problems`.
+leaves as 504. `LimitInfo` tells a caller which limit refused its call or its retry. `problems` has the problem types.
 """
 
 from __future__ import annotations
@@ -464,7 +463,7 @@ _LIMITED_BY_HEADER = b"Paywitness-Limited-By"
 
 @dataclass(frozen=True, slots=True)
 class LimitInfo:
-    """What held this call, or another try of it, back: a name from our code, and of a retry budget the scope."""
+    """What held this call, or another try of it, back. The scope is the retry budget's, or who was asked to wait."""
 
     by: str
     retry_after_s: float
@@ -482,19 +481,20 @@ class LimitInfo:
 
 def with_limit_info(reply: Reply, limit_info: LimitInfo) -> Reply:
     """The reply, with what held it back: in a header, and in the members of a problem of ours."""
-    other_headers = tuple(
-        pair for pair in reply.headers if pair[0] != _LIMITED_BY_HEADER
-    )  # a repeat may have been told the first's answer
+    # A duplicate may have the first one's header.
+    other_headers = tuple(pair for pair in reply.headers if pair[0] != _LIMITED_BY_HEADER)
     headers = (*other_headers, (_LIMITED_BY_HEADER, str(limit_info).encode()))
     if reply.problem is None:
         return replace(reply, headers=headers)
-    if not limit_info.scope:  # a budget holds our own retries back; the caller's next call asks none
+    if limit_info.remaining is None:  # a budget holds our own retries back; the caller's next call asks none
         seconds = str(max(1, math.ceil(limit_info.retry_after_s))).encode()
         headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
     if (b"Content-Type", b"application/problem+json") not in headers:
         return replace(reply, headers=headers)  # a client of XML has the header
-    members = {"by": limit_info.by, "retry_after_s": round(limit_info.retry_after_s, 1)}
+    members: dict[str, str | float] = {"by": limit_info.by, "retry_after_s": round(limit_info.retry_after_s, 1)}
     if limit_info.scope:
-        members |= {"scope": limit_info.scope, "remaining": round(max(0.0, limit_info.remaining or 0.0), 1)}
+        members["scope"] = limit_info.scope
+    if limit_info.remaining is not None:
+        members["remaining"] = round(max(0.0, limit_info.remaining), 1)
     body = json.dumps({**json.loads(reply.body), "limited_by": members}).encode()
     return replace(reply, headers=headers, body=body)

@@ -7,6 +7,7 @@ lease is over, and its vote, should it still come, is ignored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -26,12 +27,15 @@ from paywitness.core.circuit import (
     SharedCircuit,
     SidecarReport,
     view_of,
+    with_hold,
 )
+from paywitness.core.holds import EVERYONE, HOLD_MAX_S, HOLDS_MAX, hold_statuses
 from paywitness.core.provider_health import RECENT_BUCKETS, Health, HealthSample, HealthWindow
 from paywitness.randomness import Randomness
 
 FORCED_MAX_S = 7 * 86400.0  # an operator's word is forgotten sooner than the operator
 _HERE = "here"
+_ASKS_MAX = 200  # in one row; the others follow with the next
 _DOWN = frozenset({CircuitState.OPEN, CircuitState.HALF_OPEN})
 
 CurrentRules = Callable[[], Mapping[str, CircuitRules]]  # the rules of every provider that there is now
@@ -82,12 +86,13 @@ class CircuitChange:
 
 
 class Circuits(Protocol):
-    def view(self, provider: str, group: CallGroup) -> CircuitView:
-        """Whether a call may pass now. Asks nobody."""
+    def view(self, provider: str, group: CallGroup, party: str = EVERYONE) -> CircuitView:
+        """Whether a call of this party may pass now. Asks nobody."""
         ...
 
-    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None) -> None:
-        """What an attempt showed, probes included; None (it showed nothing) is taken and not counted."""
+    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
+        """What an attempt showed, probes included; None (it showed nothing) is taken and not counted. A Retry-After
+        holds the party."""
         ...
 
     async def sync(self) -> tuple[CircuitChange, ...]:
@@ -124,29 +129,37 @@ class CircuitSamples:
     window: HealthWindow
     epoch: int = 0
     began_ms: int = 0  # of the epoch: calls that began before it say nothing about it
-    gate_ms: int = 0
+    asks: dict[str, int] = field(default_factory=dict)  # by party: until when it was asked to wait since the last row
 
     @classmethod
     def of(cls, rules: CircuitRules) -> CircuitSamples:
         return cls(rules, HealthWindow(rules.window_s))
 
-    def add(self, sample: HealthSample, now_ms: int) -> bool:
+    def add(self, sample: HealthSample, party: str, now_ms: int) -> bool:
         """Whether it counted."""
+        if sample.retry_after_s is not None:  # whenever the call began
+            until_ms = hold_until_ms(sample.retry_after_s, now_ms)
+            self.asks[party] = max(until_ms, self.asks.get(party, 0))
         if now_ms - sample.duration_s * 1000 < self.began_ms:
             return False
         self.window.add(sample, now_ms)
-        if sample.retry_after_s is not None:
-            self.gate_ms = max(self.gate_ms, now_ms + round(min(sample.retry_after_s, 1e6) * 1000))
         return True
 
     def row(self, now_ms: int) -> SidecarReport:
         recent, whole = self.window.counts(now_ms, RECENT_BUCKETS), self.window.counts(now_ms)
-        return SidecarReport(now_ms, self.epoch, recent, whole, self.gate_ms if self.gate_ms > now_ms else 0)
+        asks = {party: self.asks.pop(party) for party in list(self.asks)[:_ASKS_MAX]}
+        return SidecarReport(now_ms, self.epoch, recent, whole, asks)
+
+    def put_back(self, asks: Mapping[str, int], now_ms: int) -> None:
+        """A row was not heard: what it asked for is part of the next one, if it is not over by then."""
+        for party, until_ms in asks.items():
+            if until_ms > now_ms and (party in self.asks or len(self.asks) < HOLDS_MAX):
+                self.asks[party] = max(until_ms, self.asks.get(party, 0))
 
     def follow_epoch(self, epoch: int, now_ms: int) -> None:
         """Start anew where a new epoch has begun."""
         if epoch != self.epoch:
-            self.epoch, self.began_ms, self.gate_ms = epoch, now_ms, 0
+            self.epoch, self.began_ms = epoch, now_ms
             self.window.clear()
 
     def set_rules(self, rules: CircuitRules) -> None:
@@ -159,6 +172,7 @@ class CircuitSamples:
 @dataclass(slots=True)
 class _LocalEntry:
     samples: CircuitSamples
+    held: dict[str, int] = field(default_factory=dict)  # by party: until when; what the fleet holds is here too
     fleet: SharedCircuit = field(default_factory=SharedCircuit)
     reported_state: CircuitState = CircuitState.CLOSED
 
@@ -175,23 +189,31 @@ class LocalCircuits:
         self._listener = listener
         self._entries: dict[CircuitKey, _LocalEntry] = {}
 
-    def view(self, provider: str, group: CallGroup) -> CircuitView:
+    def view(self, provider: str, group: CallGroup, party: str = EVERYONE) -> CircuitView:
         entry = self._entries.get((provider, group))
         if entry is None:
             return PERMITTED
+        view = self._circuit_view(entry)
+        if not entry.held or entry.fleet.circuit.forced is not None:
+            return view
+        return with_hold(view, entry.held, party, self.now_ms())
+
+    def _circuit_view(self, entry: _LocalEntry) -> CircuitView:
         circuit = entry.fleet.circuit
         if circuit.state is CircuitState.CLOSED and circuit.gate_ms == 0 and circuit.forced is None:
             return PERMITTED
         draw = self._chance.draw() if circuit.state not in PASSING else 0.0
         return view_of(circuit, self.now_ms(), draw)
 
-    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None) -> None:
+    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
         if sample is None:
             return
         if self._listener is not None:
             self._listener(provider, group, sample)
         entry, now_ms = self._entry(provider, group), self.now_ms()
-        counted = entry.samples.add(sample, now_ms)
+        if sample.retry_after_s is not None:
+            self.hold(provider, group, party, hold_until_ms(sample.retry_after_s, now_ms))
+        counted = entry.samples.add(sample, party, now_ms)
         if sample.healthy:
             return
         due = not 0 <= now_ms - entry.fleet.circuit.judged_ms < machine.JUDGE_EVERY_MS
@@ -229,7 +251,9 @@ class LocalCircuits:
     def statuses(self) -> tuple[CircuitStatus, ...]:
         now_ms = self.now_ms()
         return tuple(
-            circuit_status(key, machine.advance(entry.fleet, now_ms).circuit, now_ms, fleet=False, sidecars=1)
+            circuit_status(
+                key, machine.advance(entry.fleet, now_ms).circuit, now_ms, entry.held, fleet=False, sidecars=1
+            )
             for key, entry in sorted(self._entries.items())
         )
 
@@ -238,9 +262,19 @@ class LocalCircuits:
     def now_ms(self) -> int:
         return int(self._clock.mono() * 1000)
 
-    def circuit(self, provider: str, group: CallGroup) -> Circuit:
+    def held(self, provider: str, group: CallGroup) -> Mapping[str, int]:
+        """By party: until when it is held."""
         entry = self._entries.get((provider, group))
-        return machine.advance(entry.fleet, self.now_ms()).circuit if entry is not None else Circuit()
+        return entry.held if entry is not None else {}
+
+    def hold(self, provider: str, group: CallGroup, party: str, until_ms: int) -> None:
+        """Hold a party, which the provider asked to wait: here, or elsewhere in the fleet."""
+        held = self._entry(provider, group).held
+        until_ms = max(until_ms, held.pop(party, 0))
+        if until_ms > self.now_ms():
+            held[party] = until_ms
+        while len(held) > HOLDS_MAX:
+            del held[next(iter(held))]
 
     def adopt(self, provider: str, group: CallGroup, circuit: Circuit) -> None:
         """Go on from where the fleet stood, or from the beginning. Times are those of this sidecar's clock."""
@@ -258,6 +292,8 @@ class LocalCircuits:
             for group in CallGroup:
                 entry = self._entry(provider, group)
                 entry.samples.set_rules(rules.for_group(group))
+                for party in [party for party, until_ms in entry.held.items() if until_ms <= now_ms]:
+                    del entry.held[party]
                 self._judge(entry, now_ms)
 
     # --- the machine
@@ -292,15 +328,24 @@ def probe_lease_ms(per_try_s: float) -> int:
     return round(per_try_s * 1000) + machine.LEASE_SPARE_MS
 
 
-def circuit_status(key: CircuitKey, circuit: Circuit, now_ms: int, *, fleet: bool, sidecars: int) -> CircuitStatus:
+def hold_until_ms(retry_after_s: float, now_ms: int) -> int:
+    return now_ms + math.ceil(min(retry_after_s, HOLD_MAX_S) * 1000)
+
+
+def circuit_status(
+    key: CircuitKey, circuit: Circuit, now_ms: int, held: Mapping[str, int], *, fleet: bool, sidecars: int
+) -> CircuitStatus:
+    """All times are of one clock, `held` included."""
+    all_held_ms = max(circuit.gate_ms, held.get(EVERYONE, 0))
     until_ms = circuit.until_ms if circuit.state is CircuitState.OPEN or circuit.forced is not None else 0
     return CircuitStatus(
         *key,
         state=circuit.state,
         fleet=fleet,
         for_s=max(0, now_ms - circuit.since_ms) / 1000 if circuit.version else 0.0,
-        retry_after_s=max(0, until_ms - now_ms, circuit.gate_ms - now_ms) / 1000,
-        throttled=circuit.gate_ms > now_ms,
+        retry_after_s=max(0, until_ms - now_ms, all_held_ms - now_ms) / 1000,
+        throttled=all_held_ms > now_ms,
         sidecars=sidecars,
         forced=circuit.forced,
+        holds=hold_statuses(held, now_ms),
     )

@@ -9,7 +9,7 @@ for on the path of a call, except the lease of a probe; and of those this sideca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,13 @@ from paywitness.core.circuit import (
     CircuitStatus,
     CircuitView,
     ForcedState,
+    SidecarReport,
     permitting_view,
     view_of,
+    with_hold,
 )
 from paywitness.core.errors import StoreUnavailable
+from paywitness.core.holds import EVERYONE
 from paywitness.core.provider_health import HealthCounts, HealthSample
 from paywitness.limits.budgets import KnownPeers
 from paywitness.limits.circuits import (
@@ -69,30 +72,41 @@ class CircuitReply:
     now_ms: int
     sidecars: int
     circuit: Circuit
+    holds_seen: int | None  # up to which change of holds it tells; None: it tells nothing of holds
+    holds: Mapping[str, int]  # those that changed, by party: until when
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> CircuitReply:
-        granted, now, sidecars, state, *numbers, actor, reason = (_text(part) for part in reply)
+        granted, now, sidecars, state, *parts = (_text(part) for part in reply)
+        numbers, (actor, reason, *told) = parts[: len(_NUMBER_FIELDS)], parts[len(_NUMBER_FIELDS) :]
         values = dict(zip(_NUMBER_FIELDS, map(int, numbers), strict=True))
         forced = ForcedState(actor, reason) if actor else None
         circuit = Circuit(state=CircuitState(state), forced=forced, **values)
-        return cls(granted == "1", int(now), int(sidecars), circuit)
+        holds = {party: int(until_ms) for party, until_ms in zip(told[1::2], told[2::2], strict=True)}
+        return cls(granted == "1", int(now), int(sidecars), circuit, int(told[0]) if told else None, holds)
 
 
 def _text(part: Any) -> str:
     return part.decode() if isinstance(part, bytes) else str(part)
 
 
-def keys_of(prefix: str, provider: str, group: CallGroup) -> tuple[str, str, str]:
-    """All in one slot of a cluster: the provider is the hash tag."""
+def keys_of(prefix: str, provider: str, group: CallGroup) -> list[str]:
+    """All in one slot of a cluster: the provider is the hash tag. The first three are an earlier release's too."""
     stem = f"{prefix}:circuit:{{{provider}}}:{group}"
-    return f"{stem}:state", f"{stem}:rows", f"{stem}:leases"
+    return [f"{stem}:{name}" for name in ("state", "rows", "leases", "holds", "holds-asked", "asked")]
 
 
 def _rule_arguments(rules: CircuitRules) -> tuple[Argument, ...]:
     opens, degrades = rules.open_at, rules.degrade_at
     shares = (opens.bad, opens.unknown, opens.slow, degrades.bad, degrades.unknown, degrades.slow, degrades.throttled)
     return rules.minimum, rules.minimum_to_open, *map(repr, shares)
+
+
+def report_arguments(sidecar: str, row: SidecarReport, now_ms: int, holds_seen: int) -> list[Argument]:
+    """What follows the verb and the rules: the row, and what the provider asked since the last one."""
+    counts = (*_count_arguments(row.recent), *_count_arguments(row.whole), row.recent.asked, row.whole.asked)
+    asks = [part for party, until_ms in row.asks.items() for part in (party, max(0, until_ms - now_ms))]
+    return [sidecar, row.epoch, *counts, holds_seen, *asks]
 
 
 def _count_arguments(counts: HealthCounts) -> tuple[Argument, ...]:
@@ -106,6 +120,7 @@ class _FleetEntry:
     offset_ms: int = 0  # our clock less the store's
     synced_ms: int = 0  # our clock
     sidecars: int = 1
+    holds_seen: int = 0  # up to which change of the fleet's holds we know them
     detached: bool = True
     requesting_probe: bool = False  # for a probe
     probe_denied_until_ms: int = 0
@@ -134,9 +149,9 @@ class RedisCircuits:
         self._local = LocalCircuits(current_rules, clock, chance, listener)
         self._entries: dict[CircuitKey, _FleetEntry] = {}
 
-    def view(self, provider: str, group: CallGroup) -> CircuitView:
+    def view(self, provider: str, group: CallGroup, party: str = EVERYONE) -> CircuitView:
         entry = self._entries.get((provider, group))
-        local = self._local.view(provider, group)
+        local = self._local.view(provider, group, party)
         if entry is None or entry.shared is None or entry.detached:
             return local
         shared, now_ms = entry.shared, self._local.now_ms()
@@ -145,14 +160,17 @@ class RedisCircuits:
             return permitting_view(shared.state) if worse and local.decision is CircuitDecision.PERMIT else local
         draw = self._chance.draw() if shared.state not in PASSING else 0.0
         view = view_of(shared, now_ms - entry.offset_ms, draw)
+        held = self._local.held(provider, group)
+        if held and shared.forced is None:
+            view = with_hold(view, held, party, now_ms)
         if view.decision is CircuitDecision.PROBE and (entry.requesting_probe or now_ms < entry.probe_denied_until_ms):
             return REFUSED_WHILE_PROBING
         return view
 
-    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None) -> None:
+    def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
         if sample is not None:
-            self._local.add_sample(provider, group, sample)
-            self._entry(provider, group).samples.add(sample, self._local.now_ms())
+            self._local.add_sample(provider, group, sample, party)
+            self._entry(provider, group).samples.add(sample, party, self._local.now_ms())
 
     async def sync(self) -> tuple[CircuitChange, ...]:
         current_rules = self._current_rules()
@@ -225,9 +243,10 @@ class RedisCircuits:
 
     def _fleet_status(self, key: CircuitKey, entry: _FleetEntry) -> CircuitStatus:
         assert entry.shared is not None
-        now_ms = self._local.now_ms() - entry.offset_ms
-        circuit = machine.advance(machine.SharedCircuit(entry.shared), now_ms).circuit
-        return circuit_status(key, circuit, now_ms, fleet=True, sidecars=entry.sidecars)
+        now_ms = self._local.now_ms()
+        circuit = machine.advance(machine.SharedCircuit(entry.shared), now_ms - entry.offset_ms).circuit
+        circuit = _in_local_time(circuit, entry.offset_ms)
+        return circuit_status(key, circuit, now_ms, self._local.held(*key), fleet=True, sidecars=entry.sidecars)
 
     # --- the fleet
 
@@ -246,13 +265,16 @@ class RedisCircuits:
     async def _sync_one(self, provider: str, group: CallGroup) -> None:
         """Our row goes, the fleet's state comes."""
         entry, now_ms = self._entry(provider, group), self._local.now_ms()
-        row = entry.samples.row(now_ms)
-        left_ms = max(0, row.gate_ms - now_ms)
-        parameters = (self._sidecar, row.epoch, *_count_arguments(row.recent), *_count_arguments(row.whole), left_ms)
+        row: SidecarReport | None = entry.samples.row(now_ms)
+        assert row is not None
+        parameters = report_arguments(self._sidecar, row, now_ms, entry.holds_seen)
         try:
             await self._run("report", provider, group, entry, *parameters)
+            row = None
             await self._send_unsent_votes(provider, group, entry)
         except StoreUnavailable:
+            if row is not None:
+                entry.samples.put_back(row.asks, now_ms)  # told twice, a hold is one
             if not entry.detached and self._local.now_ms() - entry.synced_ms >= LOST_AFTER_MS:
                 self._detach(provider, group, entry)
 
@@ -280,6 +302,10 @@ class RedisCircuits:
         self._known_peers[provider] = reply.sidecars
         entry.offset_ms, entry.synced_ms = now_ms - reply.now_ms, now_ms
         entry.samples.follow_epoch(reply.circuit.epoch, now_ms)
+        if reply.holds_seen is not None:
+            entry.holds_seen = reply.holds_seen
+        for party, until_ms in reply.holds.items():
+            self._local.hold(provider, group, party, until_ms + entry.offset_ms)
         if _restricts(entry.shared) and not restricted:
             self._local.adopt(provider, group, Circuit())  # the fleet knows, and will say when it is over
 

@@ -10,6 +10,7 @@ from paywitness.core.budget import BudgetRules
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
 from paywitness.core.classify import Expression
 from paywitness.core.errors import PolicyError
+from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.payout_rules import PayoutRules
@@ -64,7 +65,16 @@ def describe_provider(provider: Provider) -> tuple[str, ...]:
         lines += [f"  {each}" for each in describe_accounts(provider.policies[0])]
         lines.append(f"  budget: {describe_budget(provider.policies[0].budget)}")
     lines.append(f"  circuit: {_describe_circuit(provider.circuit)}")
+    if provider.policies:
+        lines.append(f"  a 429 concerns: {_LIMITED_BY[provider.policies[0].limited_by]}")
     return tuple(lines)
+
+
+_LIMITED_BY = {
+    LimitedBy.CREDENTIAL: "the credential of the call",
+    LimitedBy.ACCOUNT: "the account of the call",
+    LimitedBy.PROVIDER: "every call to the provider",
+}
 
 
 def _describe_webhook(rules: WebhookRules) -> str:

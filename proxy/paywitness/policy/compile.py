@@ -12,6 +12,7 @@ from paywitness.core.account_rules import AccountRules
 from paywitness.core.addresses import is_private
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import truthy
+from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import ConnectionUse, Policy, Provider, Route, Timeouts, UnmatchedCalls
 from paywitness.core.provider_contract import FieldKind, FieldRef
@@ -134,6 +135,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         has_hint_webhook=webhook_is_hint(file),
         observe=file.read_or("mode", choice_of("enforce", "observe"), "enforce") == "observe",
         budget=read_budget(file),
+        limited_by=file.read_or("limited_by", one_of(LimitedBy), LimitedBy(policy_defaults.LIMITED_BY)),
         priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
     )
 

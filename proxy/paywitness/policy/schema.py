@@ -63,6 +63,7 @@ FILE = Block(
         "retry": "a mapping: default, and failure classes",
         "budget": "a mapping: the allowance for retries",
         "circuit": "a mapping: when to stop calling",
+        "limited_by": "credential, account or provider",
         "priority": "a list of rows that tell which calls matter more",
         "resolve": "a mapping: how doubt is resolved",
         "webhook": "a mapping: how the provider's events are read",

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from paywitness.core.admission import AdmissionStats
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState, CircuitStatus
+from paywitness.core.holds import LimitedBy
 from paywitness.core.money import Money
 from paywitness.core.operation import DoubtCount, Operation, State
 from paywitness.telemetry.prometheus import (
@@ -247,6 +248,7 @@ class LimitsSources:
 @dataclass(frozen=True, slots=True)
 class _LimitsSnapshot:
     states: Mapping[tuple[str, CallGroup], CircuitState]
+    holds: Mapping[tuple[str, CallGroup, LimitedBy], int]
     remaining: Mapping[tuple[str, BudgetScope], float]
     admission: tuple[AdmissionStats, ...]
     fleet: bool
@@ -271,18 +273,27 @@ class LimitsGauges:
         known = self._names.providers()
         # A provider that nobody has called yet has its series too, so that an alert has something to compare with.
         states = {(provider, group): CircuitState.CLOSED for provider in known for group in CallGroup}
-        states |= {(one.provider, one.group): one.state for one in sources.circuits() if one.provider in known}
+        holds = {(provider, group, kind): 0 for provider in known for group in CallGroup for kind in LimitedBy}
+        statuses = [one for one in sources.circuits() if one.provider in known]
+        for one in statuses:
+            holds |= {(one.provider, one.group, hold.limited_by): hold.parties for hold in one.holds}
+        states |= {(one.provider, one.group): one.state for one in statuses}
         remaining = {
             (provider, scope): left for provider in known for scope, left in sources.remaining(provider).items()
         }
         admission = tuple(stats for stats in sources.admission() if stats.provider in known)
-        self._snapshot = _LimitsSnapshot(states, remaining, admission, sources.fleet())
+        self._snapshot = _LimitsSnapshot(states, holds, remaining, admission, sources.fleet())
 
     def collect(self) -> Iterator[Metric]:
         circuits = GaugeMetricFamily(
             "payment_circuit_state",
             "Whether a circuit stands in this state: 1 or 0.",
             labels=("provider", "group", "state"),
+        )
+        holds = GaugeMetricFamily(
+            "payment_holds",
+            "How many credentials or accounts the provider asked to wait; of `provider` 1 if all its calls are held.",
+            labels=("provider", "group", "limited_by"),
         )
         remaining = GaugeMetricFamily(
             "payment_retry_budget_remaining",
@@ -297,11 +308,14 @@ class LimitsGauges:
             for (provider, group), stands in snapshot.states.items():
                 for state in CircuitState:
                     circuits.add_metric((provider, group, state), 1 if state is stands else 0)
+            for held, parties in snapshot.holds.items():
+                holds.add_metric(held, parties)
             for labels, left in snapshot.remaining.items():
                 remaining.add_metric(labels, left)
             fleet.add_metric((), 1 if snapshot.fleet else 0)
         yield from (
             circuits,
+            holds,
             remaining,
             *_admission_families(snapshot.admission if snapshot is not None else ()),
             fleet,

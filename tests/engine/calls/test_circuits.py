@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -287,25 +288,84 @@ async def test_what_the_provider_does_not_dedupe_is_never_a_probe(sandbox: Sandb
 # --- Retry-After
 
 
-async def test_three_that_were_told_to_wait_hold_everybody_back_as_long(sandbox: Sandbox) -> None:
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+async def told_to_wait(world: World, *names: str, seconds: int = 30, headers: Mapping[str, str] | None = None) -> None:
+    for name in names:
+        fault = f"rate_limited(retry_after_s={seconds})"
+        given = {**bearer(name), **(headers or {})}
+        reply = await world.charge(f"told-{name}", order=f"told-{name}", fault=fault, headers=given)
+        assert reply.status_code == 429
+
+
+async def test_who_was_told_to_wait_is_held_as_long_and_nobody_else(sandbox: Sandbox) -> None:
     async with limited_world(sandbox, *ONE_TRY) as world:
-        await fail(world, 3, fault="rate_limited(retry_after_s=30)")
+        await told_to_wait(world, "one", seconds=120)
+        for key in ("bad-1", "bad-2"):
+            await world.charge(key, order=key, fault="error_503*", headers=bearer("two"))
         await judged(world)
         arrived = len(world.arrivals)
-        reply = await world.charge()
+        reply = await world.charge(headers=bearer("one"))
         assert (reply.status_code, limited_by(reply)) == (503, "throttled")
-        assert 28 <= int(header(reply, "Retry-After") or "0") <= 30
+        assert members(reply)["scope"] == "credential"
+        assert 118 <= int(header(reply, "Retry-After") or "0") <= 120
         assert len(world.arrivals) == arrived
         assert counted(world, "payment_refusals_total", provider="acme", reason="throttled") == 1
-        move(world, 30.0)
-        assert (await world.charge()).status_code == 200
+        assert (await world.charge(headers=bearer("other"))).status_code == 200
+        move(world, 120.0)
+        assert (await world.charge("late", order="late", headers=bearer("one"))).status_code == 200
 
 
-async def test_one_that_was_told_to_wait_holds_nobody_else_back(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("limited_by_whom", "same_account", "elsewhere"),
+    [("credential", 200, 200), ("account", 503, 200), ("provider", 503, 503)],
+)
+async def test_the_policy_says_whom_a_429_concerns(
+    sandbox: Sandbox, limited_by_whom: str, same_account: int, elsewhere: int
+) -> None:
+    edit = ("\nlimits: enforce", f"\nlimits: enforce\nlimited_by: {limited_by_whom}")
+    here, there = {"Acme-Account": "here"}, {"Acme-Account": "there"}
+    async with limited_world(sandbox, *ONE_TRY, edit) as world:
+        await told_to_wait(world, "one", headers=here)
+        reply = await world.charge("a", order="a", headers=here | bearer("two"))
+        assert reply.status_code == same_account
+        assert (await world.charge("b", order="b", headers=there | bearer("three"))).status_code == elsewhere
+        held = await world.charge("c", order="c", headers=here | bearer("one"))
+        assert (held.status_code, members(held)["scope"]) == (503, limited_by_whom)
+
+
+async def test_several_that_were_told_to_wait_hold_everybody_back_for_half_a_minute(sandbox: Sandbox) -> None:
     async with limited_world(sandbox, *ONE_TRY) as world:
-        await fail(world, 1, fault="rate_limited(retry_after_s=30)")
+        await told_to_wait(world, "one", "two", "three", seconds=120)
         await judged(world)
-        assert (await world.charge()).status_code == 200
+        arrived = len(world.arrivals)
+        reply = await world.charge(headers=bearer("other"))
+        assert (reply.status_code, limited_by(reply), members(reply)["scope"]) == (503, "throttled", "provider")
+        assert 28 <= int(header(reply, "Retry-After") or "0") <= 30
+        assert len(world.arrivals) == arrived
+        move(world, 30.0)
+        assert (await world.charge(headers=bearer("other"))).status_code == 200
+        assert (await world.charge("held", order="held", headers=bearer("two"))).status_code == 503
+
+
+async def test_two_that_were_told_to_wait_hold_nobody_else_back(sandbox: Sandbox) -> None:
+    async with limited_world(sandbox, *ONE_TRY) as world:
+        await told_to_wait(world, "one", "two")
+        await judged(world)
+        assert (await world.charge(headers=bearer("other"))).status_code == 200
+
+
+async def test_a_retry_waits_for_the_end_of_its_own_hold_and_a_new_call_is_told_when(sandbox: Sandbox) -> None:
+    async with limited_world(sandbox) as world:
+        started = world.clock.mono()
+        retried = asyncio.create_task(world.charge(fault="rate_limited(retry_after_s=1)", headers=bearer("one")))
+        await until(lambda: len(world.arrivals) == 1 and bool(world.parts.limits.circuits.statuses()))
+        reply = await world.charge("new", order="new", headers=bearer("one"))
+        assert (reply.status_code, limited_by(reply), header(reply, "Retry-After")) == (503, "throttled", "1")
+        assert (await retried).status_code == 200
+        assert (world.clock.mono() - started >= 1.0, len(world.arrivals)) == (True, 2)
 
 
 # --- fallback

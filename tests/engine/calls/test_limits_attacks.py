@@ -12,6 +12,7 @@ from unittest.mock import patch
 from paywitness.clock import Clock
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
+from paywitness.core.holds import EVERYONE
 from paywitness.core.operation import State
 from paywitness.core.policy import ResolutionRules
 from paywitness.core.provider_health import HealthSample
@@ -126,10 +127,10 @@ def watched(world: World) -> list[HealthSample | None]:
     circuits, seen = world.parts.limits.circuits, list[HealthSample | None]()
     observe = circuits.add_sample
 
-    def told(provider: str, group: CallGroup, sample: HealthSample | None) -> None:
+    def told(provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
         if group is CallGroup.INQUIRY:
             seen.append(sample)
-        observe(provider, group, sample)
+        observe(provider, group, sample, party)
 
     circuits.add_sample = told  # type: ignore[method-assign]
     return seen

@@ -507,7 +507,8 @@ async def test_an_event_of_a_copy_is_not_given_to_a_generation_that_was_never_se
 
 async def test_evidence_of_a_shared_key_goes_to_the_generation_that_it_fits(hooks: Hooks) -> None:
     """The first generation was told failed and its key released; its late success is an incident, not the second's."""
-    await hooks.world.charge(fault="rate_limited(retry_after_s=3600)", timeout_s=5)
+    another = {"Authorization": "Bearer another"}  # it is held from then on
+    await hooks.world.charge(fault="rate_limited(retry_after_s=3600)", timeout_s=5, headers=another)
     await hooks.unknown(amount=2000)
     first, second = await hooks.operation(generation=1), await hooks.operation(generation=2)
     assert (first.state, first.provider_key) == (State.FAILED, second.provider_key)

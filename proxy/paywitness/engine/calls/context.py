@@ -45,6 +45,7 @@ class AttemptPermit:
     group: CallGroup
     admitted: Admitted
     probe: Probe | None
+    party: str  # who is held if the provider asks to wait
 
 
 @dataclass(slots=True, eq=False)

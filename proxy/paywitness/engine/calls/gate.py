@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
-from paywitness.core.admission import AdmissionRefusal, TrafficClass
+from paywitness.core.admission import AdmissionRefusal, TrafficClass, queue_wait_max_s
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitRules, CircuitView
 from paywitness.core.evidence import Evidence, WireFault
+from paywitness.core.holds import LimitedBy, party_of
 from paywitness.core.operation import GuardKind, Operation
 from paywitness.core.policy import FallbackCause, Policy
 from paywitness.core.provider_health import UNHEALTHY_CLASSES, HealthSample, health_sample_of, health_sample_of_inquiry
@@ -46,10 +47,12 @@ class GateDecision:
     attempt_permit: AttemptPermit | None = (
         None  # of what is granted; None: it is held back at once, and goes on by another route
     )
+    waited: bool = False  # it did not go at once
+    limited_by: str = ""  # whom the provider asked to wait, if that is why
 
     @property
     def limit_info(self) -> LimitInfo:
-        return LimitInfo(self.refusal, self.retry_after_s)
+        return LimitInfo(self.refusal, self.retry_after_s, self.limited_by)
 
     @property
     def by_circuit(self) -> bool:
@@ -102,24 +105,22 @@ class Gate:
         if not policy.contract.dedupes and self.recently_rolled_back():
             return _ROLLED_BACK
         time_left_s = self._time_left_s(context) if waits else 0.0
-        decision = await self.acquire(policy, CallGroup.WRITE, _TRAFFIC_CLASSES[context.priority], time_left_s)
+        identity = context.identity
+        party = party_of(policy.limited_by, identity.credential, identity.account)
+        decision = await self.acquire(policy, CallGroup.WRITE, _TRAFFIC_CLASSES[context.priority], time_left_s, party)
         if not decision.granted and decision.by_circuit and _falls_back_when_open(context, policy):
             return GateDecision(True)  # it starts, is held back at once, and goes on by another route
-        if (
-            decision.attempt_permit is not None
-            and decision.attempt_permit.admitted.waited_s > 0
-            and not context.still_there()
-        ):
+        if decision.attempt_permit is not None and decision.waited and not context.still_there():
             await self.release_permit(decision.attempt_permit, None)
             return _CALLER_LEFT
         return decision
 
     async def acquire(
-        self, policy: Policy, group: CallGroup, traffic_class: TrafficClass, time_left_s: float
+        self, policy: Policy, group: CallGroup, traffic_class: TrafficClass, time_left_s: float, party: str
     ) -> GateDecision:
-        """A turn at the provider, or why not. Waits for a place, a little."""
+        """A turn at the provider, or why not. Waits for a place, or for the end of a hold, a little."""
         provider = policy.provider
-        view = self.circuits.view(provider, group)
+        view, held_s = await self._view_after_hold(provider, group, party, time_left_s)
         if view.decision is CircuitDecision.REFUSE:
             return _refused_by_circuit(provider, view)
         probe = None
@@ -128,7 +129,7 @@ class Gate:
             if probe is None:
                 return _refused_by_circuit(provider, view)
         try:
-            admitted = await self.admission.admit(provider, traffic_class, time_left_s, degraded=view.degraded)
+            admitted = await self.admission.admit(provider, traffic_class, time_left_s - held_s, degraded=view.degraded)
         except BaseException:
             if probe is not None:
                 await self.circuits.end_probe(probe, None)
@@ -138,13 +139,25 @@ class Gate:
                 await self.circuits.end_probe(probe, None)
             detail = f"{provider} has as many calls as it can take. {_NOTHING_SENT}"
             return GateDecision(False, admitted.reason, detail, admitted.retry_after_s)
-        attempt_permit = AttemptPermit(policy, group, admitted, probe)
+        attempt_permit = AttemptPermit(policy, group, admitted, probe, party)
         if probe is None and admitted.waited_s > 0:  # it may have gone down meanwhile
-            view = self.circuits.view(provider, group)
+            view = self.circuits.view(provider, group, party)
             if view.decision is not CircuitDecision.PERMIT:
                 await self.release_permit(attempt_permit, None)
                 return _refused_by_circuit(provider, view)
-        return GateDecision(True, "", "", 0.0, attempt_permit)
+        return GateDecision(True, "", "", 0.0, attempt_permit, waited=held_s > 0 or admitted.waited_s > 0)
+
+    async def _view_after_hold(
+        self, provider: str, group: CallGroup, party: str, time_left_s: float
+    ) -> tuple[CircuitView, float]:
+        """What the circuit says to a call of this party, and how long it waited for that. A hold that is over soon is
+        waited for if time was given. A new call is given none: many that wait would all go in the moment it ends."""
+        view = self.circuits.view(provider, group, party)
+        held_s = view.retry_after_s if view.reason is CircuitRefusal.THROTTLED else 0.0
+        if not 0 < held_s <= queue_wait_max_s(time_left_s, 0.0):
+            return view, 0.0
+        await self.clock.sleep(held_s)
+        return self.circuits.view(provider, group, party), held_s
 
     async def _probe(self, policy: Policy, group: CallGroup) -> Probe | None:
         timeouts, repeatable = policy.timeouts, group is CallGroup.INQUIRY or policy.contract.dedupes
@@ -162,7 +175,9 @@ class Gate:
             return None
         traffic_class = TrafficClass.RESOLUTION if context.caller_gone else _TRAFFIC_CLASSES[context.priority]
         time_left_s = self._time_left_s(context) if not operation.doubt else policy.timeouts.deadline_s
-        decision = await self.acquire(policy, CallGroup.WRITE, traffic_class, time_left_s)
+        decision = await self.acquire(
+            policy, CallGroup.WRITE, traffic_class, time_left_s, held_party(policy, operation)
+        )
         if decision.granted:
             context.permit, context.limit_info = decision.attempt_permit, None
             return None
@@ -201,7 +216,7 @@ class Gate:
         provider = attempt_permit.policy.provider
         try:
             self.admission.release(attempt_permit.admitted, health_sample)
-            self.circuits.add_sample(provider, attempt_permit.group, health_sample)
+            self.circuits.add_sample(provider, attempt_permit.group, health_sample, attempt_permit.party)
             if health_sample is not None and not health_sample.healthy:
                 self._failures_in_a_row[provider] += 1
             elif health_sample is not None and self._failures_in_a_row.pop(provider, 0) >= _FAILURES_OF_AN_OUTAGE:
@@ -226,9 +241,16 @@ def _falls_back_when_open(context: CallContext, policy: Policy) -> bool:
     return any(FallbackCause.CIRCUIT_OPEN in fallback.when for fallback in policy.fallbacks)
 
 
+def held_party(policy: Policy, operation: Operation) -> str:
+    """Who is held if the provider asks this operation to wait."""
+    return party_of(policy.limited_by, operation.credential, operation.account)
+
+
 def _refused_by_circuit(provider: str, view: CircuitView) -> GateDecision:
     reason = view.reason or CircuitRefusal.PROBING
-    return GateDecision(False, reason, f"{provider} {_CIRCUIT_REASONS[reason]}. {_NOTHING_SENT}", view.retry_after_s)
+    why = _CIRCUIT_REASONS[reason] if view.limited_by is None else _HOLD_REASONS[view.limited_by]
+    detail = f"{provider} {why}. {_NOTHING_SENT}"
+    return GateDecision(False, reason, detail, view.retry_after_s, limited_by=view.limited_by or "")
 
 
 _CIRCUIT_REASONS = {
@@ -236,5 +258,9 @@ _CIRCUIT_REASONS = {
     CircuitRefusal.FORCED: "was closed to new calls by an operator",
     CircuitRefusal.PROBING: "was down, and is being tried with a few calls",
     CircuitRefusal.RAMP: "was down, and is given a part of its calls until it has held",
-    CircuitRefusal.THROTTLED: "asked to be left alone for a while (Retry-After)",
+}
+_HOLD_REASONS = {
+    LimitedBy.CREDENTIAL: "asked the credential of this call to wait (Retry-After)",
+    LimitedBy.ACCOUNT: "asked the account of this call to wait (Retry-After)",
+    LimitedBy.PROVIDER: "asked to be left alone for a while (Retry-After)",
 }

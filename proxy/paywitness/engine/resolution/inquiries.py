@@ -29,7 +29,7 @@ from paywitness.core.result import ResultClass
 from paywitness.core.retry import retry_after_of
 from paywitness.core.template import TemplateValues
 from paywitness.engine.calls.attempt_sender import address_of
-from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.gate import Gate, held_party
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, with_header
 from paywitness.engine.durability.ages import Ages
@@ -226,7 +226,13 @@ class InquiryClient:
         body: bytes,
     ) -> tuple[Evidence, float, bool, bool] | InquiryResult:
         """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
-        permit = await self.gate.acquire(policy, CallGroup.INQUIRY, TrafficClass.RESOLUTION, policy.timeouts.deadline_s)
+        permit = await self.gate.acquire(
+            policy,
+            CallGroup.INQUIRY,
+            TrafficClass.RESOLUTION,
+            policy.timeouts.deadline_s,
+            held_party(policy, operation),
+        )
         if permit.attempt_permit is None:
             return _limited_result(permit.refusal, permit.retry_after_s)
         evidence: Evidence | None = None  # while nobody was asked there is none, of the provider or of the retry

@@ -29,6 +29,7 @@ from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine import failpoints
 from paywitness.engine.calls.context import RESOLVER, CallContext, background_context, decision_context_of
+from paywitness.engine.calls.gate import held_party
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.journal_writer import change_of
@@ -251,7 +252,11 @@ class Resolver:
         if self.pipeline.gate.end_may_be_lost(operation):
             return self.pipeline.leases.lease_s  # somebody may have been told "failed", which the journal forgot
         permit = await self.pipeline.gate.acquire(
-            policy, CallGroup.WRITE, TrafficClass.RESOLUTION, policy.timeouts.deadline_s
+            policy,
+            CallGroup.WRITE,
+            TrafficClass.RESOLUTION,
+            policy.timeouts.deadline_s,
+            held_party(policy, operation),
         )
         if permit.attempt_permit is None:
             return permit.retry_after_s
@@ -296,7 +301,8 @@ class Resolver:
                 operation, token, Finding("cancel", FindingKind.FAILED, detail="the policy knows no cancel")
             )
             return
-        view = self.pipeline.gate.circuits.view(policy.provider, CallGroup.WRITE)
+        party = held_party(policy, operation)
+        view = self.pipeline.gate.circuits.view(policy.provider, CallGroup.WRITE, party)
         if view.decision is CircuitDecision.REFUSE:  # it is sent once: not to a provider that is known to be down
             await self._postpone(operation, token, view.retry_after_s)
             return

@@ -10,6 +10,7 @@ from paywitness.core.account_rules import AccountRules, BackgroundCredentials
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules
 from paywitness.core.classify import ClassifyRules, ResponseMatcher, ResponseRule
+from paywitness.core.holds import LimitedBy
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.payment import FOLLOW_UPS
@@ -81,6 +82,7 @@ class SharedRules:
     has_hint_webhook: bool  # there is one, and its events only hint
     observe: bool
     budget: BudgetRules
+    limited_by: LimitedBy
     priorities: tuple[PriorityRule, ...]
 
 
@@ -158,7 +160,12 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
 
 def _with_provider_rules(policy: Policy, shared: SharedRules) -> Policy:
     """The policy with what only the provider's level says."""
-    policy = replace(policy, connections=shared.connections, stamp_reserved=_read_reserved_stamp(shared))
+    policy = replace(
+        policy,
+        connections=shared.connections,
+        limited_by=shared.limited_by,
+        stamp_reserved=_read_reserved_stamp(shared),
+    )
     if not can_fall_back(policy):
         return policy
     return replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))

@@ -27,7 +27,18 @@ Facts = dict[str, str]
 NOTHING = "nothing"
 # What every operation of a file has alike: told once, of the file. And what says only where it came from.
 _FILE_WIDE = frozenset(
-    {"upstream", "account", "merchant", "encoding", "budget", "problem", "credentials", "accounts", "observe"}
+    {
+        "upstream",
+        "account",
+        "merchant",
+        "encoding",
+        "budget",
+        "limited_by",
+        "problem",
+        "credentials",
+        "accounts",
+        "observe",
+    }
 )
 _NOT_FACTS = frozenset({"provider", "operation", "revision", "name", "content", "source", "policies", "identity"})
 _REPORTED_ELSEWHERE = frozenset(
