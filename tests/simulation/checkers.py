@@ -168,11 +168,14 @@ class Checkers:
                     self._history.violated("no means none, for ever", wish.order, detail)
 
     def came_back(self, wish: Wish, sends: int) -> None:
-        """After the retention, under the one key it ever had: it is told so, and nothing is sent."""
+        """After the retention, under the one key it ever had: it is told so, and nothing is sent. A key under which
+        nothing was ever sent is not known; if another key has paid the order, it is told that."""
         reply = wish.told[-1].reply
+        never_sent = all(told.reply is not None and told.reply.problem is Problem.NOT_SENT for told in wish.told[:-1])
+        allowed = {Problem.KEY_EXPIRED, Problem.JOURNAL_UNAVAILABLE, *([Problem.GUARDED] if never_sent else [])}
         if sends:
             self._history.violated("an old key is not executed", wish.order, f"{sends} more sends")
-        elif reply is not None and reply.problem not in {Problem.KEY_EXPIRED, Problem.JOURNAL_UNAVAILABLE}:
+        elif reply is not None and reply.problem not in allowed:
             self._history.violated("an old key is not executed", wish.order, f"told {reply.outcome} {reply.problem}")
 
     def operations(

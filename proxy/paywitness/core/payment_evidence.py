@@ -135,8 +135,8 @@ def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, cu
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
-    if evaluate(rules.captures, provider_object) is None:
-        return None  # the object does not say
+    if provider_object is None or evaluate(rules.captures, provider_object) is None:
+        return None  # the object does not say, or there is none: a success that was kept while the journal was away
     return truthy(rules.captures, provider_object)
 
 

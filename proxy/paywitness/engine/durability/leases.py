@@ -143,6 +143,8 @@ class Leases:
     ) -> Operation:
         """Write it again as it is known here; as it then stands. Where others went on without it, we send no more."""
         requested_boot = self.request_boot()
+        if operation.undelivered:  # the journal may also have forgotten that another sidecar has told its reply
+            operation = operation.changed(delivery_unknown=True)
         held = self._held.get(operation.id)
         if held is not None:
             sealed_request = held.sealed_request or sealed_request
