@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates movements fuzz prove dashboards pictures clean
+.PHONY: help setup run demo quick test check format bench compare shape simulate chaos duplicates movements fuzz prove dashboards pictures clients clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ dashboards: .venv/.dev ## Write the Grafana dashboards and the PrometheusRule an
 
 pictures: .venv/.dev .need-redis .need-prometheus ## Draw docs/pictures anew, from a provider's bad day of one minute
 	$(BIN)/python -m tests.deploy.pictures
+
+clients: .venv/.dev .need-outbound .need-clients ## Install HTTP clients of other languages, and have each pay through us
+	PAYWITNESS_ALL_CLIENTS=1 $(BIN)/python -m pytest -q -rs tests/e2e/test_forward.py
 
 clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -232,4 +235,21 @@ PEERS := redis-server nginx libnginx-mod-http-lua lua-nginx-redis haproxy
 	else \
 		echo "Some routes are not measured without these packages:"; \
 		echo "  sudo apt-get install $(PEERS)"; \
+	fi
+
+# Clients that `make test` tries if they are installed. `make clients` installs them, and none may be missing then.
+CLIENTS := wget libwww-perl liblwp-protocol-https-perl php-cli php-curl ruby golang-go default-jdk-headless
+.PHONY: .need-clients
+.need-clients:
+	@if command -v wget >/dev/null && command -v lwp-request >/dev/null && command -v php >/dev/null && \
+		command -v ruby >/dev/null && command -v go >/dev/null && command -v keytool >/dev/null; then \
+		: ; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $(CLIENTS) from the distribution's packages ..."; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CLIENTS) >/dev/null; \
+	else \
+		echo "These clients pay through us. Install them first, for example:"; \
+		echo "  sudo apt-get install $(CLIENTS)"; \
+		exit 1; \
 	fi

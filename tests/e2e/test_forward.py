@@ -4,6 +4,8 @@ use, a lost response gives one charge."""
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Provider, start_provider
+from tests.e2e.foreign_clients import CLIENTS, command_of, installed, java_lines
 from tests.e2e.sidecar import TOP, Sidecar
 from tests.ports import free_port
 
@@ -56,10 +59,6 @@ FETCH = """
   }
 })();
 """
-CURL = """
-url=$1 body=$2; shift 2
-exec curl -sS --max-time 30 --output /dev/null --write-out '%{http_code}\\n' --data "$body" "$@" "$url"
-"""
 PYTHON = {"requests": REQUESTS, "httpx": HTTPX, "aiohttp": AIOHTTP, "urllib": URLLIB}
 
 
@@ -69,6 +68,8 @@ class Service:
 
     sidecar: Sidecar
     environment: dict[str, str]
+    printed: str  # by `paywitness ca env`
+    scratch: Path  # a folder for the programs of clients
 
     def post(self, client: str, urls: list[str], order: str) -> list[int]:
         """A charge to each, under keys and orders of its own; the first response of each is lost."""
@@ -77,14 +78,30 @@ class Service:
             return self._run([sys.executable, "-c", _READ + PYTHON[client], json.dumps(asked)])
         if client == "fetch":
             return self._run(["node", "-e", FETCH, json.dumps(asked)])
-        told: list[int] = []
-        for url, body, headers in asked:
-            given = [part for name, value in headers.items() for part in ("--header", f"{name}: {value}")]
-            told += self._run(["sh", "-c", CURL, "curl", url, body, *given])
-        return told
+        foreign = installed(client)
+        folder = self.scratch / order
+        folder.mkdir()
+        java = self._java_options(folder) if "java" in foreign.needs else []
+        command = command_of(foreign, folder, java)
+        given = [[url, body, *(f"{name}: {value}" for name, value in headers.items())] for url, body, headers in asked]
+        return [status for arguments in given for status in self._run([*command, *arguments], folder)]
 
-    def _run(self, command: list[str]) -> list[int]:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=100, check=False)
+    def _java_options(self, folder: Path) -> list[str]:
+        """What the printed lines for Java come to, with our command for `paywitness` and theirs for `java`."""
+        python, home = shlex.quote(sys.executable), shlex.quote(str(self.sidecar.home))
+        ca = f'paywitness() {{ {python} -m paywitness "$@" --home {home}; }}'
+        lines = java_lines(self.printed).replace("\njava ", "\nprintf '%s\\n' ").removesuffix("...")
+        environment = {**self.environment, "PYTHONPATH": str(TOP / "proxy")}
+        done = subprocess.run(
+            ["sh", "-ec", f"{ca}\n{lines}"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return [line for line in done.stdout.splitlines() if line.startswith("-D")]
+
+    def _run(self, command: list[str], folder: Path | None = None) -> list[int]:
+        done = subprocess.run(
+            command, env=self.environment, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return [int(line) for line in done.stdout.split()]
 
@@ -124,17 +141,22 @@ def service(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shell = ["sh", "-c", 'eval "$1"; env', "sh", told]
     after = subprocess.run(shell, check=True, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}).stdout
     sidecar.start()
-    yield Service(sidecar, dict(line.split("=", 1) for line in after.splitlines()))
+    environment = dict(line.split("=", 1) for line in after.splitlines())
+    environment |= {"HOME": str(home), "GOCACHE": str(home.parent / "go")}  # Go keeps what it compiles
+    yield Service(sidecar, environment, told, tmp_path_factory.mktemp("programs"))
     sidecar.kill()
 
 
-@pytest.mark.parametrize("client", [*PYTHON, "curl", "fetch"])
-def test_a_lost_response_is_one_charge_by_the_environment_alone(
+@pytest.mark.parametrize("client", [*PYTHON, "fetch", *CLIENTS])
+def test_t8_a_lost_response_is_one_charge_by_what_ca_env_prints(
     provider: Provider, service: Service, client: str
 ) -> None:
-    urls = ["https://api.acme.test/v1/charges", "http://api.acme.test/v1/charges"]
-    assert service.post(client, urls, client) == [200, 200]
-    assert [provider.effects(f"{client}-{number}") for number in range(2)] == [1, 1]
+    """By HTTPS, by plain HTTP, and by our own address, which no proxy is asked for."""
+    ours = f"http://127.0.0.1:{service.sidecar.port}/acme/v1/charges"
+    urls = ["https://api.acme.test/v1/charges", "http://api.acme.test/v1/charges", ours]
+    order = re.sub(r"\W+", "-", client)
+    assert service.post(client, urls, order) == [200, 200, 200]
+    assert [provider.effects(f"{order}-{number}") for number in range(3)] == [1, 1, 1]
 
 
 def test_what_no_proxy_names_goes_around_us(provider: Provider, service: Service) -> None:

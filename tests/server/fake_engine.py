@@ -23,6 +23,8 @@ class Streamed:
     status_code: int
     headers: Headers
     body: AsyncIterator[bytes]
+    reason: bytes | None = None
+    trailers: Callable[[], Headers] = tuple
 
 
 @dataclass

@@ -57,6 +57,18 @@ async def test_a_caller_that_half_closes_gets_the_answers_to_all_it_asked(edge: 
     assert await caller.rest() == b""
 
 
+@pytest.mark.parametrize("asked", [get("/acme/v1/files"), get("/"), get("/paywitness/intents/42")])
+async def test_t7_a_caller_that_half_closes_and_does_not_pay_gets_its_answer_alone(edge: Edge, asked: bytes) -> None:
+    """Some clients take an interim answer for the final one. Only a payment's caller must be probed."""
+    edge.carrier.hold()
+    caller = await edge.caller()
+    caller.send(asked)
+    caller.half_close()
+    edge.carrier.release()
+    assert (await caller.answer("GET")).status_code == 200
+    assert await caller.rest() == b""
+
+
 async def test_http_1_0_is_not_given_an_interim_answer(edge: Edge) -> None:
     caller = await held(edge, b"POST /acme/v1/charges HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
     caller.half_close()

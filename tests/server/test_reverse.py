@@ -122,11 +122,31 @@ async def test_a_refused_body_is_not_read(edge: Edge) -> None:
     assert (answer.status_code, answer.header("Connection")) == (403, "close")
 
 
-async def test_an_asterisk_is_no_path(edge: Edge) -> None:
+@pytest.mark.parametrize("target", ["*", "/"])
+async def test_t7_options_of_the_whole_server_are_told_by_us(edge: Edge, target: str) -> None:
     caller = await edge.caller()
-    answer = await caller.ask(b"OPTIONS * HTTP/1.1\r\nHost: api.acme.test\r\n\r\n")
-    assert (answer.status_code, answer.problem) == (403, "path-not-allowed")
-    assert edge.carrier.forwarded == []
+    answer = await caller.ask(request(target, None, method="OPTIONS"))
+    assert (answer.status_code, answer.header("Allow")) == (204, "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
+    assert answer.header("Paywitness-Outcome") == "none"
+    assert (edge.carrier.calls, edge.carrier.forwarded) == ([], [])
+    assert (await caller.ask(get("/"), "GET")).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_an_asterisk_is_no_path_of_another_method(edge: Edge, method: str) -> None:
+    caller = await edge.caller()
+    answer = await caller.ask(request("*", None, method=method))
+    assert (answer.status_code, answer.problem) == (400, "malformed")
+    assert (edge.carrier.calls, edge.carrier.forwarded) == ([], [])
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_t7_a_payment_to_the_front_page_is_not_told_that_all_is_well(edge: Edge, method: str) -> None:
+    """A base address without the provider's name: 200 would be read as a payment."""
+    caller = await edge.caller()
+    answer = await caller.ask(request("/", b"{}", method=method))
+    assert (answer.status_code, answer.problem) == (404, "not-found")
+    assert answer.header("Paywitness-Outcome") == "none"
 
 
 async def test_the_front_page_says_how_to_use_it(edge: Edge) -> None:

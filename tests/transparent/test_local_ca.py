@@ -288,7 +288,10 @@ class TestFiles:
         finally:
             os.umask(before)
         assert shared.with_name("node_proxy.cjs").is_file()
-        assert {path.name for path in shared.parent.iterdir()} == {"bundle.pem", "node_proxy.cjs"}  # no key
+        beside = {"bundle.pem", "node_proxy.cjs", "paywitness.wgetrc", "paywitness-php.d"}
+        assert {path.name for path in shared.parent.iterdir()} == beside  # no key
+        settings = shared.with_name("paywitness-php.d")
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (settings, settings / "paywitness.ini")] == [0o755, 0o644]
 
     def test_the_bundle_trusts_what_the_system_trusts(self, files: LocalCaFiles) -> None:
         files.create_or_extend(["api.acme.test"], NOW)

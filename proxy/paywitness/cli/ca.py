@@ -13,7 +13,7 @@ from paywitness.clock import SystemClock
 from paywitness.core.errors import PaywitnessError, SettingsError
 from paywitness.option_defaults import DEFAULTS, read_address
 from paywitness.policy.book import load_directory
-from paywitness.transparent.ca_files import LocalCaFiles, node_proxy_beside, shell_lines
+from paywitness.transparent.ca_files import LocalCaFiles, shell_lines
 from paywitness.transparent.local_ca import LocalCa, utc_datetime
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -131,8 +131,7 @@ def env(home: Path, proxy: str, no_proxy: str) -> None:
     files = LocalCaFiles(home)
     _existing(files)
     where = read_address(proxy, "--proxy")
-    bundle = files.bundle_for_services
-    for line in shell_lines(where.url, no_proxy, bundle, node_proxy_beside(bundle)):
+    for line in shell_lines(where.url, no_proxy, files.bundle_for_services):
         click.echo(line)
 
 

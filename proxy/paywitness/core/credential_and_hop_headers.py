@@ -61,6 +61,16 @@ def end_to_end(headers: Headers) -> Headers:
     return tuple([pair for _, pair in end_to_end_pairs(headers)])
 
 
+def headers_named(headers: Headers, name: bytes) -> Headers:
+    """Those of one lower-case name."""
+    return tuple([pair for pair in headers if pair[0].lower() == name])
+
+
+def end_to_end_trailers(trailers: Headers) -> Headers:
+    """The trailers that go on. One that frames the message, or speaks for us, does not."""
+    return tuple([pair for name, pair in end_to_end_pairs(trailers) if not name.startswith(b"paywitness-")])
+
+
 def end_to_end_pairs(headers: Headers) -> list[tuple[bytes, tuple[bytes, bytes]]]:
     """The headers that go on, each with its lower-case name."""
     named = [(pair[0].lower(), pair) for pair in headers]

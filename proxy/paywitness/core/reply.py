@@ -51,6 +51,7 @@ class Reply:
     problem: Problem | None = None  # set where the answer is ours
     operation_id: str | None = None
     replayed: bool = False
+    reason: bytes | None = None  # the provider's own reason phrase; None: the usual one of the status
 
 
 @record

@@ -42,6 +42,7 @@ _CHUNKED_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
 class ServerConnection(TimedConnection):
     __slots__ = (
         "_boundary",
+        "_caller_watched",
         "_head_bytes",
         "_head_due_mono",
         "_latest_chunked",
@@ -70,6 +71,7 @@ class ServerConnection(TimedConnection):
         self._head_bytes = 0  # of a head that is not whole yet
         self._partial_request = False  # bytes came after the latest request that are no whole request yet
         self._serving = False  # a request is being answered
+        self._caller_watched = False  # whether its caller can still be told decides something
 
     # -- what the loop tells us
 
@@ -184,7 +186,11 @@ class ServerConnection(TimedConnection):
         """The next request is being served."""
         self._clear_timeout()
         self.http11 = http11
-        self._serving, self._reply_started = True, False
+        self._serving, self._reply_started, self._caller_watched = True, False, False
+
+    def watch_caller(self) -> None:
+        """The request may be a payment's: from now on it must show if the caller closes altogether."""
+        self._caller_watched = True
         if self._half_closed:
             self._probe_half_closed()
 
@@ -246,9 +252,11 @@ class ServerConnection(TimedConnection):
     def _probe_half_closed(self) -> None:
         """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
 
-        A caller that only half-closed must be able to skip an interim answer (RFC 9110 15.2).
+        A caller that only half-closed must be able to skip an interim answer (RFC 9110 15.2). It gets one only if it
+        pays: a reply to a payment that nobody can read is kept for who asks next.
         """
-        if self._serving and self.http11 and not self._reply_started and self._timeout_phase is TimeoutPhase.NONE:
+        watched = self._serving and self._caller_watched and not self._reply_started
+        if watched and self.http11 and self._timeout_phase is TimeoutPhase.NONE:
             self.send_continue()
 
     def _reject_unparsable(self, error: object) -> None:

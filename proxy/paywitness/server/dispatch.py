@@ -27,8 +27,15 @@ from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import CallerDisconnected, RequestRejected
 from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE
 from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import CHUNKED, LAST_CHUNK, content_length, has_no_body, head_bytes, reply_bytes
-from paywitness.server.request import ROOT_REPLY, ParsedRequest, check_asker, head_size, read_request
+from paywitness.server.reply_encoding import (
+    CHUNKED,
+    content_length,
+    has_no_body,
+    head_bytes,
+    last_chunk_bytes,
+    reply_bytes,
+)
+from paywitness.server.request import ParsedRequest, check_asker, head_size, read_request
 from paywitness.telemetry.emitter import Tracing
 
 
@@ -54,7 +61,8 @@ async def stream_reply(
         framing = b"Content-Length: %d" % length
     line = connection.connection_line(keep_alive=keep_alive)
     try:
-        connection.write(head_bytes(reply.status_code, reply.headers, framing, line, registry.date_line.now()))
+        date_line = registry.date_line.now()
+        connection.write(head_bytes(reply.status_code, reply.headers, framing, line, date_line, reply.reason))
         left_bytes = None if bodiless else length
         while (piece := await _next_piece(reply.body)) is not None:
             if bodiless or not piece:
@@ -68,7 +76,7 @@ async def stream_reply(
         if left_bytes:
             raise _StreamBroken  # more, or less, than the head had said
         if chunked:
-            connection.write(LAST_CHUNK)
+            connection.write(last_chunk_bytes(reply.trailers()))
         return keep_alive
     except _StreamBroken:
         registry.counters.broken[UPSTREAM_BROKE] += 1
@@ -145,7 +153,7 @@ class RequestDispatcher:
             request = read_request(message, connection.ingress, self.call_handler.provider_at)
             check_asker(request, message, self.allowed_hosts, self.call_handler.provider_at)
             if request.is_root:
-                return ROOT_REPLY, False
+                return request.root_page(), False
             if request.is_internal:
                 return await self._internal_page(request), False
             body = RequestBody(connection, stream, request.head, self.registry.limits)
@@ -164,6 +172,7 @@ class RequestDispatcher:
         unchanged = request.via_proxy and self.call_handler.in_shadow_mode(provider)
         if self.call_handler.might_be_operation(provider, request.method, request.target.segments):
             call = request.call(await body.read_whole(), unchanged=unchanged)
+            connection.watch_caller()
             try:
                 if self.tracing is None:
                     return await self.call_handler.reply_to(call, connection.is_caller_connected)

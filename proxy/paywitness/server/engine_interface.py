@@ -26,6 +26,16 @@ class ServerStreamedReply(Protocol):
     @property
     def body(self) -> AsyncIterator[bytes]: ...
 
+    @property
+    def reason(self) -> bytes | None:
+        """The reason phrase; None for the usual one of the status."""
+        ...
+
+    @property
+    def trailers(self) -> Callable[[], Headers]:
+        """What stands behind the body. Asked when the body is over."""
+        ...
+
 
 class CallHandler(Protocol):
     def knows(self, provider: str) -> bool:

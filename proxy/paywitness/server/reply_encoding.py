@@ -16,15 +16,15 @@ from paywitness.core.credential_and_hop_headers import FRAMING, HOP_BY_HOP, TOKE
 from paywitness.core.reply import Reply
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
 CONNECTION_CLOSE = b"Connection: close"
 CONNECTION_IMPLICIT = b""
 CONNECTION_KEEP_ALIVE = b"Connection: keep-alive"  # HTTP/1.0 must be told
 CHUNKED = b"Transfer-Encoding: chunked"
 
-_DROPPED = HOP_BY_HOP | FRAMING
+_DROPPED = (HOP_BY_HOP | FRAMING) - {b"trailer"}  # a streamed reply may have some, and announce them
 _DROPPED_OR_DATE = _DROPPED | {b"date"}
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
+_CODE_LENGTH = len(b"HTTP/1.1 200 ")
 _BODILESS = frozenset({204, 304})
 # Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
 _CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
@@ -50,14 +50,24 @@ def has_no_body(method: str, status_code: int) -> bool:
     return method == "HEAD" or status_code in _BODILESS
 
 
-def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: bytes, date_line: bytes) -> bytes:
-    """The head of a final answer. `framing`, `connection` and `date_line` are header lines, or empty.
+def head_bytes(
+    status_code: int,
+    headers: Headers,
+    framing: bytes,
+    connection: bytes,
+    date_line: bytes,
+    reason: bytes | None = None,
+) -> bytes:
+    """The head of a final answer. `framing`, `connection` and `date_line` are header lines, or empty. `reason` is the
+    provider's own phrase.
 
     Raises ValueError for a status that ends nothing.
     """
     if not 200 <= status_code <= 999:
         raise ValueError("the status of a final answer lies between 200 and 999")
     lines = [_STATUS_LINES.get(status_code) or b"HTTP/1.1 %d " % status_code]
+    if reason is not None:
+        lines[0] = lines[0][:_CODE_LENGTH] + reason
     names = [name.lower() for name, _ in headers]
     if not _DROPPED_OR_DATE.isdisjoint(names):
         date_line = b"" if b"date" in names else date_line
@@ -68,8 +78,13 @@ def head_bytes(status_code: int, headers: Headers, framing: bytes, connection: b
     # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
     ends = len(lines) + 1
     if head.count(b"\r") != ends or head.count(b"\n") != ends or b"\0" in head:
-        return head_bytes(status_code, valid_headers(headers), framing, connection, date_line)
+        return head_bytes(status_code, valid_headers(headers), framing, connection, date_line)  # and our own phrase
     return head
+
+
+def last_chunk_bytes(trailers: Headers) -> bytes:
+    """The end of a chunked body."""
+    return b"".join([b"0\r\n", *(b"%b: %b\r\n" % pair for pair in valid_headers(trailers)), b"\r\n"])
 
 
 def valid_headers(headers: Headers) -> Headers:
@@ -86,9 +101,9 @@ def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) 
     if has_no_body(method, reply.status_code):
         length = content_length(reply.headers)
         framing = b"Content-Length: %d" % length if length is not None and reply.status_code != 204 else b""
-        return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), b""
+        return head_bytes(reply.status_code, reply.headers, framing, connection, date_line, reply.reason), b""
     framing = b"Content-Length: %d" % len(reply.body)
-    return head_bytes(reply.status_code, reply.headers, framing, connection, date_line), reply.body
+    return head_bytes(reply.status_code, reply.headers, framing, connection, date_line, reply.reason), reply.body
 
 
 def content_length(headers: Headers) -> int | None:

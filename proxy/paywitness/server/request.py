@@ -22,6 +22,7 @@ from paywitness.server.request_target import (
     HTTP_PORT,
     HTTPS_PORT,
     INTERNAL_NAME,
+    WHOLE_SERVER,
     Ingress,
     RequestTarget,
     is_absolute,
@@ -42,10 +43,18 @@ _ROOT_MEMBERS = {
     "pay elsewhere": "GET /paywitness/intents/{id} tells whether a purchase may be paid again, or at another provider.",
     "headers": "Paywitness-Key, -Intent, -Account, -Timeout-Ms, -Priority, -Distinct are for us and do not go on.",
 }
-ROOT_REPLY = Reply(
+_ROOT_REPLY = Reply(
     200,
     ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", Outcome.NONE.encode())),
     json.dumps(_ROOT_MEMBERS, indent=2).encode() + b"\n",
+    Outcome.NONE,
+)
+
+
+_OPTIONS_REPLY = Reply(
+    204,
+    ((b"Allow", ", ".join(sorted(METHODS)).encode()), (b"Paywitness-Outcome", Outcome.NONE.encode())),
+    b"",
     Outcome.NONE,
 )
 
@@ -65,6 +74,14 @@ class ParsedRequest(NamedTuple):
     @property
     def is_internal(self) -> bool:
         return self.target.prefix == INTERNAL_NAME
+
+    def root_page(self) -> Reply:
+        """What is told of this port itself. Raises RequestRejected for what only a provider could do."""
+        if self.method == "OPTIONS":
+            return _OPTIONS_REPLY
+        if self.method not in ("GET", "HEAD"):
+            raise RequestRejected(Problem.NOT_FOUND, "Requests go to /{provider}/..., by the name in its policy.")
+        return _ROOT_REPLY
 
     async def internal_page(self, call_handler: CallHandler) -> Reply:
         """One of our own pages. Raises RequestRejected for any other, and whatever the handler raises."""
@@ -111,6 +128,8 @@ def read_request(
     head = read_head(message.raw_headers, is_http11=is_http11)
     if is_absolute(message.path):
         return _parse_absolute(message.path, method, head, ingress, provider_at)
+    if method == "OPTIONS" and message.path == "*":
+        return ParsedRequest(method, WHOLE_SERVER, head)
     host_header = head.host.decode("latin-1")
     if ingress.host is not None and (
         _host_of(host_header) != ingress.host or not _is_default_port(host_header, ingress.port)

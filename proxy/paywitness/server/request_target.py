@@ -44,6 +44,9 @@ class RequestTarget(NamedTuple):
     segments: tuple[str, ...]  # of `path`, decoded
 
 
+WHOLE_SERVER = RequestTarget("", "*", "", ())  # of OPTIONS alone (RFC 9112 3.2.4)
+
+
 def read_target(raw: str, provider: str | None = None) -> RequestTarget:
     """Take the target apart. With `provider` the whole path is that provider's, as on a port of its own."""
     if not raw.startswith("/"):

@@ -1,7 +1,8 @@
 """Where the CA is stored: its certificate, its key (mode 0600), the next pair while it is changed, and the bundle.
 
 The bundle is what clients are given: the system's roots and ours, for most of them take one file in place of their own.
-Services that may not look into our directory read a copy of it elsewhere; beside each lies what Node's fetch needs.
+Services that may not look into our directory read a copy of it elsewhere; beside each lies what Node's fetch, wget and
+PHP need, which no variable can tell where the bundle is.
 A rotation has two steps, so that nobody is cut off: first the next certificate joins the bundle, which clients load;
 then it signs.
 """
@@ -119,11 +120,27 @@ class LocalCaFiles:
         for bundle in filter(None, (self.bundle, self.shared_bundle)):
             _write(bundle, bundle_pem)
             _write(node_proxy_beside(bundle), _NODE_PROXY.read_bytes())
+            _write(wgetrc_beside(bundle), f"ca_certificate = {bundle.absolute()}\n".encode())
+            php_settings = "".join(f'{setting} = "{bundle.absolute()}"\n' for setting in _PHP_SETTINGS)
+            _write(php_folder_beside(bundle) / "paywitness.ini", php_settings.encode())
+            php_folder_beside(bundle).chmod(0o755)
+
+
+_PHP_SETTINGS = ("curl.cainfo", "openssl.cafile")  # of its curl, and of its streams
 
 
 def node_proxy_beside(bundle: Path) -> Path:
     """What makes Node's fetch look at HTTPS_PROXY: see `node_proxy.cjs` in this room."""
     return bundle.with_name(_NODE_PROXY.name)
+
+
+def wgetrc_beside(bundle: Path) -> Path:
+    return bundle.with_name("paywitness.wgetrc")
+
+
+def php_folder_beside(bundle: Path) -> Path:
+    """A folder of settings that PHP reads after its own."""
+    return bundle.with_name("paywitness-php.d")
 
 
 class CurrentLocalCa:
@@ -190,21 +207,26 @@ def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
 # What makes each kind of client use the sidecar as its proxy and believe its authority. Lines for a shell.
 
 
-def shell_lines(proxy: str, no_proxy: str, bundle: Path, node_proxy: Path) -> list[str]:
+def shell_lines(proxy: str, no_proxy: str, bundle: Path) -> list[str]:
     """Assignments that serve most clients, and comments for those that bring roots of their own."""
     quoted_bundle = quote(str(bundle))
-    preload = f'"{node_proxy}"' if " " in str(node_proxy) else str(node_proxy)  # as Node takes it apart
+    node_proxy = str(node_proxy_beside(bundle))
+    preload = f'"{node_proxy}"' if " " in node_proxy else node_proxy  # as Node takes it apart
+    host, _, port = proxy.removeprefix("http://").rpartition(":")
     return [
         f"export HTTPS_PROXY={quote(proxy)} https_proxy={quote(proxy)}",
         f"export HTTP_PROXY={quote(proxy)} http_proxy={quote(proxy)}",
         f"export NO_PROXY={quote(no_proxy)} no_proxy={quote(no_proxy)}",
-        f"export SSL_CERT_FILE={quoted_bundle}        # OpenSSL: urllib, httpx, aiohttp, Go, Ruby",
+        f"export SSL_CERT_FILE={quoted_bundle}        # OpenSSL: urllib, httpx, aiohttp, Go, Ruby, HTTP::Tiny",
         f"export REQUESTS_CA_BUNDLE={quoted_bundle}   # requests, and the SDKs upon it",
         f"export CURL_CA_BUNDLE={quoted_bundle}",
         f"export NODE_EXTRA_CA_CERTS={quoted_bundle}  # Node adds it to its own roots",
         "export NODE_USE_ENV_PROXY=1            # Node 24 and 22.21: fetch and https look at HTTPS_PROXY",
         f'export NODE_OPTIONS="${{NODE_OPTIONS:+$NODE_OPTIONS }}"{quote(f"--require={preload}")}  # before: fetch does',
         f"export GIT_SSL_CAINFO={quoted_bundle} AWS_CA_BUNDLE={quoted_bundle}",
+        f"export PERL_LWP_SSL_CA_FILE={quoted_bundle} PERL_LWP_ENV_PROXY=1   # Perl's LWP",
+        f"export WGETRC={quote(str(wgetrc_beside(bundle)))}   # wget; in place of your own ~/.wgetrc",
+        f'export PHP_INI_SCAN_DIR="${{PHP_INI_SCAN_DIR-}}":{quote(str(php_folder_beside(bundle)))}  # PHP',
         "# These bring roots of their own; each needs a line of code or a setting:",
         f"#   stripe (Python)     stripe.ca_bundle_path = {str(bundle)!r}",
         f"#   braintree (Python)  Environment.Production.ssl_certificate = {str(bundle)!r}",
@@ -212,14 +234,13 @@ def shell_lines(proxy: str, no_proxy: str, bundle: Path, node_proxy: Path) -> li
         f"#   xendit (Python)     configuration.ssl_ca_cert = {str(bundle)!r}; configuration.proxy = {proxy!r}",
         "#   aiohttp             ClientSession(trust_env=True)",
         "#   Node's https module, before 24 and 22.21: https-proxy-agent as the agent",
+        "#   PHP's streams       stream_context_create(['http' => ['proxy' => "
+        f"'tcp://{host}:{port}', 'request_fulluri' => true]])",
         "#   Java                paywitness ca show --pem > paywitness.pem",
         "#                       keytool -importcert -noprompt -alias paywitness -file paywitness.pem \\",
         "#                         -keystore paywitness.p12 -storetype PKCS12 -storepass changeit",
         "#                       java -Djavax.net.ssl.trustStore=paywitness.p12 \\",
         "#                         -Djavax.net.ssl.trustStorePassword=changeit \\",
-        f"#                         -Dhttps.proxyHost={_host(proxy)} -Dhttps.proxyPort={proxy.rpartition(':')[2]} ...",
+        f"#                         -Dhttps.proxyHost={host} -Dhttps.proxyPort={port} \\",
+        f"#                         -Dhttp.proxyHost={host} -Dhttp.proxyPort={port} ...",
     ]
-
-
-def _host(proxy: str) -> str:
-    return proxy.removeprefix("http://").rpartition(":")[0]

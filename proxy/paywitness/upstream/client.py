@@ -28,7 +28,7 @@ from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse
 from paywitness.upstream.pool import OriginPool, Pool, PoolGrant, UpstreamLimits
 from paywitness.upstream.request import Origin, StreamRequest, WireRequest, request_bytes
-from paywitness.upstream.response_parser import ResponseParser
+from paywitness.upstream.response_parser import ResponseParser, StreamResponseParser
 from paywitness.upstream.stream import StreamedResponse, StreamExchange, stream_head_bytes, upload_and_await_head
 from paywitness.upstream.tls import TlsConnection, TlsContexts, TlsSession
 
@@ -140,7 +140,7 @@ class UpstreamClient:
         if isinstance(ready, NotConnected):
             return self._not_sent(ready, began_mono)
         connection, reused = ready
-        parser = ResponseParser(head_only=request.method == "HEAD", body_bytes_max=None)
+        parser = StreamResponseParser(head_only=request.method == "HEAD", body_bytes_max=None)
         done = asyncio.get_running_loop().create_future()
         exchange = StreamExchange(done, parser, timeouts, connection, origin_pool, request_complete=body is None)
         try:

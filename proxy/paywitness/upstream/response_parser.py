@@ -73,6 +73,7 @@ class ResponseParser:
         "leftover",
         "reason",
         "status_code",
+        "trailers",
     )
 
     def __init__(self, *, head_only: bool, body_bytes_max: int | None) -> None:
@@ -90,6 +91,7 @@ class ResponseParser:
         self.status_code = 0  # of the final response; 0 until its head is there
         self.reason = b""
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.trailers: tuple[tuple[bytes, bytes], ...] = ()  # read by `StreamResponseParser` alone
         self.keep_alive = False
         self.keep_alive_s: int | None = None  # how long the server says it keeps an idle connection
         self.complete = False
@@ -318,6 +320,28 @@ class ResponseParser:
     def on_message_complete(self) -> None:
         if self._stage == _BY_CHUNKS:
             self.complete = True
+
+
+class StreamResponseParser(ResponseParser):
+    """Reads a response that is passed on in pieces, its trailers too. What no policy reads must not lose them."""
+
+    __slots__ = ("_bytes_without_body",)
+
+    def __init__(self, *, head_only: bool, body_bytes_max: int | None) -> None:
+        super().__init__(head_only=head_only, body_bytes_max=body_bytes_max)
+        self._bytes_without_body = 0
+
+    def _feed_chunks(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        before = self.body_bytes
+        super()._feed_chunks(parser, data)
+        self._bytes_without_body = 0 if self.body_bytes > before else self._bytes_without_body + len(data)
+        if not self.complete and self._bytes_without_body > HEAD_BYTES_MAX:
+            self._refuse("the trailers are too large", WireFault.OVERSIZED)  # httptools holds an unfinished one
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for the head too, which `headers` has from the raw bytes."""
+        if self._stage == _BY_CHUNKS and not self.complete and len(self.trailers) < HEADERS_MAX:
+            self.trailers += ((name, value),)
 
 
 def _single_value(lowered_head: bytes, header_name: bytes) -> bytes | None:

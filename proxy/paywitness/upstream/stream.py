@@ -141,6 +141,11 @@ class StreamedResponse:
         self._monotonic = monotonic
         self._reused = reused
 
+    @property
+    def trailers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The headers behind a chunked body, once it is over."""
+        return self._exchange.parser.trailers
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The body, piece by piece, less the transfer coding. Raises ResponseBodyBroken where it is cut off."""
         exchange = self._exchange

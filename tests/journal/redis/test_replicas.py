@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -36,14 +37,15 @@ def _is_acknowledged(primary: RedisServer) -> bool:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
-    primary = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0")
-    primary.start()
-    replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}")
-    replica.start()
-    _wait_until_replicated(primary, replica)
-    yield primary, replica
-    for server in (replica, primary):
-        server.kill()
+    with ExitStack() as stack:  # also if one of them does not come up
+        primary = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0")
+        stack.callback(primary.kill)
+        primary.start()
+        replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}")
+        stack.callback(replica.kill)
+        replica.start()
+        _wait_until_replicated(primary, replica)
+        yield primary, replica
 
 
 @pytest.fixture

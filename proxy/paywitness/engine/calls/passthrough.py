@@ -5,12 +5,12 @@ The words are careful all the same: nobody has told us that such a call moves no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from paywitness.core.call import Call, Headers
-from paywitness.core.credential_and_hop_headers import end_to_end
-from paywitness.core.evidence import Evidence
+from paywitness.core.credential_and_hop_headers import end_to_end, end_to_end_trailers, headers_named
+from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Provider
 from paywitness.core.problems import Problem
@@ -20,6 +20,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import StreamRequest, WireRequest
+from paywitness.upstream.stream import StreamedResponse
 
 _OUTCOME_HEADERS: Headers = ((b"Paywitness-Outcome", Outcome.NONE.encode()),)
 
@@ -31,6 +32,8 @@ class StreamedReply:
     status_code: int
     headers: Headers
     body: AsyncIterator[bytes]
+    reason: bytes  # the provider's own
+    trailers: Callable[[], Headers]  # after the body's end
     outcome: Outcome = Outcome.NONE
     problem: Problem | None = None
 
@@ -48,8 +51,7 @@ class Passthrough:
         evidence = await self.upstream.send(origin, request, provider.timeouts)
         if evidence.response is None:
             return failure_reply(evidence, provider)
-        headers = end_to_end(evidence.response.headers) + _OUTCOME_HEADERS
-        return Reply(evidence.response.status_code, headers, evidence.response.body, Outcome.NONE)
+        return whole_reply(evidence.response, _OUTCOME_HEADERS)
 
     async def forward_stream(
         self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
@@ -62,7 +64,28 @@ class Passthrough:
         response = await self.upstream.stream(origin, request, body, provider.timeouts)
         if isinstance(response, Evidence):
             return failure_reply(response, provider)
-        return StreamedReply(response.status_code, end_to_end(response.headers) + _OUTCOME_HEADERS, aiter(response))
+        return streamed_reply(response, _OUTCOME_HEADERS)
+
+
+def whole_reply(response: Response, ours: Headers = ()) -> Reply:
+    """The provider's response as it came, with our headers behind its own. Its length stays: of a HEAD or a 304 it says
+    what the body would be."""
+    headers = end_to_end(response.headers) + headers_named(response.headers, b"content-length") + ours
+    return Reply(response.status_code, headers, response.body, Outcome.NONE, reason=response.reason)
+
+
+def streamed_reply(response: StreamedResponse, ours: Headers = ()) -> StreamedReply:
+    """The same, while its body is still coming; trailers may follow one that is chunked."""
+    theirs = response.headers
+    length = headers_named(theirs, b"content-length")
+    framing = length or headers_named(theirs, b"trailer")
+    return StreamedReply(
+        response.status_code,
+        end_to_end(theirs) + framing + ours,
+        aiter(response),
+        response.reason,
+        lambda: end_to_end_trailers(response.trailers),
+    )
 
 
 def failure_reply(evidence: Evidence, provider: Provider) -> Reply:

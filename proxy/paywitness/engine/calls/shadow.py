@@ -17,12 +17,11 @@ from paywitness.core.call import Call
 from paywitness.core.claim import AliasKind, ClaimJudgement, ClaimRequest, ClaimVerdict, judge, judge_guard
 from paywitness.core.classify import classify
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.guard import indexed_guard
 from paywitness.core.lifecycle import Event, advance, conclude
-from paywitness.core.operation import Guard, Lease, Operation, Outcome, State
+from paywitness.core.operation import Guard, Lease, Operation, State
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls, UpstreamTimeouts
 from paywitness.core.problems import Problem
 from paywitness.core.recognise import RecognitionRefusal, recognise
@@ -30,7 +29,7 @@ from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.calls.attempt_sender import address_of
 from paywitness.engine.calls.context import CallContext, caller_context, decision_context_of
-from paywitness.engine.calls.passthrough import StreamedReply, failure_reply
+from paywitness.engine.calls.passthrough import StreamedReply, failure_reply, streamed_reply, whole_reply
 from paywitness.engine.calls.stored_messages import with_readable_codings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
@@ -145,7 +144,7 @@ class ShadowMode:
         response = evidence.response
         if response is None:
             return failure_reply(evidence, provider), name
-        return Reply(response.status_code, end_to_end(response.headers), response.body, Outcome.NONE), name
+        return whole_reply(response), name
 
     async def forward_stream(
         self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
@@ -157,7 +156,7 @@ class ShadowMode:
         response = await self.upstream.stream(origin, request, body, _LONG_TIMEOUTS)
         if isinstance(response, Evidence):
             return failure_reply(response, provider)
-        return StreamedReply(response.status_code, end_to_end(response.headers), aiter(response))
+        return streamed_reply(response)
 
     def _report_unmatched(self, provider: Provider) -> None:
         self.telemetry.emit(CallForwarded(provider.name))
