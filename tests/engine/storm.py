@@ -580,7 +580,8 @@ class Storm:
         await asyncio.gather(*(self._insist(payment) for payment in insisting))
 
     async def _insist(self, payment: Payment) -> None:
-        for _ in range(2 if self.dials.resolver else 12):  # each waits to its deadline for what the resolver finds
+        # Each waits to its deadline for what the resolver finds. Without one a repeat may be told to wait, and again.
+        for _ in range(2 if self.dials.resolver else 60):
             if await self._call(payment, Random(payment.name), calmly=True):
                 return
             await asyncio.sleep(0.1)  # the provider may still be at work on an earlier attempt
