@@ -7,8 +7,9 @@ import json
 import pytest
 
 from paywitness.core.bodies.xml import decode_xml
+from paywitness.core.limit_info import LimitInfo, with_limit_info
 from paywitness.core.problems import Problem
-from paywitness.core.reply import ErrorShape, LimitInfo, problem_reply, with_limit_info
+from paywitness.core.reply import ErrorShape, problem_reply
 
 SHAPE = {"api_error_response": {"errors": {"errors": []}, "message": "No: {detail}"}}
 DETAIL = "<Nothing> & nobody was sent."

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paywitness.core.advice import advice_for
 from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.evidence import Response
 from paywitness.core.money import Money
@@ -20,13 +21,14 @@ from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
 from paywitness.core.reply import (
     ErrorShape,
     Reply,
-    advice_for,
     closed_reply,
     guarded_reply,
     operation_reply,
     operation_summary,
+    paid_before_reply,
     pass_through,
     problem_reply,
+    refunded_reply,
     reply_for,
     response_matches_state,
     unknown_reply,
@@ -294,7 +296,7 @@ def test_every_problem_says_what_happened_to_the_money(kind: Problem) -> None:
         assert isinstance(found["sent"], bool)
         assert isinstance(found["side_effect_may_exist"], bool)
         assert header(reply, "Content-Type") == "application/problem+json"
-        assert (header(reply, "Retry-After") is not None) == (reply.status_code in {409, 503})
+        assert (header(reply, "Retry-After") is not None) == (reply.status_code in {409, 503} and reply.repeat_helps)
         assert ("operation" in found, "instance" in found) == (stands is not None, stands is not None)
 
 
@@ -332,7 +334,8 @@ def test_an_sdk_is_told_to_give_up_only_where_a_repeat_cannot_help() -> None:
     shape = ErrorShape(give_up_headers=(("Stripe-Should-Retry", "false"),))
     for kind in Problem:
         told = header(problem_reply(kind, "", shape=shape), "Stripe-Should-Retry")
-        assert (told == "false") == (not PROBLEMS[kind].repeat_helps)
+        of_paid = kind is Problem.GUARDED  # without an operation that could still end
+        assert (told == "false") == (not PROBLEMS[kind].repeat_helps or of_paid)
     assert header(unknown_reply(standing(State.REQUIRES_REVIEW), shape, sent=True), "Stripe-Should-Retry") == "false"
     assert header(unknown_reply(standing(State.UNKNOWN), shape, sent=True), "Stripe-Should-Retry") is None
 
@@ -427,11 +430,90 @@ def test_only_a_failure_and_a_demand_to_act_let_the_customer_do_anything(state: 
         advice = advice_for(standing(state, result_class=reading))
         if state is State.REQUIRES_ACTION:
             assert advice is Advice.AUTHENTICATE
-        elif state is State.SUCCEEDED and reading is ResultClass.REVERSED:
+        elif state is State.SUCCEEDED and reading in {ResultClass.REVERSED, ResultClass.RETURNED}:
             assert advice is Advice.CONTACT_SUPPORT  # it was paid, and given back
         elif state is not State.FAILED:
             assert advice is Advice.DO_NOT_PAY_AGAIN
         assert advice_for(standing(state, result_class=reading, incident="x")) is Advice.DO_NOT_PAY_AGAIN
+
+
+@pytest.mark.parametrize("reading", ResultClass)
+def test_whoever_was_provably_not_charged_is_not_told_not_to_pay_again(reading: ResultClass) -> None:
+    """A provider that was overloaded, and said so before any work: "do not pay again" kept the customer from paying."""
+    failed = standing(State.FAILED, result_class=reading, effect=Effect.NONE)
+    paid_by_others = reading is ResultClass.ALREADY_DONE
+    assert (advice_for(failed) is Advice.DO_NOT_PAY_AGAIN) is paid_by_others
+    assert advice_for(failed.changed(beside_unknown=True)) is Advice.DO_NOT_PAY_AGAIN
+
+
+def test_the_advice_of_a_code_comes_before_that_of_its_class() -> None:
+    soft = standing(State.FAILED, result_class=ResultClass.ISSUER_SOFT_DECLINE, effect=Effect.NONE)
+    assert advice_for(soft) is Advice.USE_ANOTHER_METHOD
+    assert advice_for(soft.changed(advice=Advice.CONTACT_ISSUER)) is Advice.CONTACT_ISSUER
+    assert advice_for(soft.changed(advice=Advice.CONTACT_ISSUER, beside_unknown=True)) is Advice.DO_NOT_PAY_AGAIN
+    assert advice_for(standing(State.SUCCEEDED, advice=Advice.CONTACT_ISSUER)) is Advice.DO_NOT_PAY_AGAIN
+
+
+def paid_order(**changes: Any) -> Operation:
+    return standing(State.SUCCEEDED, guard=Guard(GuardKind.INTENT, "g" * 32, "order-1"), **changes)
+
+
+def test_a_refused_payment_of_a_paid_order_is_not_told_that_it_succeeded() -> None:
+    """43.00 was refused because 42.00 had been paid: the reply said "succeeded", "open" and "Retry-After: 1"."""
+    reply = guarded_reply(paid_order(), ErrorShape(give_up_headers=(("Stripe-Should-Retry", "false"),)))
+    found = members(reply)
+    assert found["outcome"] == header(reply, "Paywitness-Outcome") == reply.outcome == Outcome.NONE
+    assert found["holder"] == {"operation": found["operation"], "outcome": Outcome.SUCCEEDED}
+    assert found["title"] == "This was paid already, by another call"
+    assert (found["side_effect_may_exist"], found["advice"]) == (True, Advice.DO_NOT_PAY_AGAIN)
+    assert header(reply, "Retry-After") is None
+    assert header(reply, "Stripe-Should-Retry") == "false"
+
+
+@pytest.mark.parametrize("state", [State.SENDING, State.UNKNOWN, State.PENDING])
+def test_a_call_behind_an_open_one_is_told_how_that_one_stands(state: State) -> None:
+    reply = guarded_reply(standing(state, guard=Guard(GuardKind.INTENT, "g" * 32, "order-1")))
+    found = members(reply)
+    assert found["outcome"] == standing(state).outcome
+    assert "holder" not in found
+    assert found["title"] == "Another operation on the same money is open"
+    assert header(reply, "Retry-After") == "1"
+
+
+def test_an_equal_call_that_was_paid_is_told_that_it_succeeded() -> None:
+    guard = Guard(GuardKind.TARGET, "g" * 32, "ch_1")
+    reply = guarded_reply(standing(State.SUCCEEDED, undelivered=True, kind=OperationKind.CAPTURE, guard=guard))
+    assert (reply.outcome, members(reply)["title"]) == (
+        Outcome.SUCCEEDED,
+        "An equal call succeeded, and its caller may not know",
+    )
+
+
+def test_what_cannot_come_out_otherwise_names_no_time_to_try_again() -> None:
+    assert header(closed_reply(standing(State.SUCCEEDED)), "Retry-After") is None
+    assert header(refunded_reply(paid_order()), "Retry-After") is None
+    assert header(paid_before_reply("op_1"), "Retry-After") is None
+    assert members(closed_reply(standing(State.SUCCEEDED)))["title"].startswith("It succeeded")
+
+
+def test_header_and_body_give_the_same_advice() -> None:
+    for kind in Problem:
+        for state in State:
+            reply = problem_reply(kind, "", operation=standing(state))
+            assert header(reply, "Paywitness-Advice") == members(reply)["advice"]
+
+
+def test_an_error_that_arrived_is_not_called_a_lost_answer() -> None:
+    arrived = standing(State.UNKNOWN, doubt=frozenset({1}), answered_attempts=frozenset({1}))
+    assert "answered with an error" in members(unknown_reply(arrived, sent=True))["detail"]
+    assert "answer was lost" in members(unknown_reply(standing(State.UNKNOWN), sent=True))["detail"]
+
+
+def test_the_error_of_an_sdk_has_a_code() -> None:
+    shape = ErrorShape({"error": {"code": "{code}", "message": "{detail}"}})
+    detail = "A detail that holds {code}."
+    found = members(problem_reply(Problem.NOT_SENT, detail, shape=shape))["error"]
+    assert found == {"code": "paywitness_not_sent", "message": detail}
 
 
 def test_an_operation_is_described_without_anything_secret() -> None:

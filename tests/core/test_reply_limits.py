@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from paywitness.core.limit_info import LimitInfo, with_limit_info
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
-from paywitness.core.reply import LimitInfo, Reply, problem_reply, with_limit_info
+from paywitness.core.reply import Reply, problem_reply
 
 
 def not_sent() -> Reply:
@@ -26,11 +27,11 @@ def values(reply: Reply, name: bytes) -> list[str]:
         (LimitInfo("throttled", 30.0), "throttled; retry-after=30.0"),
         (
             LimitInfo("budget_exhausted", 4.0, "account", 0.25),
-            "budget_exhausted; scope=account; remaining=0.2; retry-after=4.0",
+            "budget_exhausted; scope=account; remaining=0.2; own-retries-in=4.0",
         ),
         (
             LimitInfo("budget_exhausted", 4.0, "account", -3.0),
-            "budget_exhausted; scope=account; remaining=0.0; retry-after=4.0",
+            "budget_exhausted; scope=account; remaining=0.0; own-retries-in=4.0",
         ),
     ],
 )
@@ -48,7 +49,7 @@ def test_a_problem_of_ours_carries_it_as_a_member_beside_all_that_it_said() -> N
     after = with_limit_info(before, LimitInfo("budget_exhausted", 4.04, "intent", 0.0))
     told = json.loads(after.body)
     limit = told.pop("limited_by")
-    assert limit == {"by": "budget_exhausted", "retry_after_s": 4.0, "scope": "intent", "remaining": 0.0}
+    assert limit == {"by": "budget_exhausted", "own_retries_in_s": 4.0, "scope": "intent", "remaining": 0.0}
     assert told == json.loads(before.body)
     assert (after.status_code, after.outcome, after.problem) == (503, before.outcome, Problem.NOT_SENT)
 

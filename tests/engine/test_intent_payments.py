@@ -160,7 +160,8 @@ async def test_a_paid_confirm_speaks_for_the_create_that_asked_the_customer_to_a
         "/v1/charges", another, {**HEADERS, "Idempotency-Key": "another"}, CallerOptions()
     )
     problem = json.loads(refused.body)
-    assert (refused.status_code, problem["outcome"], problem["advice"]) == (409, "succeeded", "do_not_pay_again")
+    assert (refused.status_code, problem["outcome"], problem["advice"]) == (409, "none", "do_not_pay_again")
+    assert problem["holder"]["outcome"] == "succeeded"
     assert (await follow(stored_world, reference, "refunds", 2500)).status_code == 200
     assert (await intent(stored_world, "order-42"))["safe_to_pay"] is True
     assert stored_world.effects() == 2  # the charge, and its refund

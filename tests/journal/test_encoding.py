@@ -28,7 +28,7 @@ from paywitness.core.operation import (
     State,
 )
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.core.result import Advice, Classification, Effect, ResultClass
 from paywitness.journal import encoding
 from paywitness.journal.encoding import (
     COLUMNS,
@@ -160,6 +160,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         guard=None,
         result_class=ResultClass.PENDING,
         effect=Effect.DONE,
+        advice=Advice.CONTACT_ISSUER,
         priority=Priority.LOW,
         account_source=AccountSource.SELECTOR,
         named_account="another",

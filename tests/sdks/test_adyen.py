@@ -102,7 +102,7 @@ def test_a_key_with_another_amount_is_told_in_our_words(stand: Stand) -> None:
     order = stand.new_order()
     assert pay(stand.through, order, key=f"key-{order}").paid
     told = pay(stand.through, order, amount=9999, key=f"key-{order}")
-    assert (told.kind, told.facts) == ("AdyenAPIUnprocessableEntity", (422, "paywitness"))
+    assert (told.kind, told.facts) == ("AdyenAPIUnprocessableEntity", (422, "paywitness_key_reused"))
     assert NOTHING_WAS_SENT in told.text
     assert stand.double.effects(order) == 1
 

@@ -93,10 +93,10 @@ Against = Callable[..., Result]
 NEVER_RESENT = ("errors_under_key: replayed", "errors_under_key: unknown ")
 SOFTER = (
     (
-        "    issuer_soft_decline: [insufficient_funds] ",
-        "    issuer_soft_decline: [insufficient_funds, stolen_card] ",
+        "    issuer_soft_decline: [insufficient_funds, do_not_honor, processing_error] ",
+        "    issuer_soft_decline: [insufficient_funds, stolen_card, do_not_honor, processing_error] ",
     ),
-    ("issuer_hard_decline: [stolen_card, expired_card]", "issuer_hard_decline: [expired_card]"),
+    ("issuer_hard_decline: [stolen_card, expired_card,", "issuer_hard_decline: [expired_card,"),
 )
 FIRST_ROW = "classify:\n"
 NO_EDIT = ("provider: acme ", "provider: acme  ")

@@ -148,6 +148,7 @@ def test_a_case_may_expect_every_fact_of_a_request(bank: Path) -> None:
         ("guard", "none", "intent:O-1"),
         ("class", "pending", "succeeded"),
         ("effect", "possible", "done"),
+        ("advice", "contact_issuer", "do_not_pay_again"),
         ("row", "classify[0]", "answers.payment[0]"),
         ("observed", "answers.payment[0]", "none"),
         ("reference", "p2", "p1"),

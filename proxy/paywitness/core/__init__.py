@@ -51,6 +51,8 @@ what to do
     payment_corrections  what an operator may make a payment say: that it exists, what a number of it is
 what goes out
     reply              the provider's response passed on, or a problem of ours
+    advice             what the end customer may be told
+    limit_info         which limit held a call back, as its reply tells it
     problems           the types, texts and bodies of our problems
     was_it_charged     "was it charged?", in one sentence
     payment_words      what stands of a payment, in numbers and in sentences

@@ -29,6 +29,7 @@ from paywitness.core.result import (
     DENIALS,
     DOES_NOT_FIT,
     PROVIDER_SAID_NO,
+    Advice,
     Classification,
     Effect,
     ResultClass,
@@ -57,6 +58,7 @@ class ResponseRule:
     otherwise: ResultClass | None = None  # for a code that the table does not list; without it the row does not match
     stored: bool = True  # False: the provider does not keep such an answer under the key
     observe: bool = False  # only watched: passed over where it matches
+    advice: Advice | None = None  # what the customer may be told; a code's own advice comes before it
 
     @property
     def result_classes(self) -> frozenset[ResultClass]:
@@ -93,9 +95,12 @@ class ResponseRule:
             return None
         if self.code is None:
             return self.result_class
-        found = evaluate(self.code, tree)
-        listed = (self.table or {}).get(str(found)) if isinstance(found, (str, int)) else None
-        return listed or self.otherwise
+        return (self.table or {}).get(self.code_in(tree)) or self.otherwise
+
+    def code_in(self, tree: Tree) -> str:
+        """The code that the row looks up; empty if there is none."""
+        found = evaluate(self.code, tree) if self.code is not None else None
+        return str(found) if isinstance(found, (str, int)) else ""
 
 
 @record
@@ -186,6 +191,12 @@ class ClassifyRules:
     fit: ResponseMatcher = ResponseMatcher()
     moves_money: bool = True
     encoding: Encoding = Encoding(policy_defaults.BODY)  # of requests, and so of answers
+    advice_by_code: Mapping[str, Advice] | None = None
+
+    def advice_of(self, row: ResponseRule, tree: Tree) -> Advice | None:
+        """What the policy has the customer told about what the row has read; None: as the class says."""
+        by_code = self.advice_by_code.get(row.code_in(tree)) if self.advice_by_code else None
+        return by_code or row.advice
 
 
 def _lost(evidence: Evidence) -> Classification:
@@ -236,7 +247,8 @@ def _by_rules(
         if row.observe:
             observed = observed or ShadowMatch(row.name, result_class)
             continue
-        return Classification.of(result_class, row.name, effect=row.effect, stored=row.stored), observed
+        advice = rules.advice_of(row, tree)
+        return Classification.of(result_class, row.name, effect=row.effect, stored=row.stored, advice=advice), observed
     return None, observed
 
 

@@ -145,6 +145,7 @@ def conclude_external(
         after.changed(
             result_class=classification.result_class if is_authoritative else after.result_class,
             effect=classification.effect if is_authoritative else after.effect,
+            advice=classification.advice if is_authoritative else after.advice,
             reference=(shown or after.reference) if newer else (after.reference or shown),
             incident=after.incident or (contradiction(operation, classification) if paid else None),
         ),

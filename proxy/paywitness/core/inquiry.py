@@ -328,7 +328,7 @@ def read_object(
             continue
         if row.says_done(result_class) and (tested in NOTHING_SHOWN or not (is_event or row.tests_body)):
             continue  # nothing is shown, or the row looks only at the status of what brought it
-        found = Classification.of(result_class, row.name, effect=row.effect)
+        found = Classification.of(result_class, row.name, effect=row.effect, advice=rules.advice_of(row, tested))
         if result_class is ResultClass.ABSENT:
             missed = Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent")
             return FoundObject(missed, provider_object)

@@ -444,6 +444,7 @@ def conclusion_changes(
     changed = _transition_changes(operation, event, attempt)
     if _is_authoritative(operation, event, changed["state"]):
         changed |= {"result_class": classification.result_class, "effect": classification.effect}
+        changed["advice"] = classification.advice
     if attempt in changed["doubt"] and _may_be_replayed(classification):
         changed["answered_attempts"] |= {attempt}
     paid = operation.state in _PAID_OR_ACCEPTED

@@ -16,7 +16,7 @@ from paywitness.core.credential_owners import AccountSource
 from paywitness.core.money import Money
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.core.result import DECLINES, Classification, Effect, ResultClass
+from paywitness.core.result import DECLINES, Advice, Classification, Effect, ResultClass
 
 
 class State(StrEnum):
@@ -123,6 +123,7 @@ class Operation:
     reference: str | None = None
     result_class: ResultClass | None = None
     effect: Effect | None = None
+    advice: Advice | None = None  # what the policy has the customer told about how it was read; None: as the class says
     key_released: bool = False
     first_sent_at: float | None = None
     ended_at: float | None = None

@@ -236,7 +236,7 @@ class Policy:
     retry: Mapping[ResultClass, RetryRule] = field(default_factory=dict)
     retry_default: RetryRule = RetryRule()
     resolve: ResolutionRules = ResolutionRules()
-    problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} in its texts
+    problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} and {code} in its texts
     give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own answers where a repeat cannot help
     headers: tuple[tuple[str, str], ...] = ()  # request headers that the policy forces
     inquiries: tuple[Inquiry, ...] = ()  # ways to ask what became of it, in the order to try them

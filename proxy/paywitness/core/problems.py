@@ -7,6 +7,7 @@ others it is problem+json.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -19,9 +20,12 @@ _PROBLEM_JSON = b"application/problem+json"
 _PROBLEM_XML = b"application/xml"
 
 
-def problem_body(members: dict[str, Any], shape: Mapping[str, Any], detail: str, *, xml: bool) -> tuple[bytes, bytes]:
+def problem_body(
+    members: dict[str, Any], shape: Mapping[str, Any], kind: Problem, detail: str, *, xml: bool
+) -> tuple[bytes, bytes]:
     """The body and its media type. What is ours is never replaced by the shape's."""
-    filled = {name: _with_detail(value, detail) for name, value in shape.items()}
+    texts = {"{detail}": detail, "{code}": "paywitness_" + kind.replace("-", "_")}
+    filled = {name: _filled(value, texts) for name, value in shape.items()}
     if xml and len(filled) == 1:
         [(root, children)] = filled.items()
         if isinstance(children, dict):
@@ -35,15 +39,18 @@ def problem_body(members: dict[str, Any], shape: Mapping[str, Any], detail: str,
     ).encode(), _PROBLEM_JSON
 
 
-def _with_detail(value: Any, detail: str) -> Any:
-    """The provider's error shape with our detail in its texts."""
+def _filled(value: Any, texts: Mapping[str, str]) -> Any:
+    """The provider's error shape with our texts in place of their names."""
     if isinstance(value, str):
-        return value.replace("{detail}", detail)
+        return _NAMES.sub(lambda name: texts[name.group()], value)
     if isinstance(value, Mapping):
-        return {key: _with_detail(item, detail) for key, item in value.items()}
+        return {key: _filled(item, texts) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_with_detail(item, detail) for item in value]
+        return [_filled(item, texts) for item in value]
     return value
+
+
+_NAMES = re.compile(r"\{detail\}|\{code\}")
 
 
 PROBLEM_TYPE_PREFIX = "urn:paywitness:problem:"
@@ -122,6 +129,20 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
 }
 
+# --- Titles of single cases
+
+PAID_ALREADY = "This was paid already, by another call"
+EQUAL_CALL_SUCCEEDED = "An equal call succeeded, and its caller may not know"
+RESERVED = "Open operations of the payment reserve what is left of it"
+CONTRADICTED = "Evidence about this payment contradicts itself"
+CLOSED_TITLES = {
+    "succeeded": "It succeeded, and there is no response to replay",
+    "pending": "The provider accepted it, and there is no response to replay",
+    "requires_action": "The customer must act, and there is no response to replay",
+    "declined": "It was declined, and there is no response to replay",
+    "failed": "It failed without effect, and there is no response to replay",
+}
+
 # --- Texts of the 504
 # What a caller is told if the outcome is unknown. Each says what happened, and what to do next.
 
@@ -132,6 +153,10 @@ DEADLINE_PASSED = (
 RESPONSE_LOST = (
     "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
     "Do not make another payment."
+)
+ANSWERED_IN_DOUBT = (
+    "The provider answered with an error that leaves open whether it executed this payment. It is asked what became of "
+    "it. Repeat with the same key, or wait. Do not make another payment."
 )
 STILL_IN_FLIGHT = (
     "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "

@@ -2,7 +2,8 @@
 
 Two replies carry promises. 503: nothing was sent and nothing will be. 504: the outcome is unknown; the same key may
 be repeated, another payment must not be made. A provider's doubtful 502 or 503 therefore never passes for ours: it
-leaves as 504. `LimitInfo` tells a caller which limit refused its call or its retry. `problems` has the problem types.
+leaves as 504. The problem types are in `problems`, what the end customer may be told in `advice`, which limit held a
+call back in `limit_info`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from paywitness.core.advice import MAY_BE_PAID, advice_for, advice_of_problem
 from paywitness.core.bodies.tree import Encoding, Tree, encode_response
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
@@ -28,10 +29,16 @@ from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import LimitCheck, LimitVerdict
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.problems import (
+    ANSWERED_IN_DOUBT,
     CHECK_REFUSED,
+    CLOSED_TITLES,
+    CONTRADICTED,
+    EQUAL_CALL_SUCCEEDED,
     NEEDS_A_PERSON,
+    PAID_ALREADY,
     PROBLEM_TYPE_PREFIX,
     PROBLEMS,
+    RESERVED,
     RESPONSE_LOST,
     Problem,
     contradicted_text,
@@ -39,7 +46,7 @@ from paywitness.core.problems import (
 )
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.core.result import ADVICE, DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
+from paywitness.core.result import DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
 
 
 @record
@@ -52,6 +59,7 @@ class Reply:
     operation_id: str | None = None
     replayed: bool = False
     reason: bytes | None = None  # the provider's own reason phrase; None: the usual one of the status
+    repeat_helps: bool = True  # False of a problem that the same call again cannot come out of
 
 
 @record
@@ -70,7 +78,7 @@ def pass_through(operation: Operation, response: Response, *, replayed: bool = F
     """The provider's response, status and bytes untouched, with what we know beside it."""
     theirs = [pair for name, pair in end_to_end_pairs(response.headers) if not name.startswith(b"paywitness-")]
     outcome = operation.outcome
-    headers = (*theirs, *_operation_headers(operation, outcome, replayed=replayed))
+    headers = (*theirs, *_operation_headers(operation, outcome, advice_for(operation), replayed=replayed))
     return Reply(response.status_code, headers, response.body, outcome, None, operation.id, replayed)
 
 
@@ -165,12 +173,15 @@ def _may_pass_on(operation: Operation, response: Response, classification: Class
 
 def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
     """504: what became of the money is not known."""
+    title = CONTRADICTED if operation.incident is not None else ""
     if not detail and operation.incident is not None:
         detail = contradicted_text(operation.incident)
     if not detail and operation.state is State.REQUIRES_REVIEW:
         detail = NEEDS_A_PERSON
+    if not detail and operation.doubt and operation.doubt <= operation.answered_attempts:
+        detail = ANSWERED_IN_DOUBT
     detail = detail or RESPONSE_LOST
-    return problem_reply(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent)
+    return problem_reply(Problem.UNKNOWN, detail, operation=operation, shape=shape, sent=sent, title=title)
 
 
 def absent_reply(operation: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
@@ -190,7 +201,10 @@ def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bo
         detail = f"The payment was made and given back since: it was voided or reversed.{reference}"
     if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.RETURNED:
         detail = f"The {operation.kind} was made, and the provider has taken it back since.{reference}"
-    return problem_reply(Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent)
+    title = CLOSED_TITLES.get(operation.outcome, "")
+    return problem_reply(
+        Problem.CLOSED_WITHOUT_RESPONSE, detail, operation=operation, shape=shape, sent=sent, title=title
+    )
 
 
 def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
@@ -202,7 +216,9 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
             "known whether its caller was told. Nothing was sent by this call. If this is its retry, it is done. "
             "If another one is meant, say why in Paywitness-Distinct."
         )
+        title = EQUAL_CALL_SUCCEEDED
     elif holder.state is State.SUCCEEDED:
+        title = PAID_ALREADY
         detail = (
             f"The {what} was paid by operation {holder.id} at {holder.provider}. Nothing was sent by this call. If "
             "another payment of it is meant, say why in Paywitness-Distinct."
@@ -212,7 +228,8 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
             f"Operation {holder.id} at {holder.provider} on the same {what} is {holder.outcome}. Nothing was sent by "
             "this call. Wait for that one; it is not safe to pay again."
         )
-    return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False)
+        title = ""
+    return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False, title=title)
 
 
 def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
@@ -221,7 +238,7 @@ def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str 
         f"This was paid before, as {paid_by}: its operation is no longer kept, or it did not come through here. "
         "Nothing was sent by this call. If another payment of it is meant, say why in Paywitness-Distinct."
     )
-    return problem_reply(Problem.GUARDED, detail, shape=shape, sent=False, provider=provider)
+    return problem_reply(Problem.GUARDED, detail, shape=shape, sent=False, provider=provider, title=PAID_ALREADY)
 
 
 def refunded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
@@ -251,7 +268,13 @@ def limit_reply(
             "reserves the rest. Nothing was sent by this call. Try again when that one has ended."
         )
         return problem_reply(
-            Problem.GUARDED, detail, operation=holder, shape=shape, sent=False, retry_after_s=_RESERVED_RETRY_S
+            Problem.GUARDED,
+            detail,
+            operation=holder,
+            shape=shape,
+            sent=False,
+            retry_after_s=_RESERVED_RETRY_S,
+            title=RESERVED,
         )
     name = f" {payment.names[0]}" if payment is not None and payment.names else ""
     detail = f"This {kind} exceeds what is left of payment{name}: {left}. Nothing was sent."
@@ -319,40 +342,52 @@ def problem_reply(
     sent: bool = False,
     retry_after_s: int | None = None,
     provider: str = "",
+    title: str = "",
 ) -> Reply:
-    """An answer of our own: what happened, what it means for the money, what to do next."""
+    """An answer of our own: what happened, what it means for the money, what to do next. `retry_after_s`: None for a
+    second, if a repeat can help at all. `title`: of this case, if the kind has several."""
     facts = PROBLEMS[kind]
-    outcome = _outcome_of(kind, operation)
+    outcome, advice = _outcome_of(kind, operation), advice_of_problem(kind, operation)
+    repeat_helps = facts.repeat_helps and not _is_settled_for_good(kind, operation)
     members: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + kind,
-        "title": facts.title,
+        "title": title or facts.title,
         "status": facts.status_code,
         "detail": detail,
         "outcome": outcome,
         "sent": sent,
         "side_effect_may_exist": _effect_may_exist(kind, operation),
-        "advice": _advice(kind, operation),
+        "advice": advice,
     }
     if operation is not None:
         members["instance"] = f"/paywitness/operations/{operation.id}"
         members["operation"] = operation.id
+        if outcome is not operation.outcome and outcome is Outcome.NONE:
+            members["holder"] = {"operation": operation.id, "outcome": operation.outcome}
         if operation.due_at is not None and not operation.state.ended:
             members["next_check_at"] = operation.due_at
-    body, media_type = problem_body(members, shape.members or {}, detail, xml=shape.xml)
+    body, media_type = problem_body(members, shape.members or {}, kind, detail, xml=shape.xml)
     headers: list[tuple[bytes, bytes]] = [(b"Content-Type", media_type)]
-    if facts.status_code in {409, 503}:
+    if retry_after_s is not None or (repeat_helps and facts.status_code in {409, 503}):
         headers.append((b"Retry-After", str(retry_after_s if retry_after_s is not None else 1).encode()))
-    in_review = operation is not None and operation.state is State.REQUIRES_REVIEW
-    if not facts.repeat_helps or in_review:
+    if not repeat_helps:
         headers.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in shape.give_up_headers)
     if operation is not None:
-        headers.extend(_operation_headers(operation, outcome, replayed=False))
+        headers.extend(_operation_headers(operation, outcome, advice, replayed=False))
     else:
         headers.append((b"Paywitness-Outcome", outcome.encode()))
         if provider.isascii() and provider.isprintable() and provider:  # it may be a caller's text: no line breaks
             headers.append((b"Paywitness-Provider", provider.encode()))
     named = operation.id if operation is not None else None
-    return Reply(facts.status_code, tuple(headers), body, outcome, kind, named)
+    return Reply(facts.status_code, tuple(headers), body, outcome, kind, named, repeat_helps=repeat_helps)
+
+
+def _is_settled_for_good(kind: Problem, operation: Operation | None) -> bool:
+    """Whether the same call comes to the same answer until somebody else has done something: a person in review, or
+    whoever gives back what was paid."""
+    if kind is Problem.GUARDED:
+        return operation is None or operation.state is State.SUCCEEDED
+    return operation is not None and operation.state is State.REQUIRES_REVIEW
 
 
 _NOTHING_KNOWN = frozenset({Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.ACCOUNT_UNKNOWN})
@@ -361,46 +396,21 @@ _NOTHING_KNOWN = frozenset({Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Proble
 def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
     if kind in _NOTHING_KNOWN:
         return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
-    if operation is not None:
-        return operation.outcome
-    return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
+    if operation is None:
+        return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
+    if kind in _OF_ANOTHER_PAYMENT and operation.state is State.SUCCEEDED and not keeps_equal_calls_off(operation):
+        return Outcome.NONE  # another payment was made, and this one was not: the holder's success is not the caller's
+    return operation.outcome
 
 
-# What may be true of an earlier call, whether or not its operation can be named here.
-_MAY_BE_PAID = _NOTHING_KNOWN | {Problem.KEY_EXPIRED}
+# What names an operation that the call is no duplicate of. While that one is open, the caller must treat it as its own.
+_OF_ANOTHER_PAYMENT = frozenset({Problem.GUARDED, Problem.KEY_REUSED, Problem.REFUNDED})
 
 
 def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
     if operation is None:
-        return kind in _MAY_BE_PAID
+        return kind in MAY_BE_PAID
     return operation.state not in {State.PREPARED, State.BACKOFF, State.FAILED} or operation.incident is not None
-
-
-def _advice(kind: Problem, operation: Operation | None) -> Advice:
-    if kind is Problem.KEY_REUSED:
-        return Advice.CONTACT_SUPPORT
-    if operation is None:
-        waits = {Problem.NOT_SENT, Problem.TOO_SLOW, Problem.CAP_EXCEEDED, Problem.APPROVAL_NEEDED}
-        doubts = {*_MAY_BE_PAID, Problem.FORWARD_FAILED}
-        if kind in waits:
-            return Advice.TRY_AGAIN_LATER
-        return Advice.DO_NOT_PAY_AGAIN if kind in doubts else Advice.CONTACT_SUPPORT
-    return advice_for(operation)
-
-
-def advice_for(operation: Operation) -> Advice:
-    """What the end customer may be told about the operation as it stands."""
-    if operation.incident is not None:
-        return Advice.DO_NOT_PAY_AGAIN
-    if operation.state is State.FAILED and operation.beside_unknown:
-        return Advice.DO_NOT_PAY_AGAIN  # an earlier step of the same payment may have paid
-    if operation.state is State.FAILED:
-        return ADVICE[operation.result_class] if operation.result_class is not None else Advice.TRY_AGAIN_LATER
-    if operation.state is State.REQUIRES_ACTION:
-        return Advice.AUTHENTICATE
-    if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED:
-        return ADVICE[ResultClass.REVERSED]
-    return Advice.DO_NOT_PAY_AGAIN
 
 
 def operation_summary(operation: Operation) -> dict[str, Any]:
@@ -435,7 +445,7 @@ def operation_reply(operation: Operation) -> Reply:
     return Reply(200, headers, body, operation.outcome)
 
 
-def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool) -> Headers:
+def _operation_headers(operation: Operation, outcome: Outcome, advice: Advice, *, replayed: bool) -> Headers:
     pairs = [
         (b"Paywitness-Operation", operation.id.encode("latin-1")),
         (b"Paywitness-Outcome", outcome.encode()),
@@ -444,7 +454,7 @@ def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool
     ]
     if operation.because:
         pairs.append((b"Paywitness-Because", operation.because.encode("latin-1")))
-    pairs.append((b"Paywitness-Advice", advice_for(operation).encode()))
+    pairs.append((b"Paywitness-Advice", advice.encode()))
     if operation.incident is not None:
         pairs.append((b"Paywitness-Incident", operation.incident.encode("latin-1")))
     key = operation.client_key
@@ -455,47 +465,3 @@ def _operation_headers(operation: Operation, outcome: Outcome, *, replayed: bool
     if replayed:
         pairs.append((b"Paywitness-Replayed", b"true"))
     return tuple(pairs)
-
-
-# --- Limits
-
-_LIMITED_BY_HEADER = b"Paywitness-Limited-By"
-
-
-@dataclass(frozen=True, slots=True)
-class LimitInfo:
-    """What held this call, or another try of it, back. The scope is the retry budget's, or who was asked to wait."""
-
-    by: str
-    retry_after_s: float
-    scope: str = ""
-    remaining: float | None = None
-
-    def __str__(self) -> str:
-        words = [self.by]
-        if self.scope:
-            words.append(f"scope={self.scope}")
-        if self.remaining is not None:
-            words.append(f"remaining={max(0.0, self.remaining):.1f}")
-        return "; ".join((*words, f"retry-after={self.retry_after_s:.1f}"))
-
-
-def with_limit_info(reply: Reply, limit_info: LimitInfo) -> Reply:
-    """The reply, with what held it back: in a header, and in the members of a problem of ours."""
-    # A duplicate may have the first one's header.
-    other_headers = tuple(pair for pair in reply.headers if pair[0] != _LIMITED_BY_HEADER)
-    headers = (*other_headers, (_LIMITED_BY_HEADER, str(limit_info).encode()))
-    if reply.problem is None:
-        return replace(reply, headers=headers)
-    if limit_info.remaining is None:  # a budget holds our own retries back; the caller's next call asks none
-        seconds = str(max(1, math.ceil(limit_info.retry_after_s))).encode()
-        headers = tuple((name, seconds if name == b"Retry-After" else value) for name, value in headers)
-    if (b"Content-Type", b"application/problem+json") not in headers:
-        return replace(reply, headers=headers)  # a client of XML has the header
-    members: dict[str, str | float] = {"by": limit_info.by, "retry_after_s": round(limit_info.retry_after_s, 1)}
-    if limit_info.scope:
-        members["scope"] = limit_info.scope
-    if limit_info.remaining is not None:
-        members["remaining"] = round(max(0.0, limit_info.remaining), 1)
-    body = json.dumps({**json.loads(reply.body), "limited_by": members}).encode()
-    return replace(reply, headers=headers, body=body)

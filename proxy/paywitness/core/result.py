@@ -115,10 +115,14 @@ class Advice(StrEnum):
     DO_NOT_PAY_AGAIN = "do_not_pay_again"
     TRY_AGAIN_LATER = "try_again_later"
     USE_ANOTHER_METHOD = "use_another_method"
+    USE_ANOTHER_METHOD_TYPE = "use_another_method_type"  # not another card: another kind of method
+    RETRY_SAME_METHOD = "retry_same_method"  # the method is good, and the try had bad luck: now, as a new payment
+    CONTACT_ISSUER = "contact_issuer"  # only the customer's bank can say why
     AUTHENTICATE = "authenticate"
     CONTACT_SUPPORT = "contact_support"
 
 
+# By class, if money may have moved where the class leaves that open. An end without effect asks `advice` instead.
 ADVICE: dict[ResultClass, Advice] = {
     ResultClass.VALIDATION_ERROR: Advice.CONTACT_SUPPORT,
     ResultClass.AUTHENTICATION_ERROR: Advice.CONTACT_SUPPORT,
@@ -127,7 +131,7 @@ ADVICE: dict[ResultClass, Advice] = {
     ResultClass.NETWORK_CONNECT_FAILURE: Advice.TRY_AGAIN_LATER,
     ResultClass.NETWORK_READ_TIMEOUT: Advice.DO_NOT_PAY_AGAIN,
     ResultClass.PROVIDER_TIMEOUT: Advice.DO_NOT_PAY_AGAIN,
-    ResultClass.ISSUER_SOFT_DECLINE: Advice.TRY_AGAIN_LATER,
+    ResultClass.ISSUER_SOFT_DECLINE: Advice.USE_ANOTHER_METHOD,
     ResultClass.ISSUER_HARD_DECLINE: Advice.USE_ANOTHER_METHOD,
     ResultClass.RISK_DECLINE: Advice.CONTACT_SUPPORT,
     ResultClass.REQUIRES_ACTION: Advice.AUTHENTICATE,
@@ -169,6 +173,7 @@ class Classification:
     reference: str | None = None  # the provider's name for the thing, where the answer showed it
     stored: bool = True  # False: the provider does not keep this answer under the key, so a re-send is not its replay
     shadow_match: ShadowMatch | None = None  # what was passed over; told, never acted upon, and not kept
+    advice: Advice | None = None  # what the policy has the customer told about this code; None: as the class says
 
     @property
     def executed(self) -> bool:
@@ -178,7 +183,7 @@ class Classification:
     def with_reference(self, reference: str | None) -> Classification:
         """The same, of the thing that has this name."""
         return Classification(
-            self.result_class, self.effect, self.rule, self.lost, reference, self.stored, self.shadow_match
+            self.result_class, self.effect, self.rule, self.lost, reference, self.stored, self.shadow_match, self.advice
         )
 
     @classmethod
@@ -190,5 +195,6 @@ class Classification:
         effect: Effect | None = None,
         lost: bool = False,
         stored: bool = True,
+        advice: Advice | None = None,
     ) -> Classification:
-        return cls(result_class, effect or DEFAULT_EFFECTS[result_class], rule, lost, None, stored)
+        return cls(result_class, effect or DEFAULT_EFFECTS[result_class], rule, lost, None, stored, None, advice)

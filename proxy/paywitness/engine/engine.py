@@ -16,11 +16,12 @@ from paywitness.core.bodies.tree import Encoding, encoding_of
 from paywitness.core.call import Call
 from paywitness.core.credential_and_hop_headers import trace_id_of
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable
+from paywitness.core.limit_info import with_limit_info
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Policy, UnmatchedCalls
 from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Problem
 from paywitness.core.recognise import RecognisedCall, RecognitionRefusal, recognise
-from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply, with_limit_info
+from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply
 from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.context import CallContext, caller_context
 from paywitness.engine.calls.duplicates import SingleFlight, account_unknown
@@ -149,7 +150,7 @@ class Engine:
                 await self.intent_reader.complete(context)
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             reply = joined or await self._admit_and_run(context)
-            if context.limit_info is not None and reply.outcome is not Outcome.SUCCEEDED:
+            if context.limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
                 reply = with_limit_info(reply, context.limit_info)
         except JournalNotAsked as not_asked:
             reply = self._reply_without_journal(context, str(not_asked))

@@ -37,7 +37,7 @@ from paywitness.core.operation import (
     State,
 )
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.core.result import Advice, Classification, Effect, ResultClass
 
 # The order of a row's values. The first group says what the operation is and is written once; the second says how it
 # stands and is written with each change. The last ones of each are only searched for, and not read back.
@@ -225,6 +225,8 @@ def _state_document(operation: Operation) -> str:
         value["reading"] = operation.result_class
     if operation.effect is not None:
         value["effect"] = operation.effect
+    if operation.advice is not None:
+        value["advice"] = operation.advice
     known = operation.__dict__
     rare = _RARE_FIELDS if _rare_values(known) != _RARE_EMPTY else ()
     for key, field, empty in (*_COMMON_FIELDS, *rare):
@@ -279,6 +281,7 @@ def operation_from_row(row: RowValues) -> Operation:
         answered_attempts=frozenset(standing.get("seen", ())),
         result_class=None if reading is None else enum_or_safest(ResultClass, reading, ResultClass.UNKNOWN_OUTCOME),
         effect=None if effect is None else enum_or_safest(Effect, effect, Effect.POSSIBLE),
+        advice=_advice_from_value(standing),
         **{field: standing.get(key, empty) for key, field, empty in _PLAIN_STATE_FIELDS},
         lease=None if lease_token is None else Lease(lease_token, lease_until_at),
     )
@@ -369,6 +372,8 @@ def _classification_to_value(classification: Classification) -> dict[str, Any]:
         "lost": classification.lost,
         "reference": classification.reference,
     }
+    if classification.advice is not None:
+        value["advice"] = classification.advice
     return value if classification.stored else {**value, "stored": False}
 
 
@@ -380,7 +385,14 @@ def _classification_from_value(value: dict[str, Any]) -> Classification:
         lost=value.get("lost", False),
         reference=value.get("reference"),
         stored=value.get("stored", True),
+        advice=_advice_from_value(value),
     )
+
+
+def _advice_from_value(value: dict[str, Any]) -> Advice | None:
+    """A word that a later release wrote is no reason to say more than that somebody must be asked."""
+    stored = value.get("advice")
+    return None if stored is None else enum_or_safest(Advice, stored, Advice.CONTACT_SUPPORT)
 
 
 def _finding_to_value(finding: Finding) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from paywitness.policy.block_parsers.idempotency import key_field_or_none, read_
 from paywitness.policy.block_parsers.limits import read_budget, read_circuit, read_priorities
 from paywitness.policy.block_parsers.operations import SharedRules, read_operation
 from paywitness.policy.block_parsers.payments import read_limit_mode
-from paywitness.policy.block_parsers.response_rules import read_answers, read_rows, read_tables
+from paywitness.policy.block_parsers.response_rules import read_advice, read_answers, read_rows, read_tables
 from paywitness.policy.block_parsers.timing import read_retry, read_timeouts
 from paywitness.policy.block_parsers.webhook import evidence_scheme, read_webhook, webhook_is_hint
 from paywitness.policy.identity_rules import identity_of
@@ -125,6 +125,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         account=account,
         merchant=_read_merchant(file, account),
         tables=tables,
+        advice_by_code=read_advice(file),
         answers=answers,
         classify=classify,
         all_rows_valid=rows_are_whole,

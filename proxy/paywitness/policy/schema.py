@@ -52,7 +52,8 @@ FILE = Block(
         "answers": "a mapping from the name of a provider's object to rows that read it",
         "classify": "a list of rows that read a response",
         "tables": "a mapping from a table's name to lists of codes by reading",
-        "problem": "the provider's error shape, with {detail} in its texts",
+        "advice": "lists of codes by what the customer may be told: contact_issuer: [do_not_honor]",
+        "problem": "the provider's error shape, with {detail} and {code} in its texts",
         "give_up_headers": "a mapping of headers for answers of our own that no repeat can better",
         "credentials": "a mapping: header or oauth2",
         "same_credentials_as": "the name of the provider whose callers' credentials it takes",
@@ -238,6 +239,7 @@ ROW = Block(
         "code": f"{_EXPRESSION} that gives a code to look up in 'table'",
         "table": "the name of a table under 'tables'",
         "otherwise": "a reading for codes that the table does not list",
+        "advice": "what the customer may be told, such as contact_issuer",
         "observe": "true or false",
     },
 )

@@ -71,7 +71,7 @@ def _are_rows(path: tuple[str, ...]) -> bool:
 
 
 def _is_table(path: tuple[str, ...]) -> bool:
-    return len(path) == 2 and path[0] == "tables"
+    return path == ("advice",) or (len(path) == 2 and path[0] == "tables")
 
 
 def _merge_table(base: MapNode, override: MapNode) -> MapNode:

@@ -72,11 +72,11 @@ async def test_without_an_allowance_nothing_more_is_tried_and_the_call_ends_as_n
         reply = await world.charge()
         assert (reply.status_code, outcome(reply)) == (503, "not_sent")
         assert limited_by(reply) == "budget_exhausted"
-        assert members(reply) | {"retry_after_s": 0} == {
+        assert members(reply) | {"own_retries_in_s": 0} == {
             "by": "budget_exhausted",
             "scope": "account",
             "remaining": 0.0,
-            "retry_after_s": 0,
+            "own_retries_in_s": 0,
         }
         (operation,) = await world.journal.find_operations(OperationQuery())
         assert (operation.state, operation.because) == (State.FAILED, "no_effect_budget_exhausted")

@@ -17,6 +17,7 @@ from paywitness.core.classify import ExpectedPayment
 from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import AttemptSummary, Operation
 from paywitness.core.payment import Payment
 from paywitness.core.payment_claims import PaymentClaim
@@ -24,7 +25,7 @@ from paywitness.core.payout import PayoutClaim
 from paywitness.core.policy import Policy
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
-from paywitness.core.reply import NO_SHAPE, ErrorShape, LimitInfo, Reply
+from paywitness.core.reply import NO_SHAPE, ErrorShape, Reply
 from paywitness.core.result import Classification
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.limits.admission import Admitted

@@ -20,6 +20,7 @@ from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way
 from paywitness.core.identity import request_hash_of
+from paywitness.core.inquiry import quiet_since
 from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_names import payment_key
@@ -189,7 +190,8 @@ class DuplicateCalls:
     async def wait_for_resolution(
         self, reply: Reply, context: CallContext, *, recorded_elsewhere: bool = False
     ) -> Reply:
-        """If somebody works on the doubt, wait to the caller's deadline for what it finds; else the reply. If another
+        """If somebody works on the doubt, wait for what it finds, at most to the caller's deadline; else the reply. A
+        whole response of the provider that no row knows is passed on at once: its caller may know it. If another
         process recorded the end, that one has noted whether anybody heard it."""
         operation = context.operation
         if not recorded_elsewhere:
@@ -200,7 +202,7 @@ class DuplicateCalls:
             return await self._reply_as_recorded(
                 context, operation
             )  # an event or inquiry ended it, and showed an answer
-        if operation.state is not State.UNKNOWN or not self.waiters.resolver_running:
+        if operation.state is not State.UNKNOWN or not self.waiters.resolver_running or reply.problem is None:
             return reply
         with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
             return await self._wait_while_in_doubt(reply, context, operation)
@@ -213,6 +215,8 @@ class DuplicateCalls:
             time_left_s = context.deadline_mono - self.clock.mono()
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
+            if self._has_told_all(operation, context.policy, time_left_s):
+                break
             wait_s = min(time_left_s, _LONGEST_WAIT_S)
             recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
             operation = await self.journal.read(operation.id) or operation
@@ -235,6 +239,23 @@ class DuplicateCalls:
         if operation.lease is not None or operation.due_at is None:
             return 0.0
         return operation.due_at - self.clock.now()
+
+    def _has_told_all(self, operation: Operation, policy: Policy, time_left_s: float) -> bool:
+        """Whether the caller's time brings nothing more: the provider's error came whole, so nothing of it is on its
+        way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one."""
+        if operation.lease is not None or not operation.checks_done:
+            return False
+        if not operation.doubt or not operation.doubt <= operation.answered_attempts:
+            return False
+        lags_s = [
+            inquiry.lag_s
+            for inquiry in policy.inquiries
+            if operation.reference is not None or not (inquiry.needs_reference or inquiry.names_in_path("reference"))
+        ]
+        if not lags_s:
+            return False  # it cannot be asked about: a webhook event may still tell
+        trusted_at = quiet_since(operation) + max(lags_s)
+        return operation.updated_at >= trusted_at or trusted_at > self.clock.now() + time_left_s
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
         """What this call saw paid or accepted, noted as unheard if its caller has gone, and nobody else heard it or

@@ -18,11 +18,11 @@ from paywitness.core.call import Priority
 from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitRules, CircuitView
 from paywitness.core.evidence import Evidence, WireFault
 from paywitness.core.holds import LimitedBy, party_of
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import GuardKind, Operation
 from paywitness.core.policy import FallbackCause, Policy
 from paywitness.core.provider_health import UNHEALTHY_CLASSES, HealthSample, health_sample_of, health_sample_of_inquiry
 from paywitness.core.record import record
-from paywitness.core.reply import LimitInfo
 from paywitness.core.result import Classification
 from paywitness.core.retry import retry_after_of
 from paywitness.engine.calls.context import AttemptPermit, CallContext

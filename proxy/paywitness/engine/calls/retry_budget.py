@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from paywitness.core.budget import COST_AMBIGUOUS, COST_UNAMBIGUOUS, AttemptOrigin, BudgetScope, RetryRequest, cost_of
 from paywitness.core.circuit import CallGroup
 from paywitness.core.evidence import Evidence, WireFault
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import GuardKind, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_health import Health, HealthSample
-from paywitness.core.reply import LimitInfo
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.limits.budgets import STORE_UNAVAILABLE, BudgetRefusal, Budgets, Grant

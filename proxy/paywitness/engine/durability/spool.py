@@ -24,7 +24,7 @@ from paywitness.clock import Clock
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, SettingsError, UnreadableSecret
 from paywitness.core.evidence import Response
 from paywitness.core.operation import AttemptSummary, Operation
-from paywitness.core.result import Classification, Effect, ResultClass
+from paywitness.core.result import Advice, Classification, Effect, ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -90,6 +90,7 @@ def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
             "lost": read_as.lost,
             "reference": read_as.reference,
             "stored": read_as.stored,
+            "advice": read_as.advice,
         },
     }
 
@@ -102,6 +103,7 @@ def _classification_of(value: dict[str, Any]) -> Classification:
         lost=value.get("lost", False),
         reference=value.get("reference"),
         stored=value.get("stored", True),
+        advice=Advice(value["advice"]) if value.get("advice") else None,
     )
 
 

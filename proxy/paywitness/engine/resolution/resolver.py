@@ -394,7 +394,7 @@ class Resolver:
         if ran_out:
             _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
             self.telemetry.emit(ScheduleRanOut(recorded))
-            self.external_evidence.waiters.notify(recorded.id)
+        self.external_evidence.waiters.notify(recorded.id)  # also if nothing was found: a caller may know enough now
 
     async def _postpone(self, operation: Operation, token: str, wait_s: float) -> None:
         """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
@@ -419,7 +419,13 @@ class Resolver:
         """When to look again, in the journal's time. How long that is follows from what has certainly passed."""
         low_now, jitter = self._low_now(operation), self.external_evidence.jitter_factor()
         due_at = next_inquiry_at(operation, policy.resolve.schedule_s, low_now, jitter, proof=proof)
-        return None if due_at is None else now + (due_at - low_now)
+        if due_at is None:
+            return None
+        trusted_in_s = quiet_since(operation) + proof.lag_s - low_now if proof is not None else 0.0
+        if trusted_in_s > 0 and self.external_evidence.waiters.has_waiter(operation.id):
+            # A caller waits: the next inquiry is as soon as the look-up cannot be behind any more.
+            return now + min(due_at - low_now, trusted_in_s)
+        return now + (due_at - low_now)
 
     def _low_now(self, operation: Operation) -> float:
         """When it is, as far as certainly has passed since no byte of the operation can leave any more."""

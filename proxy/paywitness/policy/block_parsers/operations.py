@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from paywitness.core.policy import (
     UpstreamTrust,
 )
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
+from paywitness.core.result import Advice
 from paywitness.core.template import Template
 from paywitness.policy.block_parsers.fallback import FallbackEntry, can_fall_back
 from paywitness.policy.block_parsers.idempotency import NO_FIELD, KeyRules, key_field_or_none, read_key_rules
@@ -72,6 +74,7 @@ class SharedRules:
     account: tuple[FieldRef, ...]
     merchant: str
     tables: Tables
+    advice_by_code: Mapping[str, Advice]
     answers: dict[str, tuple[ResponseRule, ...]]
     classify: tuple[ResponseRule, ...]
     all_rows_valid: bool  # False where a row could not be read: what the others leave out proves nothing
@@ -290,6 +293,7 @@ def _classify_rules(
         fit=_read_fit(section, stamp, of_payment=kind in FOLLOW_UPS),
         moves_money=kind.moves_money,
         encoding=shared.encoding,
+        advice_by_code=shared.advice_by_code,
     )
 
 

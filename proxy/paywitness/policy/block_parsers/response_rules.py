@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from paywitness.core.classify import ResponseRule
 from paywitness.core.evidence import Response
-from paywitness.core.result import DEFAULT_EFFECTS, Effect, ResultClass
+from paywitness.core.result import DEFAULT_EFFECTS, Advice, Effect, ResultClass
 from paywitness.policy.reading.document import ListNode, MapNode
 from paywitness.policy.reading.expressions import expression
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
@@ -19,13 +20,15 @@ from paywitness.policy.reading.section import (
     read_text,
     rows_of,
 )
-from paywitness.policy.reading.value_readers import InvalidValue, boolean, one_of, status_codes, text, union
+from paywitness.policy.reading.value_readers import InvalidValue, Reader, boolean, one_of, status_codes, text, union
 from paywitness.policy.schema import ROW
 
 Tables = Mapping[str, Mapping[str, ResultClass]]
+Bucket = TypeVar("Bucket")
 
 _SUCCESSES = frozenset({ResultClass.SUCCEEDED, ResultClass.PENDING})
 _result_class = one_of(ResultClass)
+_advice = one_of(Advice)
 
 
 def read_tables(file: Section) -> Tables:
@@ -34,13 +37,24 @@ def read_tables(file: Section) -> Tables:
 
 
 def _read_table(entry: SectionEntry, problems: FileProblems) -> Mapping[str, ResultClass]:
-    table: dict[str, ResultClass] = {}
     if not isinstance(entry.node, MapNode):
         problems.add(entry.node.location, entry.path, "found no mapping, allowed: lists of codes by reading")
-        return table
-    for bucket in entries_of(entry.node, entry.path):
+        return {}
+    return _codes_by_bucket(entries_of(entry.node, entry.path), _result_class, problems)
+
+
+def read_advice(file: Section) -> Mapping[str, Advice]:
+    """`advice: {contact_issuer: [do_not_honor, ...]}`, turned round: from the code to what the customer may be told."""
+    return _codes_by_bucket(file.entries("advice"), _advice, file.problems)
+
+
+def _codes_by_bucket(
+    buckets: Iterable[SectionEntry], read_bucket: Reader[Bucket], problems: FileProblems
+) -> dict[str, Bucket]:
+    table: dict[str, Bucket] = {}
+    for bucket in buckets:
         try:
-            reading = _result_class(bucket.name)
+            reading = read_bucket(bucket.name)
         except InvalidValue as invalid:
             problems.add(bucket.location, bucket.path, invalid_value_message(bucket.name, invalid))
             continue
@@ -92,6 +106,7 @@ def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> Res
         otherwise=section.read("otherwise", _result_class),
         stored=section.read_or("stored", boolean, default=True),
         observe=section.read_or("observe", boolean, default=False),
+        advice=section.read("advice", _advice),
     )
     if section.problems.count == problems_before:
         _check_row(section, row)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from paywitness.core.result import ResultClass
+from paywitness.core.result import Advice, ResultClass
 from paywitness.policy.schema import BLOCKS, FILE, OPERATION, ROW, Block
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,6 +21,7 @@ Schema = dict[str, Any]
 # YAML gives editors numbers and booleans where a policy means texts: a status, a code, `true`.
 _TEXT: Schema = {"type": ["string", "number", "boolean"]}
 _RESULT_CLASSES: Schema = {"enum": [str(result_class) for result_class in ResultClass]}
+_ADVICE: Schema = {"enum": [str(advice) for advice in Advice]}
 _DURATION: Schema = {"type": "string", "pattern": "^[0-9]{1,9}(ms|s|m|h|d)$"}
 _PERCENTAGE: Schema = {"type": "string", "pattern": "^[0-9]{1,3}([.][0-9]{1,3})?%$"}
 _BOOLEAN: Schema = {"enum": [True, False, "true", "false"]}
@@ -142,7 +143,11 @@ def _retry() -> Schema:
 
 
 def _tables() -> Schema:
-    return _map_of({"type": "object", "propertyNames": _RESULT_CLASSES, "additionalProperties": _list_of(_TEXT)})
+    return _map_of(_codes_by(_RESULT_CLASSES))
+
+
+def _codes_by(names: Schema) -> Schema:
+    return {"type": "object", "propertyNames": names, "additionalProperties": _list_of(_TEXT)}
 
 
 def _headers() -> Schema:
@@ -157,6 +162,8 @@ _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("accounts", "credentials"): lambda: {"anyOf": [_ref("credentials"), _list_of(_ref("credentials"))]},
     ("file", "answers"): lambda: _map_of(_list_of(_ref(ROW.title))),
     ("file", "tables"): _tables,
+    ("file", "advice"): lambda: _codes_by(_ADVICE),
+    ("row", "advice"): lambda: _ADVICE,
     ("file", "problem"): lambda: {"type": "object"},
     ("", "retry"): _retry,
     ("", "headers"): _headers,

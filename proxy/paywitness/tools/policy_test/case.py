@@ -16,7 +16,7 @@ from paywitness.core.decide import DEFAULT_RULE, RULES, Action
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.operation import FindingKind, Outcome, State
 from paywitness.core.problems import Problem
-from paywitness.core.result import Effect, ResultClass
+from paywitness.core.result import Advice, Effect, ResultClass
 from paywitness.core.webhook_event import MatchKey
 from paywitness.policy.reading.locations import SourceLocation, did_you_mean, listed
 from paywitness.policy.reading.value_readers import InvalidValue, Reader, choice_of, money, text, whole_number
@@ -64,6 +64,7 @@ READERS: Mapping[str, Reader[str]] = {
     "guard": text,
     "class": _one_of(ResultClass),
     "effect": _or_none(choice_of(*Effect)),
+    "advice": _one_of(Advice),
     "row": text,
     "observed": text,
     "reference": text,
@@ -88,6 +89,7 @@ EXPECT = Block(
         "guard": "intent:TEXT, target:TEXT, fingerprint or none",
         "class": "a reading, or none",
         "effect": "none, possible or done",
+        "advice": "what the customer may be told after it, such as contact_issuer",
         "row": "the row that read it, such as classify[2] or answers.charge[0], or a built-in rule such as http_500",
         "observed": "the first row with 'observe: true' that would have read it, or none",
         "reference": "the provider's name for it, or none",

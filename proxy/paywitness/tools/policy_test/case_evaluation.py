@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paywitness.core.advice import advice_for
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.classify import classify, tree_of
 from paywitness.core.consequences import WriteContext, consequences
@@ -283,4 +284,9 @@ def _classification_facts(classification: Classification) -> dict[str, str]:
 
 
 def _state_facts(operation: Operation) -> dict[str, str]:
-    return {"state": operation.state, "outcome": operation.outcome, "reference": operation.reference or NONE}
+    return {
+        "state": operation.state,
+        "outcome": operation.outcome,
+        "reference": operation.reference or NONE,
+        "advice": advice_for(operation),
+    }
