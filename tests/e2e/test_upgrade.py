@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.sidecar import Answer, ask, wait_until
-from tests.journal.earlier.fixture import GOES_ON, Earlier, Fixture, fixtures
+from tests.journal.earlier.fixture import GOES_ON, Earlier, Fixture, advised_since, fixtures, refused_since
 from tests.journal.earlier.processes import REDIS_SECRETS, WEBHOOK_SECRET, Proxy, Receiver, Sandbox
 from tests.journal.redis_server import RedisServer
 
@@ -96,7 +96,7 @@ def test_every_operation_stands_as_before_and_its_timeline_goes_on(upgrade: Upgr
         if before["client_key"] not in GOES_ON:
             since = after.keys() - before.keys()  # what this release shows besides
             assert {name: value for name, value in _without_timeline(after).items() if name not in since} == (
-                _without_timeline(before)
+                _without_timeline(before) | advised_since(before)
             )
     listed = {operation["id"] for operation in upgrade.proxy.operations()}
     assert {before["id"] for before in upgrade.earlier.operations} <= listed
@@ -120,7 +120,6 @@ def test_a_repeat_is_answered_as_the_first_call_was(upgrade: Upgrade, key: str) 
     ("key", "how"),
     [
         ("joined", {"order": "paid"}),
-        ("refused", {"order": "paid", "amount": "1"}),
         ("took-over", {"order": "undelivered", "provider": "spare"}),
     ],
 )
@@ -130,10 +129,17 @@ def test_a_key_that_led_to_anothers_operation_still_does(upgrade: Upgrade, key: 
     assert upgrade.posts(how["order"]) == 0
 
 
+def test_a_key_that_a_guard_refused_still_is(upgrade: Upgrade) -> None:
+    repeat, first = upgrade.proxy.charge("refused", order="paid", amount="1"), upgrade.earlier.answer("refused")
+    assert (repeat.status_code, repeat.problem) == (first["status_code"], "guarded")
+    assert repeat.json == refused_since(json.loads(first["body"]), "This was paid already, by another call")
+    assert upgrade.posts("paid") == 0
+
+
 def test_another_body_under_the_key_is_refused(upgrade: Upgrade) -> None:
-    repeat = upgrade.proxy.charge("paid", amount="2")
+    repeat, first = upgrade.proxy.charge("paid", amount="2"), json.loads(upgrade.earlier.answer("mismatch")["body"])
     assert (repeat.status_code, repeat.problem) == (422, "key-reused")
-    assert json.loads(upgrade.earlier.answer("mismatch")["body"]) == repeat.json
+    assert repeat.json == refused_since(first, first["title"])
 
 
 @pytest.mark.parametrize("key", ["old", "old-joined"])

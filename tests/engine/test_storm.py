@@ -53,6 +53,10 @@ def told_by(history: tuple[HistoryEntry, ...]) -> str:
     )
 
 
+# They name the operation that holds the key or the guard, which is not the caller's.
+OF_ANOTHER_PAYMENT = frozenset({Problem.KEY_REUSED, Problem.GUARDED})
+
+
 class Judge:
     """What the ledger says, laid beside what was told. Each check yields what is wrong."""
 
@@ -135,7 +139,7 @@ class Judge:
                 if told.reply is None or told.reply.outcome not in {Outcome.SUCCEEDED, Outcome.PENDING}:
                     continue
                 # It is told of the payment that holds the key, or the guard.
-                reused = told.reply.problem in {Problem.KEY_REUSED, Problem.GUARDED}
+                reused = told.reply.problem in OF_ANOTHER_PAYMENT
                 if not entries and told.reply.outcome is Outcome.PENDING and self.storm.dials.webhooks:
                     continue  # an event told an older truth; how it ended is asked elsewhere
                 if len(entries) != 1 or (entries[0].amount != told.amount and not reused):
@@ -190,6 +194,10 @@ class Judge:
                 assert first.reply is not None
                 for later in tellings:
                     assert later.reply is not None
+                    if later.reply.problem in OF_ANOTHER_PAYMENT and later.reply.outcome is Outcome.NONE:
+                        if later.problem["holder"]["outcome"] != first.reply.outcome:
+                            yield f"{operation_id}: told {first}, later, as the holder, {later}"
+                        continue  # that call's own payment was not made; what it says of this one is in `holder`
                     asked_later = later.began_mono > first.over_mono
                     said_otherwise = later.reply.outcome is not first.reply.outcome
                     if said_otherwise and (asked_later or later.reply.outcome in DEFINITE):

@@ -80,5 +80,16 @@ class Earlier:
         return [row["event"]["id"] for row in self.outcomes if row["event"]["id"] not in accepted]
 
 
+def advised_since(operation: dict) -> dict:
+    """What later releases advise otherwise: after a soft decline another method helps, not time."""
+    return {"advice": "use_another_method"} if operation["reading"] == "issuer_soft_decline" else {}
+
+
+def refused_since(answer: dict, title: str) -> dict:
+    """A refusal that names a paid operation of another payment, as later releases tell it."""
+    holder = {"operation": answer["operation"], "outcome": answer["outcome"]}
+    return answer | {"title": title, "outcome": "none", "holder": holder}
+
+
 def fixtures(journal: str = "*") -> list[Fixture]:
     return [Fixture(archive) for archive in sorted(HERE.glob(f"*/{journal}.tar.gz"))]

@@ -423,8 +423,7 @@ class Resolver:
             return None
         trusted_in_s = quiet_since(operation) + proof.lag_s - low_now if proof is not None else 0.0
         if trusted_in_s > 0 and self.external_evidence.waiters.has_waiter(operation.id):
-            # A caller waits: the next inquiry is as soon as the look-up cannot be behind any more.
-            return now + min(due_at - low_now, trusted_in_s)
+            due_at = min(due_at, low_now + trusted_in_s)  # a caller waits: as soon as the look-up cannot lag any more
         return now + (due_at - low_now)
 
     def _low_now(self, operation: Operation) -> float:
