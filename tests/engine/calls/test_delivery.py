@@ -199,6 +199,22 @@ async def test_a_reply_that_no_duplicate_got_in_time_is_given_to_the_next_equal_
         assert (outcome(second), second.operation_id, play.world.effects()) == ("succeeded", told[0].operation_id, 1)
 
 
+async def test_a_duplicate_that_may_not_see_the_reply_was_not_reached(sandbox: Sandbox) -> None:
+    """It waited under another credential, was told 504, and counted as the one who got the reply. The next equal call
+    moved the money again."""
+    async with scene(sandbox) as play:
+        first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.3)"))
+        await until(lambda: play.world.arrivals)
+        stranger = await play.world.charge(
+            "first", order=None, headers={"Authorization": "Bearer somebody else"}, fault="slow(slow_s=0.3)"
+        )
+        await first
+        assert (stranger.status_code, stranger.problem) == (504, Problem.ACCOUNT_UNKNOWN)
+        assert (await play.newest("first")).undelivered
+        second = await play.world.charge("second", order=None)
+        assert (outcome(second), play.world.effects()) == ("succeeded", 1)
+
+
 async def test_a_duplicate_that_gets_the_reply_just_in_time_was_reached(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.2)"))

@@ -232,7 +232,8 @@ class DuplicateCalls:
         return reply
 
     def _outlasts_record(self, context: CallContext) -> Callable[[], bool]:
-        return lambda: context.outlasts_record(self.clock.mono())
+        """Whether the caller gets the reply if its record begins now. A credential that may not see it never does."""
+        return lambda: context.credential_accepted and context.outlasts_record(self.clock.mono())
 
     def _idle_s(self, operation: Operation) -> float:
         """How long nobody will look at it: it is neither held nor due before then."""
@@ -258,13 +259,13 @@ class DuplicateCalls:
         return operation.updated_at >= trusted_at or trusted_at > self.clock.now() + time_left_s
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
-        """What this call saw paid or accepted, noted as unheard if its caller has gone, and nobody else heard it or
-        waits. An event that overtook the answer left this to whoever carries it."""
+        """What this call saw paid or accepted, noted as unheard if its caller has gone or may not see it, and nobody
+        else heard it or waits. An event that overtook the answer left this to whoever carries it."""
         if operation is None or operation.guard is None or operation.undelivered or operation.takeover:
             return operation
         if operation.lease is not None or not (operation.state is State.SUCCEEDED or operation.state is State.PENDING):
             return operation
-        if not context.caller_gone:
+        if context.credential_accepted and not context.caller_gone:
             self.waiters.note_heard(operation.id)
             return operation
         if self.waiters.was_heard(operation.id) or self.waiters.has_waiter(operation.id):
