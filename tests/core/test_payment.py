@@ -255,6 +255,36 @@ def test_a_total_from_before_a_refund_came_back_does_not_free_the_intent() -> No
     assert after_change(larger, sale, ShownBalance(refunded=150)).payment.refunded == 150  # more than came back
 
 
+def test_a_total_from_before_a_pending_refund_failed_does_not_free_the_intent() -> None:
+    """The provider accepted a refund of everything, and its total held it. The refund failed, and the event of the
+    total came after that: the order counted as refunded, and could be paid twice."""
+    sale, refund = ended(operation(Kind.SALE, 100)), operation(Kind.REFUND, 100, State.PENDING, reference="re_1")
+    before = reserving(payment(100), refund)
+    failed = ended(refund, State.FAILED, ResultClass.ISSUER_HARD_DECLINE)
+    released = after_change(before, failed, ShownBalance()).payment
+    assert (released.reserved(), released.refunded) == ((), 0)
+    late = after_change(released, sale, ShownBalance(refunded=100)).payment
+    assert (late.refunded, hold_of_payment(late)) == (0, IntentHold.PAID)
+    succeeded = failed.changed(incident=IncidentKind.SUCCESS_AFTER_FAILURE)
+    after_all = after_change(late, succeeded, ShownBalance())
+    assert (after_all.payment.refunded, after_all.posting is not None) == (100, True)
+    again = after_change(after_all.payment, succeeded, ShownBalance())
+    assert (again.payment.refunded, again.posting) == (100, None)
+
+
+@pytest.mark.parametrize("kind", [Kind.CAPTURE, Kind.REFUND])
+def test_a_total_beyond_all_that_is_open_shows_what_somebody_else_moved(kind: Kind) -> None:
+    """A dashboard refunded the rest while a refund of ours was pending. The total was dropped, and the order stayed
+    paid for ever."""
+    sale, pending = ended(operation(Kind.SALE, 100)), operation(kind, 30, State.PENDING)
+    before = reserving(payment(100, captures=kind is Kind.REFUND), pending)
+    totals = ShownBalance(refunded=100) if kind is Kind.REFUND else ShownBalance(captured=100)
+    seen = after_change(before, sale, totals)
+    assert (seen.elsewhere, seen.posting.minor_units if seen.posting is not None else None) == (True, 70)
+    after = after_change(seen.payment, ended(pending), ShownBalance()).payment
+    assert (after.refunded if kind is Kind.REFUND else after.captured) == 100
+
+
 def test_a_debit_that_was_returned_and_is_tried_again_is_paid_again() -> None:
     first = ended(operation(Kind.SALE, 100))
     made = after_change(Payment("op_1", "acme", "a"), first, ShownBalance(captures=True))

@@ -176,12 +176,14 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     movement = payment.movement_of(after.id)
     if after.state is State.FAILED and not _is_success(after):
         if movement is not None and movement.status is MovementStatus.RESERVED and after.incident is None:
-            payment = _without(payment, movement)
+            payment = _released(payment, movement, after)
         if after.result_class is ResultClass.ALREADY_DONE:
             payment = _moved_by_others(payment, after.kind)
         return payment, None
     if not _is_success(after):
         return payment, None
+    if movement is not None and movement.status is MovementStatus.RETURNED and after.state is State.FAILED:
+        payment, movement = _without(payment, movement), None  # it was told as failed, and has succeeded after all
     if movement is None:
         amount = after.money.minor_units if after.money is not None else None
         movement = Movement(after.id, after.kind, amount)
@@ -197,6 +199,14 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
         amount, key = movement.minor_units, returned_posting_key(after.id)
         posting = Posting(key, "return", amount, payment.currency, payment.id, reverses=after.id)
     return payment, posting
+
+
+def _released(payment: Payment, movement: Movement, after: Operation) -> Payment:
+    """The payment after a movement that ended without effect. If the provider had given it a name, it may have stood in
+    the totals of an object that was read before it failed, and is remembered for that."""
+    if after.reference is None:
+        return _without(payment, movement)
+    return _replaced(payment, movement, replace(movement, status=MovementStatus.RETURNED, fingerprint=""))
 
 
 def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
@@ -311,13 +321,8 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     payment = _with_capturable(payment, shown)
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
-    # A total may hold a movement that is still reserved here, and that is posted when its own evidence comes. One that
-    # is less than our own movements is out of date.
-    if payment.reserved(OperationKind.CAPTURE) or (captured or 0) < payment.posted_total(OperationKind.CAPTURE):
-        captured = None
-    gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
-    if payment.reserved(*gives_back) or (refunded or 0) < payment.posted_total(*gives_back):
-        refunded = None
+    captured = _without_open(captured, payment, OperationKind.CAPTURE)
+    refunded = _without_open(refunded, payment, OperationKind.REFUND, OperationKind.REVERSAL)
     if refunded is not None and _may_hold_returned(payment, refunded):
         refunded = None
     return replace(
@@ -326,6 +331,15 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
         refunded=_larger(payment.refunded, refunded),
         disputed=_larger(payment.disputed, shown.disputed),
     )
+
+
+def _without_open(total: int | None, payment: Payment, *kinds: OperationKind) -> int | None:
+    """What has moved at least by a total that may hold movements still reserved here: each of these is posted when its
+    own evidence comes. A total that is less than our own movements is out of date."""
+    open_amount = most_of(payment.reserved(*kinds))
+    if total is None or open_amount is None or total < payment.posted_total(*kinds):
+        return None
+    return total - open_amount
 
 
 def _moved_elsewhere(

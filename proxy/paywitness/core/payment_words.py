@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paywitness.core.money import Money
-from paywitness.core.operation import Operation
+from paywitness.core.operation import Operation, State
 from paywitness.core.payment import Movement, MovementStatus, PaidElsewhere, Payment, difference, total_of
 from paywitness.core.payment_changes import payment_posting_key, returned_posting_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
@@ -179,8 +179,9 @@ def _step(operation_id: str, operation: Operation | None) -> dict[str, Any]:
 
 def _movement(movement: Movement, payment: Payment, operations: Mapping[str, Operation]) -> dict[str, Any]:
     operation = operations.get(movement.operation_id)
-    is_posted = movement.status is not MovementStatus.RESERVED
-    is_returned = movement.status is MovementStatus.RETURNED
+    is_failed = operation is not None and operation.state is State.FAILED  # it was accepted, and nothing was posted
+    is_posted = movement.status is not MovementStatus.RESERVED and not is_failed
+    is_returned = movement.status is MovementStatus.RETURNED and not is_failed
     return {
         "operation": movement.operation_id,
         "name": operation.operation if operation is not None else None,
