@@ -414,6 +414,16 @@ async def refunded(journal: Journal) -> Operation:
     return sale
 
 
+async def test_a_payment_that_pays_once_is_not_confirmed_again_after_it_was_given_back(journal: Journal) -> None:
+    """The provider refused another confirm as already made, an inquiry read the payment as paid, and the caller was
+    told so of money that had been given back."""
+    await refunded(journal)
+    once = movement("late", Kind.SALE, None, on("ch_1", once_per_target=True), guard=BLOCKING)
+    assert (await journal.claim(once)).verdict is ClaimVerdict.REFUNDED
+    elsewhere = movement("new", Kind.SALE, None, on("ch_2", once_per_target=True), guard=BLOCKING)
+    assert (await journal.claim(elsewhere)).verdict is ClaimVerdict.OWNED
+
+
 async def test_after_a_full_refund_an_equal_call_is_told_so_and_another_passes(journal: Journal) -> None:
     """B3 and P34."""
     sale = await refunded(journal)

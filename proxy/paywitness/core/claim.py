@@ -259,7 +259,8 @@ def _alias_to(
     """What the key of a call becomes to one holder of its guard; None if the holder does not keep it off."""
     equal = _same_call(holder, fresh)
     if standing in {IntentHold.FREE, IntentHold.REFUNDED}:
-        return AliasKind.REFUSED if equal and standing is IntentHold.REFUNDED else None
+        pays_it_again = once_per_target and bool(fresh.payment) and fresh.payment == holder.payment
+        return AliasKind.REFUSED if (equal or pays_it_again) and standing is IntentHold.REFUNDED else None
     if standing is IntentHold.GIVING_BACK or hold is GuardHold.GIVEN_BACK:
         return AliasKind.REFUSED  # its reply may not be true any more, and may be again
     if hold is GuardHold.UNDELIVERED:
