@@ -14,6 +14,7 @@ from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation,
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind as OperationKind
 from paywitness.core.reply import Reply
+from paywitness.core.result import ResultClass
 from paywitness.upstream.request import WireRequest
 from paywitness_sandbox.bank.ledger import PAYING, EntryKind, LedgerEntry
 from paywitness_sandbox.bank.objects import Charge, ChargeStatus, Payout, PayoutStatus
@@ -284,10 +285,13 @@ class Checkers:
         return self.credentials.is_out_of_reach(operation) or (is_disturbed and self.credentials.is_unread(operation))
 
     def _may_be_taken_for_copy(self, operation: Operation) -> bool:
-        """Whether an operator ended it without the provider's name for it. Then nobody can tell the event of a copy,
-        which bears our stamp and another amount, from one of its own."""
-        was_unnamed = operation.because == "operator_found_success"
-        return self._mix.copied_events > 0 and was_unnamed and operation.incident == IncidentKind.ANOTHER_AMOUNT
+        """Whether it ended without the provider's name for it: an operator found it, or it was absent and its stamp was
+        sent once more. Then nobody can tell the event of a copy, which bears our stamp, from one of its own."""
+        if not self._mix.copied_events:
+            return False
+        if operation.result_class is ResultClass.ABSENT:
+            return operation.incident == IncidentKind.SUCCESS_AFTER_FAILURE
+        return operation.because == "operator_found_success" and operation.incident == IncidentKind.ANOTHER_AMOUNT
 
     def _has_stored_error(self, operation: Operation) -> bool:
         """Whether the provider answers every attempt under its key with the 500 that it has stored."""

@@ -59,6 +59,7 @@ DID_NOTHING = frozenset(
         *("exceeds-remaining", "refunded", "absent", "approval-needed", "upgrading"),
     }
 )
+_OF_A_SPOOLED_DECLINE = frozenset({IncidentKind.FAILURE_AFTER_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
 _REFUSALS = frozenset({Problem.GUARDED, Problem.REFUNDED})  # the call is never equal to an earlier one
 
 
@@ -302,11 +303,19 @@ class MoneyCheckers:
         past_us = any(line.by in {BROWSER, DASHBOARD} for line in lines)
         if operation.incident == IncidentKind.BOTH_KEYS_RETURNED and self._may_return_twice(order):
             return True
+        if operation.incident in _OF_A_SPOOLED_DECLINE and self._may_have_spooled_a_decline(operation):
+            return True
         exceeded = any(payment.exceeded for payment in self._book.payments_of(order))
         if operation.incident == "negative_remainder" and (exceeded or self._book.of(order, LineKind.RETURNED)):
             return True
         paid_again = len(self._book.of(order, LineKind.AUTHORISED, LineKind.TRANSFERRED)) > 1
         return past_us or (paid_again and any(line.kind in _TAKES_BACK for line in lines))
+
+    def _may_have_spooled_a_decline(self, operation: Operation) -> bool:
+        """Whether its decline waited in the spool of a sidecar without its journal, while another step of the payment
+        paid, and an inquiry by another sidecar read that."""
+        without_journal = bool(self._mix.journal_stalls or self._mix.cut_offs)
+        return without_journal and operation.operation == "confirm" and bool(self.payments_of(self.order_of(operation)))
 
     def _may_be_taken_for_new(self, kin: list[Asked]) -> bool:
         """Whether a fresh key may pass for another movement. Of a call that got no reply at all nobody knows whether it
