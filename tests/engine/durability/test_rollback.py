@@ -237,6 +237,23 @@ async def test_a_renewal_puts_back_what_is_gone(server: RedisServer, journal: Re
     assert await journal.read(known.id) is None
 
 
+async def test_what_its_resolver_holds_is_put_back_with_the_request_of_its_sender(
+    server: RedisServer, journal: RedisJournal
+) -> None:
+    """A resolver knows no request. The operation was put back without one, and nobody could ask what became of it."""
+    leases = Leases(journal, SystemClock(), LEASE_S)
+    rollback = RollbackMonitor(journal, leases, SystemClock(), Told())
+    before = Backup(server)
+    request = asking()
+    claim = await journal.claim(request)
+    assert claim.operation is not None
+    rollback.remember(claim.operation, sealed_request=b"sealed request")
+    leases.hold(claim.operation.id, request.token, leases.request_boot(), claim.operation)
+    before.restore()
+    await leases.renew()
+    assert await journal.sealed(claim.operation.id) == (b"sealed request", None)
+
+
 async def test_what_others_went_on_with_is_not_sent_by_its_holder(server: RedisServer, journal: RedisJournal) -> None:
     telemetry = Told()
     leases = Leases(journal, SystemClock(), LEASE_S, telemetry)

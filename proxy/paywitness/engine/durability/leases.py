@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paywitness.clock import Clock
@@ -36,6 +36,14 @@ class HeldLease:
     until_boot: float
     operation: Operation | None = None  # as it stood when it was last written from here
     sealed_request: bytes | None = None
+
+
+# The sealed request and response of an operation, by its id.
+MessagesOf = Callable[[str], tuple[bytes | None, bytes | None]]
+
+
+def no_messages(operation_id: str) -> tuple[bytes | None, bytes | None]:
+    return None, None
 
 
 async def forgotten_by(journal: Journal, known: Sequence[Operation]) -> list[Operation]:
@@ -64,6 +72,7 @@ class Leases:
         self._held: dict[str, HeldLease] = {}
         self._requests_bytes = 0
         self.lease_s = lease_s
+        self.messages_of: MessagesOf = no_messages  # what was written of late; set by the rollback monitor
 
     def request_boot(self) -> float:
         """To be read before the journal is asked for a lease, and handed to `hold`."""
@@ -148,6 +157,9 @@ class Leases:
         held = self._held.get(operation.id)
         if held is not None:
             sealed_request = held.sealed_request or sealed_request
+        if sealed_request is None and not operation.state.ended:
+            # Whoever holds it now may not be who sent it, and without the request nobody could ask about it.
+            sealed_request, _ = self.messages_of(operation.id)
         token = operation.lease.token if operation.lease is not None else None
         is_ours = held is not None and held.token == token and held.until_boot > requested_boot
         lease_s = self.lease_s if is_ours else None

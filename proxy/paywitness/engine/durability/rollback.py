@@ -60,6 +60,7 @@ class RollbackMonitor:
     ) -> None:
         self._journal = journal
         self._leases = leases
+        leases.messages_of = self.messages_of
         self._clock = clock
         self._telemetry = telemetry
         self._journal_clock = journal_clock or JournalClock(clock)
