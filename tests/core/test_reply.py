@@ -505,7 +505,7 @@ def test_header_and_body_give_the_same_advice() -> None:
 
 def test_an_error_that_arrived_is_not_called_a_lost_answer() -> None:
     arrived = standing(State.UNKNOWN, doubt=frozenset({1}), answered_attempts=frozenset({1}))
-    assert "answered with an error" in members(unknown_reply(arrived, sent=True))["detail"]
+    assert "its answer leaves open" in members(unknown_reply(arrived, sent=True))["detail"]
     assert "answer was lost" in members(unknown_reply(standing(State.UNKNOWN), sent=True))["detail"]
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.credential_owners import AccountSource, CredentialClaim, credential_key, marks_to_text
+from paywitness.core.operation import RepeatPaymentRule
+from paywitness.core.provider_contract import OperationKind
 from paywitness.journal.base import Journal, LedgerRow
+from paywitness.journal.ledger import intent_key
+from tests.journal.conftest import Store
 from tests.journal.samples import asking, declining, doubting, intent, owned, succeeding, unheard
 
 SEPARATES = CredentialClaim("acme", separates=True)
 ASSUMES = CredentialClaim("acme")
 PLATFORM = CredentialClaim("acme", separates=True, account=AccountSource.SELECTOR)
+BLOCKING = intent(after_success=RepeatPaymentRule.BLOCK)
+DAY_S = 86_400.0
 TOLD = CredentialClaim("acme", account=AccountSource.HEADER)
 
 
@@ -133,3 +140,65 @@ async def test_n22_an_operators_word_maps_a_credential_to_another(journal: Journ
     await paid(journal)
     await mark(journal, "credential-2", **{"peer_credential-1": "operator"})
     assert (await journal.claim(asked(SEPARATES))).credential_mapped
+
+
+# --- What is no longer kept
+
+
+async def retired(store: Store) -> None:
+    """A paid intent, and a key, of which nothing but what is kept longest is left."""
+    await paid(store.journal, guard=BLOCKING, operation="sale", kind=OperationKind.SALE)
+    store.clock.move(31 * DAY_S)
+    assert await store.journal.retire(retention_s=30 * DAY_S, tombstone_s=90 * DAY_S, limit=100) >= 1
+
+
+def of_intent(known: CredentialClaim, key: str = "key-2", **changes: Any) -> ClaimRequest:
+    return asked(known, key, guard=BLOCKING, operation="sale", kind=OperationKind.SALE, **changes)
+
+
+async def test_what_another_owner_paid_long_ago_refuses_nobody_by_name(store: Store) -> None:
+    """The intent and the key of a retired operation were told to whoever asked, with its id, its outcome and its
+    reference at the provider."""
+    journal = store.journal
+    await retired(store)
+    claims = [of_intent(SEPARATES), of_intent(SEPARATES, "key-1")]
+    for claim in claims:
+        assert tells_of_nothing(await journal.claim(claim), ClaimVerdict.ACCOUNT_UNKNOWN)
+    await mark(journal, "credential-1", owner_alice="provider")
+    await mark(journal, "credential-2", owner_bob="provider")
+    for claim in claims:
+        assert tells_of_nothing(await journal.claim(claim), ClaimVerdict.ANOTHER_OWNER)
+
+
+async def test_a_rotated_credential_is_told_what_its_owner_paid_long_ago(store: Store) -> None:
+    journal = store.journal
+    await retired(store)
+    await mark(journal, "credential-1", owner_alice="provider")
+    await mark(journal, "credential-2", owner_alice="provider")
+    before = await journal.claim(of_intent(SEPARATES))
+    assert (before.verdict, bool(before.paid_by)) == (ClaimVerdict.PAID_BEFORE, True)
+    expired = await journal.claim(of_intent(SEPARATES, "key-1"))
+    assert (expired.verdict, expired.credential_accepted) == (ClaimVerdict.EXPIRED, True)
+    own = await journal.claim(of_intent(SEPARATES, "key-1", credential="credential-1"))
+    assert (own.verdict, own.credential_accepted) == (ClaimVerdict.EXPIRED, True)
+
+
+async def test_a_retired_key_is_not_described_to_a_credential_that_only_our_header_placed(store: Store) -> None:
+    await retired(store)
+    claim = await store.journal.claim(of_intent(TOLD, "key-1"))
+    assert (claim.verdict, claim.credential_accepted) == (ClaimVerdict.EXPIRED, False)
+
+
+async def test_what_an_earlier_release_retired_is_told_to_whoever_is_known(store: Store) -> None:
+    """It kept no credential of it. A credential that is known has been told apart from other owners before."""
+    journal = store.journal
+    await retired(store)
+    key = intent_key(BLOCKING.value)
+    [row] = await journal.ledger_rows((key,))
+    assert row is not None
+    entries = [entry[:2] for entry in json.loads(row.text)]
+    assert await journal.write_ledger_rows((LedgerRow(key, row.version + 1, json.dumps(entries)),))
+    assert tells_of_nothing(await journal.claim(of_intent(SEPARATES)), ClaimVerdict.ACCOUNT_UNKNOWN)
+    assert (await journal.claim(of_intent(ASSUMES))).verdict is ClaimVerdict.PAID_BEFORE
+    await mark(journal, "credential-2", owner_alice="provider")
+    assert (await journal.claim(of_intent(SEPARATES))).verdict is ClaimVerdict.PAID_BEFORE

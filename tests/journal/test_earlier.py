@@ -106,6 +106,8 @@ def test_every_row_of_sqlite_reads_and_is_written_with_the_same_text(connection:
 
 @sqlite_fixtures
 def test_every_alias_and_tombstone_of_sqlite_reads(connection: sqlite3.Connection) -> None:
+    connection.isolation_level = None
+    migrate(connection)
     rows = SqliteRows(connection.cursor())
     aliases = connection.execute("SELECT key, client_key, operation_id, kind, at FROM aliases").fetchall()
     assert {kind for _, _, _, kind, _ in aliases} == {"joined", "refused", "taken"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.claim import AliasKind, ClaimVerdict, Tombstone
+from paywitness.core.claim import AliasKind, ClaimVerdict, Tombstone, maker_of
 from paywitness.core.errors import StaleWrite
 from paywitness.core.operation import Lease, Operation, Outcome, RepeatPaymentRule
 from paywitness.core.provider_contract import OperationKind
@@ -71,6 +71,7 @@ class TestOperations:
             outcome=Outcome.SUCCEEDED,
             reference=paid.reference,
             ended_at=paid.ended_at or 0.0,
+            maker=maker_of(paid),
         )
 
     @pytest.mark.parametrize("permitted", [True, False])

@@ -50,6 +50,18 @@ def test_a_merchant_beside_selectors_is_warned_about_until_accounts_say_whose_ea
         assert any("makes one merchant of all accounts" in line for line in report.lines) is warned
 
 
+def test_events_that_name_no_owner_are_warned_about_under_many_merchants(tmp_path: Path) -> None:
+    """Without a word payments of such a policy never learnt anything by webhook."""
+    many = "extends: paywitness:stripe\nmerchants: many\n"
+    by_owner = "webhook: {secrets: {acct_1: [env:ONE], acct_2: [env:TWO]}}\n"
+    named = "accounts: {one: {owner: acct_1}}\n"
+    for text, warned in ((many, True), (many + by_owner, False), (many + named, False), (many.split("\n")[0], False)):
+        (tmp_path / "stripe.yaml").write_text(text)
+        report = check((tmp_path,))
+        assert report.ok, report.lines
+        assert any("does not name its owner matches nothing" in line for line in report.lines) is warned
+
+
 def test_check_and_diff_tell_of_each_account() -> None:
     provider = load(changed(PLACES, TEXT))
     lines = [line.strip() for line in describe_provider(provider) if line.strip().startswith("account ")]

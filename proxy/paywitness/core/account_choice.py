@@ -172,6 +172,19 @@ def account_hashes_of(policy: Policy, account: str, named: str, secret: bytes) -
     return frozenset().union(*(account_hashes_named(places, each, secret) for each in texts))
 
 
+def account_hashes_of_owner(policy: Policy, owner: str, named: str, secret: bytes) -> frozenset[str]:
+    """Under `merchants: many`: the accounts of an owner's calls. `owner` is its mark, `named` what an event names: the
+    owner itself, or a selector of its calls."""
+    policy = policy.of_file or policy
+    if not policy.accounts.many or not owner or not named:
+        return frozenset()
+    places = policy.of_owner(owner).account
+    if owner == owner_mark(owner_hash(policy.key_provider, named, secret)):
+        return account_hashes_named(places, "", secret)
+    selects = any(_selects(place) for place in places)
+    return account_hashes_named(places, named, secret) if selects else frozenset()
+
+
 def for_merchant(
     policy: Policy, merchant: str, call: Call, tree: Tree, parameters: dict[str, str], secret: bytes
 ) -> Policy | None:

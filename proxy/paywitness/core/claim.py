@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from paywitness.core.consequences import WriteContext, consequences
-from paywitness.core.credential_owners import CredentialClaim
+from paywitness.core.credential_owners import CredentialClaim, Maker
 from paywitness.core.guard import GIVEN_BACK, GuardHold, hold_of, may_be_taken
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import GuardKind, Operation, Outcome, RepeatPaymentRule, State
@@ -75,6 +75,11 @@ class Tombstone:
     outcome: Outcome
     reference: str | None
     ended_at: float
+    maker: Maker = Maker()
+
+
+def maker_of(operation: Operation) -> Maker:
+    return Maker(operation.provider, operation.account, operation.credential, operation.named_account)
 
 
 @record

@@ -53,6 +53,17 @@ class CredentialClaim:
     account: AccountSource = AccountSource.CONSTANT
 
 
+@record
+class Maker:
+    """Whose call made an operation. Kept after the operation was retired. Nobody knows the credential of what an
+    earlier release retired, or of a payment that an operator adopted."""
+
+    provider: str = ""
+    account: str = ""
+    credential: str = ""
+    named_account: str = ""  # its name in `accounts:`
+
+
 def credential_key(scope: str, credential: str) -> str:
     """Under which a journal keeps what is known of a credential."""
     return f"w:{scope}:{credential}"

@@ -155,8 +155,8 @@ RESPONSE_LOST = (
     "Do not make another payment."
 )
 ANSWERED_IN_DOUBT = (
-    "The provider answered with an error that leaves open whether it executed this payment. It is asked what became of "
-    "it. Repeat with the same key, or wait. Do not make another payment."
+    "The provider answered, and its answer leaves open whether it executed this payment. That is being found out. "
+    "Repeat with the same key, or wait. Do not make another payment."
 )
 STILL_IN_FLIGHT = (
     "The same call is still under way, and the provider may already have it. Repeat with the same key, or wait. "
@@ -179,7 +179,8 @@ JOURNAL_FORGOT = (
     "may have been. Repeat with the same key in a minute."
 )
 NEEDS_A_PERSON = (
-    "The provider may have executed this payment and cannot be asked. A person must look. Do not pay again."
+    "The provider may have executed this payment, and nothing has told what became of it. A person must look. "
+    "Do not pay again."
 )
 
 WHOSE_IS_UNKNOWN = (

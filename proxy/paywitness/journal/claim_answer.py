@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict, maker_of
 from paywitness.core.credential_owners import (
     AccountSource,
     CredentialRelation,
+    Maker,
     credential_key,
     marks_from_text,
     may_see,
     related,
 )
-from paywitness.core.operation import Operation
 from paywitness.journal import claim_plan
 from paywitness.journal.claim_plan import ClaimLookups, ClaimPlan
 
@@ -51,18 +51,23 @@ def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLooku
         other = plan.original or plan.holder
         if other is None and plan.payment is not None:
             other = lookups.by_id(plan.payment.id)  # the balance refuses it: whoever made the payment
-    if other is None or other.credential == fresh.credential:
+    maker = _retired_maker(plan) if other is None else maker_of(other)
+    if maker is None or maker.credential == fresh.credential:
         return plan
-    if other.provider != fresh.provider:
+    if not maker.credential:
+        # Whoever is known to be of the account has been told apart from other owners already.
+        is_known = not known.separates or _marks_of(known.scope, fresh.credential, lookups)
+        return plan if is_known else ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
+    if maker.provider != fresh.provider:
         # Of another provider of the merchant: its credentials say nothing of ours.
-        accepted = lookups.accepted(other.account, fresh.credential)
+        accepted = lookups.accepted(maker.account, fresh.credential)
         return replace(plan, credential_accepted=accepted, credential_mapped=False)
-    relation = relation_to(other, request, lookups)
+    relation = _relation_to(maker, request, lookups)
     if relation is CredentialRelation.OTHER:
         return ClaimPlan(ClaimVerdict.ANOTHER_OWNER, None)
     is_same = relation is CredentialRelation.SAME
     accepted = not is_same and known.account is not AccountSource.HEADER
-    accepted = accepted and lookups.accepted(other.account, fresh.credential)
+    accepted = accepted and lookups.accepted(maker.account, fresh.credential)
     seen = may_see(relation, accepted=accepted, source=known.account, separates=known.separates)
     # The provider executed its call for an account that it read itself.
     is_same = is_same or (seen and known.account is AccountSource.SELECTOR)
@@ -73,10 +78,17 @@ def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLooku
     return replace(plan, credential_accepted=seen, credential_mapped=is_same)
 
 
-def relation_to(other: Operation, request: ClaimRequest, lookups: ClaimLookups) -> CredentialRelation:
+def _retired_maker(plan: ClaimPlan) -> Maker | None:
+    """Whose the operation was that stands in the way and is no longer kept."""
+    if plan.tombstone is not None:
+        return plan.tombstone.maker
+    return None if plan.payer is None else plan.payer.maker
+
+
+def _relation_to(maker: Maker, request: ClaimRequest, lookups: ClaimLookups) -> CredentialRelation:
     scope, mine = request.credential.scope, request.fresh.credential
-    marks = [_marks_of(scope, credential, lookups) for credential in (mine, other.credential)]
-    return related(mine, marks[0], other.credential, marks[1], other.account, other.named_account)
+    marks = [_marks_of(scope, credential, lookups) for credential in (mine, maker.credential)]
+    return related(mine, marks[0], maker.credential, marks[1], maker.account, maker.named_account)
 
 
 def _marks_of(scope: str, credential: str, lookups: ClaimLookups) -> dict[str, str]:
@@ -103,7 +115,7 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         plan.payment,
         plan.limit,
         plan.waits,
-        plan.paid_by,
+        "" if plan.payer is None else plan.payer.operation_id,
         plan.payout,
     )
 

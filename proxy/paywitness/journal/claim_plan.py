@@ -49,6 +49,7 @@ from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import (
     BehindPayment,
     OperationLookups,
+    RememberedPayment,
     link_row,
     payment_by_id,
     payment_holds,
@@ -106,7 +107,7 @@ class ClaimPlan:
     payment: Payment | None = None  # that the call acts on, as it stood before
     limit: LimitCheck | None = None
     waits: bool = False  # GUARDED: only while the holder is in flight
-    paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
+    payer: RememberedPayment | None = None  # PAID_BEFORE: the operation, which was retired since
     payout: PayoutRefusal | None = None
     credential_accepted: bool = True  # the claimer may be shown the reply
     credential_mapped: bool = True  # the claimer may send for the holder
@@ -280,7 +281,7 @@ def _plan_under_guard(
         deliveries_known=request.deliveries_known,
     )
     if guard.holder is None and (payer := _payer_before(fresh, lookups, behind)) is not None:
-        return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), paid_by=payer)
+        return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), payer=payer)
     if guard.holder is None or guard.alias is None or is_covered(request, holders.values(), guard):
         if request.payout is not None:
             return _plan_payout(request, judgement, before, now, lookups)
@@ -348,7 +349,7 @@ def _after_lease(found: Operation, before: list[OperationWrite], now: float, req
     return write.operation
 
 
-def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment) -> str | None:
+def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment) -> RememberedPayment | None:
     """The operation, retired since, that paid the intent or the payout reference of one that would start."""
     guard = fresh.guard
     if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from paywitness.core.claim import maker_of
+from paywitness.core.credential_owners import Maker
 from paywitness.core.guard import is_remembered
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
@@ -209,9 +211,9 @@ def abandoned_operation(row: LedgerRow) -> str:
 def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
     """What stays of an operation's intent or payout reference when the operation is retired."""
     entries = [] if before is None else _decode(before.text)
-    entry = [operation.id, operation.payment]
-    if entry not in entries:
-        entries = [*entries, entry][-REMEMBERED_MAX:]
+    if [operation.id, operation.payment] not in [entry[:2] for entry in entries]:
+        entries = [*entries, [operation.id, operation.payment, *maker_to_value(maker_of(operation))]]
+        entries = entries[-REMEMBERED_MAX:]
     guard = operation.guard.value if operation.guard is not None else ""
     return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
 
@@ -222,23 +224,29 @@ class RememberedPayment:
 
     operation_id: str
     payment_id: str
+    maker: Maker = Maker()
+
+
+def maker_to_value(maker: Maker) -> tuple[str, str, str, str]:
+    """As it stands in rows. Those that an earlier release wrote have none."""
+    return (maker.provider, maker.account, maker.credential, maker.named_account)
 
 
 def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
     """What is kept of the retired payments of an intent, oldest first."""
-    return tuple(RememberedPayment(*entry[:2]) for entry in _decode(row.text))
+    return tuple(RememberedPayment(entry[0], entry[1], Maker(*entry[2:6])) for entry in _decode(row.text))
 
 
-def remembered_payer(lookups: RowLookups, guard: str, behind: BehindPayment) -> str | None:
-    """The id of a retired operation that paid the intent, or the payout reference, and was not given back."""
+def remembered_payer(lookups: RowLookups, guard: str, behind: BehindPayment) -> RememberedPayment | None:
+    """The retired operation that paid the intent, or the payout reference, and was not given back."""
     row = lookups.row(intent_key(guard))
     for remembered in () if row is None else reversed(remembered_payments(row)):
         found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
         if found is None:
-            return remembered.operation_id
+            return remembered
         current = reconciled(found.payment, behind(found.payment))
         if hold_of_payment(current) not in {IntentHold.FREE, IntentHold.REFUNDED}:
-            return remembered.operation_id
+            return remembered
     return None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.claim import Alias, AliasKind, Tombstone, maker_of
 from paywitness.core.guard import is_abandoned_for_good
 from paywitness.core.operation import Operation
 from paywitness.journal.claim_plan import FALLBACKS_MAX
@@ -52,6 +52,7 @@ def tombstones_of(operation: Operation, aliases: Iterable[Alias], last: Operatio
         outcome=last.outcome,
         reference=last.reference,
         ended_at=last.ended_at or last.updated_at,
+        maker=maker_of(operation),
     )
     given = (alias for alias in aliases if alias.kind is not AliasKind.REFUSED)
     return [tombstone, *(replace(tombstone, key=alias.key, client_key=alias.client_key) for alias in given)]

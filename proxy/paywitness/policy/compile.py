@@ -155,6 +155,13 @@ def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], 
             "identity_change", "accepts that keys change their meaning; take it out once the file is in force"
         )
     stamped = any(policy.stamp is not None for policy in policies)
+    webhook_rules = read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies)
+    if shared.accounts.many and not shared.accounts.named and webhook_rules is not None and "" in webhook_rules.secrets:
+        file.add_warning(
+            "webhook",
+            "with 'merchants: many' an event that does not name its owner matches nothing: let 'webhook.account' name "
+            "it, or give each owner's secrets under its id, as in secrets: {acct_1: [env:NAME]}",
+        )
     return Provider(
         name=shared.name,
         upstream=shared.upstream,
@@ -169,7 +176,7 @@ def _provider(file: Section, shared: SharedRules, policies: tuple[Policy, ...], 
         problem=json_value(problem) if problem is not None else None,
         identity=identity_of(shared.key_name, shared.merchant, shared.accounts.named, policies),
         identity_change_accepted=accepted,
-        webhook_rules=read_webhook(file, shared.answers, shared.tables, stamped=stamped or not policies),
+        webhook_rules=webhook_rules,
         account=shared.account,
         key_name=shared.key_name,
         trust=shared.trust,

@@ -14,6 +14,7 @@ import pytest
 
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
+from paywitness.core.circuit import CircuitState
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.operation import Finding, FindingKind, State
 from paywitness.core.reply import Reply
@@ -26,7 +27,8 @@ from paywitness.webhook_signatures.scheme import SignatureVerdict
 from paywitness.webhook_signatures.standard_webhooks import StandardWebhooks
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
-from tests.engine.world import POLICY, World, header, make_world, outcome, problem_type
+from tests.engine.limits_world import force
+from tests.engine.world import POLICY, World, header, make_world, outcome, problem_type, until
 from tests.journal.redis_server import RedisServer
 
 MATCH = "    match: POST /v1/payouts\n"
@@ -310,6 +312,7 @@ class Hook:
     body: bytes = ALLOW
     headers: str = ""
     hang: bool = False
+    waits_for: asyncio.Event | None = None  # before it answers
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     port: int = 0
 
@@ -318,6 +321,8 @@ class Hook:
         lines = [line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line]
         headers = {name.lower(): value for name, value in lines}
         self.asked.append((headers, await reader.readexactly(int(headers["content-length"]))))
+        if self.waits_for is not None:
+            await self.waits_for.wait()
         if not self.hang:
             told = f"HTTP/1.1 {self.status}\r\n{self.headers}Content-Length: {len(self.body)}\r\n\r\n"
             writer.write(told.encode() + self.body)
@@ -351,6 +356,44 @@ async def test_the_check_is_asked_signed_before_the_first_byte(sandbox: Sandbox,
     asked = json.loads(body)
     assert (asked["amount"], asked["currency"], asked["reference"]) == ("10.00", "EUR", "P-1")
     assert asked["beneficiary"] == {"body:destination": "dest_ok"}
+    await close(payouts.world)
+
+
+def in_flight(world: World) -> int:
+    """Places at the provider that are taken."""
+    return sum(each.in_flight for each in world.parts.limits.admission.stats())
+
+
+async def test_a_payout_that_waits_for_its_check_keeps_no_place_at_the_provider(sandbox: Sandbox, hook: Hook) -> None:
+    """Whoever is asked may hang, and payments of others went without a place."""
+    hook.waits_for = asyncio.Event()
+    payouts = await checked(sandbox, hook, within="10s")
+    waiting = asyncio.ensure_future(payouts.send("first"))
+    await until(lambda: hook.asked)
+    assert (in_flight(payouts.world), await payouts.kept()) == (0, 0)
+    assert (await payouts.world.charge("meanwhile")).status_code == 200
+    hook.waits_for.set()
+    assert (await waiting).status_code == 200
+    assert (payouts.paid, len(hook.asked), in_flight(payouts.world)) == (1, 1, 0)
+    await close(payouts.world)
+
+
+async def test_a_payout_that_gets_no_place_after_its_check_is_not_sent_and_its_key_is_free(
+    sandbox: Sandbox, hook: Hook
+) -> None:
+    """The provider was given up while somebody thought about the payout. A later call asks again."""
+    hook.waits_for = asyncio.Event()
+    payouts = await checked(sandbox, hook, within="10s", limited=True)
+    waiting = asyncio.ensure_future(payouts.send("first"))
+    await until(lambda: hook.asked)
+    await force(payouts.world, CircuitState.OPEN)
+    hook.waits_for.set()
+    refused = await waiting
+    assert (refused.status_code, outcome(refused)) == (503, "not_sent")
+    assert (payouts.paid, await payouts.kept(), in_flight(payouts.world)) == (0, 0, 0)
+    await force(payouts.world, CircuitState.CLOSED)
+    assert (await payouts.send("first")).status_code == 200
+    assert (payouts.paid, len(hook.asked)) == (1, 2)
     await close(payouts.world)
 
 

@@ -161,6 +161,50 @@ async def test_p1_a_after_a_weekend_nothing_is_re_sent(sandbox: Sandbox, tmp_pat
     await close(monday)
 
 
+class PassingClock(MachineClock):
+    """A machine on which the test lets time pass."""
+
+    def pass_s(self, seconds: float) -> None:
+        self.ahead_s += seconds
+        self._boot_offset_s += seconds
+
+
+async def test_p1_b_pods_that_live_shorter_than_settle_find_out_all_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
+    """P1 B: no pod sees ten minutes pass, and each is on another machine. Either nobody could believe the store's
+    clock, or each start began the wait again. What they saw adds up, and what nobody saw does not."""
+    edits = (("lag: 5s ", "lag: 10ms "), NOT_STORED)
+    path, passed_s = tmp_path / "journal.db", 0.0
+
+    async def pod(number: int) -> tuple[World, PassingClock]:
+        clock = PassingClock(f"machine {number}", ahead_s=passed_s, boot=1000.0 * number)
+        journal = await SqliteJournal.open(path, clock=SteadyWallClock(clock), wall_clock=clock)
+        world = await make_world(sandbox, *edits, journal=journal, clock=clock, resolve=RESOLVE)
+        await Recovery(journal, clock, world.engine.telemetry, 30.0, world.parts.ages).at_start(only_holder=True)
+        return world, clock
+
+    world, clock = await pod(1)
+    lost = await world.charge(fault="reset_before_commit", timeout_s=0.1)
+    seen_s, operation_id = 0.0, header(lost, "Paywitness-Operation")
+    for number in range(2, 12):
+        for _ in range(5):
+            clock.pass_s(20.0)
+            await world.parts.ages.count()
+        seen_s += 100.0
+        await look(world, 4)
+        found = await operation_of(world, operation_id)
+        if seen_s < RESOLVE.settle_s:
+            assert (found.state, found.misses) == (State.UNKNOWN, 0)
+        await close(world)
+        passed_s = clock.ahead_s + 300.0  # nobody lives for five minutes
+        world, clock = await pod(number)
+        if found.state is not State.UNKNOWN:
+            break
+    assert (found.state, found.key_released) == (State.FAILED, True)
+    again = await world.charge()
+    assert (again.status_code, world.effects(order="order-1")) == (200, 1)
+    await close(world)
+
+
 async def test_n2_while_no_date_tells_how_long_a_clock_stood_nothing_is_re_sent(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

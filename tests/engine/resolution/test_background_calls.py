@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.account_rules import BackgroundCredentials, OAuth2
+from paywitness.core.call import CallerOptions
 from paywitness.core.credential_owners import MarkSource, credential_key, owner_mark
 from paywitness.core.identity import credential_in
 from paywitness.core.inquiry import BelongsFields
@@ -30,6 +31,7 @@ from tests.engine.storm import WITHOUT_KEYS
 from tests.engine.world import World, header, make_world, outcome
 
 BEARER = {"Authorization": "Bearer test", "Content-Type": "application/json"}
+AUTHORIZED = {"amount": 1000, "currency": "EUR", "capture": False, "source": "tok_ok"}
 
 
 @asynccontextmanager
@@ -154,6 +156,44 @@ async def test_the_control_question_is_not_hidden_by_newer_payments(
     found = [each async for each in source.candidates(unknown, sale(world.engine.book), None)]
     rotated = ((b"Authorization", b"Bearer rotated"),)
     assert [each.is_of_account for each in found if each.headers == rotated] == [True]
+
+
+async def lost_void(world: World, sandbox: Sandbox, *, under: str) -> str | None:
+    """A void that never reached the provider. Its credential is revoked after that; `new` is the one in use."""
+    made = await world.post(
+        "/v1/charges", AUTHORIZED, {**BEARER, "Authorization": "Bearer old", "Idempotency-Key": "made"}
+    )
+    charge = json.loads(made.body)["id"]
+    await world.charge("in use", order="in use", headers={"Authorization": "Bearer new"})
+    sandbox.set_schedule({"read_faults": "error_500,error_500,error_500,-*"})
+    headers = {
+        **BEARER,
+        "Authorization": f"Bearer {under}",
+        "Idempotency-Key": "void",
+        "Sandbox-Fault": "reset_before_commit",
+    }
+    lost = await world.post(f"/v1/charges/{charge}/void", {}, headers, CallerOptions(timeout_s=0.1))
+    assert (lost.status_code, outcome(lost)) == (504, "unknown")
+    revoke(sandbox, "new")
+    return header(lost, "Paywitness-Operation")
+
+
+async def test_a_miss_that_shows_the_payment_itself_is_an_answered_control_question() -> None:
+    """The credential in use finds the charge that the revoked one had made, so it is of the same account. The charge is
+    as it was before the void: no other object could be asked for, as no void had succeeded yet."""
+    async with sandbox_with("old", "new") as sandbox, resolving(sandbox, *WITHOUT_KEYS) as world:
+        operation_id = await lost_void(world, sandbox, under="old")
+        found = await resolved(world, operation_id, lambda seen: seen.state is not State.UNKNOWN)
+        assert (found.state, found.result_class) == (State.FAILED, ResultClass.ABSENT)
+        assert found.misses >= 2
+
+
+async def test_a_miss_that_shows_a_payment_of_another_credential_proves_nothing() -> None:
+    """Nobody knows whether the one that sent the void is of the charge's account."""
+    async with sandbox_with("old", "other", "new") as sandbox, resolving(sandbox, *WITHOUT_KEYS) as world:
+        operation_id = await lost_void(world, sandbox, under="other")
+        found = await resolved(world, operation_id, lambda seen: seen.state is not State.UNKNOWN)
+        assert (found.state, found.misses, found.key_released) == (State.REQUIRES_REVIEW, 0, False)
 
 
 async def test_without_any_credential_that_is_accepted_it_stays_in_doubt_and_reaches_a_person() -> None:

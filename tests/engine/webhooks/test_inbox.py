@@ -717,6 +717,47 @@ accounts:
         assert (await hooks.operation()).state is State.SUCCEEDED
 
 
+MANY_OWNERS = """account: [const:main, header:Acme-Account]
+merchants: many
+who_am_i: {request: GET /v1/charges, query: {paywitness: none}, field: "'acct_a'"}
+"""
+
+
+PLACES = "account: [const:main, header:Acme-Account]"
+
+
+@pytest.mark.parametrize(("selector", "name"), [({}, "acct_a"), ({"Acme-Account": "shop-a"}, "shop-a")])
+async def test_under_many_merchants_an_owners_secret_speaks_for_that_owner_alone(
+    sandbox: Sandbox, selector: dict[str, str], name: str
+) -> None:
+    """Without `accounts` the owner is part of the identity, and no event matched anything."""
+    by_owner = (SECRETS, f"  secrets: {{{name}: [env:ACME_WEBHOOK_SECRET], b: [env:OTHER_SECRET]}}")
+    async with hooked(sandbox, ONE_TRY, by_owner, (PLACES, MANY_OWNERS)) as hooks:
+        told = event(await hooks.unknown(headers=selector))
+        assert (await hooks.tell({**told, "id": "1"}, path="acme/b", secret=OTHER_SECRET)).status_code == 200
+        await hooks.webhooks.apply_due()
+        assert ((await hooks.operation()).state, hooks.count("applied")) == (State.UNKNOWN, 0)
+        await hooks.tell({**told, "id": "2"}, path=f"acme/{name}")
+        await hooks.webhooks.apply_due()
+        assert ((await hooks.operation()).state, hooks.count("applied")) == (State.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize(("selector", "name"), [({}, "acct_a"), ({"Acme-Account": "shop-a"}, "shop-a")])
+async def test_under_many_merchants_an_event_that_names_nobody_is_nobodys(
+    sandbox: Sandbox, selector: dict[str, str], name: str
+) -> None:
+    """One secret for all owners, as of a platform: the event itself must name whose it is."""
+    async with hooked(sandbox, ONE_TRY, (PLACES, MANY_OWNERS)) as hooks:
+        told = event(await hooks.unknown(headers=selector))
+        for number, account in enumerate((None, "b", "acct_b")):
+            await hooks.tell({**told, "id": str(number), "account": account})
+        await hooks.webhooks.apply_due()
+        assert ((await hooks.operation()).state, hooks.count("applied")) == (State.UNKNOWN, 0)
+        await hooks.tell({**told, "id": "9", "account": name})
+        await hooks.webhooks.apply_due()
+        assert ((await hooks.operation()).state, hooks.count("applied")) == (State.SUCCEEDED, 1)
+
+
 async def test_an_account_may_also_be_named_to_us_alone(sandbox: Sandbox) -> None:
     by_account = (SECRETS, "  secrets: {shop-a: [env:ACME_WEBHOOK_SECRET]}")
     async with hooked(sandbox, ONE_TRY, by_account) as hooks:

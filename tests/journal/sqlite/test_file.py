@@ -163,7 +163,7 @@ class TestUnfit:
         await (await SqliteJournal.open(path, clock=clock)).close()
         _alter(path, "PRAGMA user_version = 7")
         with pytest.raises(
-            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 4"
+            JournalUnusable, match=r"written by a newer paywitness \(its version 7, this one knows up to 5"
         ):
             await SqliteJournal.open(path, clock=clock)
 
@@ -217,7 +217,7 @@ class TestMigrations:
         connection = sqlite3.connect(path, isolation_level=None)
         newer = (*schema.MIGRATIONS, ("ALTER TABLE operations ADD COLUMN colour TEXT",))
         schema.migrate(connection, newer)
-        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (6,)
         assert connection.execute("SELECT count(*), count(colour) FROM operations").fetchone() == (30, 0)
         connection.close()
 

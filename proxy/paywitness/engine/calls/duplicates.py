@@ -110,7 +110,8 @@ class DuplicateCalls:
             case ClaimVerdict.ANOTHER_OWNER:
                 return another_owner(context)
             case ClaimVerdict.EXPIRED:
-                return expired_reply(claim.tombstone, context.shape, context.policy.provider)
+                tombstone = claim.tombstone if claim.credential_accepted else None
+                return expired_reply(tombstone, context.shape, context.policy.provider)
             case _:
                 return guarded_reply(self.holder(claim), context.shape)
 

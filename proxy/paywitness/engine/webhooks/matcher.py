@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paywitness.core.account_choice import account_hashes_of, for_every_account
+from paywitness.core.account_choice import account_hashes_of, account_hashes_of_owner, for_every_account
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import ExpectedPayment, matches_expected
-from paywitness.core.identity import account_hashes_named, intent_guard
+from paywitness.core.credential_owners import credential_key, marks_from_text, owner_in, owner_mark
+from paywitness.core.identity import account_hashes_named, intent_guard, owner_hash
 from paywitness.core.operation import Operation, State
 from paywitness.core.payment import FOLLOW_UPS
 from paywitness.core.payment_names import name_key, payment_key, payment_names
@@ -151,7 +152,15 @@ class WebhookMatcher:
             for policy in provider.policies[:1]
             for account in policy.accounts.named
         ]
+        named += [
+            account_hashes_of_owner(policy, self._owner_named(policy, account_name), account_name, secret)
+            for policy in provider.policies[:1]
+        ]
         return account_hashes_named(provider.account, account_name, secret).union(*named)
+
+    def _owner_named(self, policy: Policy, name: str) -> str:
+        """The mark of the owner, if the name is one's."""
+        return owner_mark(owner_hash(policy.key_provider, name, self.vault.identity_secret))
 
     async def _belongs(self, webhook_event: WebhookEvent, candidate: _Candidate) -> bool:
         """Whether the event may be about this operation, by the names that it shows. One that shows the reference of
@@ -216,12 +225,17 @@ class WebhookMatcher:
 
     def _intent_guards(self, intent: str, provider: Provider, account_name: str) -> set[str]:
         secret = self.vault.identity_secret
-        return {
+        paying = [each for each in provider.policies if each.kind.pays]
+        guards = {
             intent_guard(policy, account, intent, secret)
-            for each in provider.policies
-            if each.kind.pays
+            for each in paying
             for policy in for_every_account(each, secret)
             for account in account_hashes_named(policy.account, account_name, secret)
+        }
+        return guards | {
+            intent_guard(each, account, intent, secret)
+            for each in paying
+            for account in account_hashes_of_owner(each, self._owner_named(each, account_name), account_name, secret)
         }
 
     async def _candidate_of_account(
@@ -236,9 +250,21 @@ class WebhookMatcher:
         if policy is not None and operation.named_account:
             name, secret = operation.named_account, self.vault.identity_secret
             accounts |= account_hashes_of(policy, name, account_name, secret)
+        elif policy is not None and policy.accounts.many:
+            accounts |= await self._accounts_of_owners(operation, policy, account_name)
         if operation.account not in accounts:
             return None
         return _Candidate(operation, policy)
+
+    async def _accounts_of_owners(self, operation: Operation, policy: Policy, account_name: str) -> frozenset[str]:
+        """The owner is part of the account: the one that the event names, or whoever made the operation for the account
+        that the event names. An event that names nobody is nobody's."""
+        [row] = await self.journal.ledger_rows((credential_key(policy.key_provider, operation.credential),))
+        made_by = owner_in(marks_from_text(row.text)) if row is not None else None
+        secret, found = self.vault.identity_secret, frozenset[str]()
+        for owner in {self._owner_named(policy, account_name), made_by or ""}:
+            found |= account_hashes_of_owner(policy, owner, account_name, secret)
+        return found
 
 
 def _is_shared(finder: MatchKey, candidate: _Candidate) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paywitness.core.claim import Alias, AliasKind, ClaimRequest, Tombstone
+from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.claim_plan import ClaimPlan
@@ -26,6 +27,7 @@ from paywitness.journal.encoding import (
     mutable_values,
     operation_from_row,
 )
+from paywitness.journal.ledger import maker_to_value
 from paywitness.journal.transitions import LEASABLE_STATES, OperationWrite
 from paywitness.redis.connection import Argument
 
@@ -240,11 +242,13 @@ def parse_alias(key: str, text: bytes) -> Alias:
 def tombstone_to_text(tombstone: Tombstone) -> str:
     """Without its key and when it ended, which stand beside it."""
     what = (tombstone.operation_id, tombstone.provider, tombstone.operation, tombstone.client_key)
-    return _encode([*what, tombstone.outcome.value, tombstone.reference])
+    maker = [maker_to_value(tombstone.maker)] if tombstone.maker.credential else []
+    return _encode([*what, tombstone.outcome.value, tombstone.reference, *maker])
 
 
 def parse_tombstone(key: str, text: bytes) -> Tombstone:
     ended_at, rest = text.decode().split(" ", 1)
-    operation_id, provider, operation, client_key, outcome, reference, *_ = _decode(rest)
+    operation_id, provider, operation, client_key, outcome, reference, *more = _decode(rest)
     outcome_value = enum_or_safest(Outcome, outcome, Outcome.UNKNOWN)
-    return Tombstone(key, operation_id, provider, operation, client_key, outcome_value, reference, float(ended_at))
+    known = (operation_id, provider, operation, client_key, outcome_value, reference, float(ended_at))
+    return Tombstone(key, *known, Maker(*more[0][:4]) if more else Maker())

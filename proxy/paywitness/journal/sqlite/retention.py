@@ -7,9 +7,11 @@ every call. What may not go yet is passed by; a walk that passed many goes on fr
 
 from __future__ import annotations
 
+import json
+
 from paywitness.core.claim import Tombstone
 from paywitness.core.operation import Operation
-from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
+from paywitness.journal.ledger import keys_kept_of, maker_to_value, may_forget, row_kept_of
 from paywitness.journal.sqlite.schema import REFUSED_ALIAS, WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
 from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
@@ -22,11 +24,11 @@ _SCAN = """SELECT number, created_at, id, (state IN ('succeeded', 'failed') AND 
 _LAST_SEQ = "SELECT max(seq) FROM changes WHERE operation_id = ?"
 _READ_TO = "SELECT min(seq) FROM cursors"
 _STORE_TOMBSTONE = """INSERT INTO tombstones
-    (key, operation_id, provider, operation, client_key, outcome, reference, ended_at, buried_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (key, operation_id, provider, operation, client_key, outcome, reference, ended_at, maker, buried_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET operation_id = excluded.operation_id, provider = excluded.provider,
     operation = excluded.operation, client_key = excluded.client_key, outcome = excluded.outcome,
-    reference = excluded.reference, ended_at = excluded.ended_at, buried_at = excluded.buried_at
+    reference = excluded.reference, ended_at = excluded.ended_at, maker = excluded.maker, buried_at = excluded.buried_at
     WHERE excluded.ended_at >= ended_at"""
 _PURGE_TOMBSTONES = """DELETE FROM tombstones WHERE key IN
     (SELECT key FROM tombstones WHERE buried_at <= ? ORDER BY buried_at, key LIMIT ?)"""
@@ -125,4 +127,5 @@ def _tombstone_row(tombstone: Tombstone) -> tuple[object, ...]:
         tombstone.outcome.value,
         tombstone.reference,
         tombstone.ended_at,
+        json.dumps(maker_to_value(tombstone.maker)),
     )

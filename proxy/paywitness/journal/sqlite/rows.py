@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone
+from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import Lease, Operation, Outcome, State
 from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow
@@ -53,7 +55,7 @@ _NOT_YET_DUE = (
 )
 _BY_NUMBER = f"{SELECT} WHERE number = ?"
 _ALIASES = "SELECT key, client_key, operation_id, kind, at FROM aliases"
-_TOMBSTONE = """SELECT key, operation_id, provider, operation, client_key, outcome, reference, ended_at
+_TOMBSTONE = """SELECT key, operation_id, provider, operation, client_key, outcome, reference, ended_at, maker
     FROM tombstones WHERE key = ?"""
 _INSERT = (
     f"INSERT INTO operations ({', '.join(COLUMNS)}, sealed_request) VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
@@ -275,5 +277,7 @@ def _tombstone_from_row(
     outcome: str,
     reference: str | None,
     ended_at: float,
+    made_by: str | None,
 ) -> Tombstone:
-    return Tombstone(key, operation_id, provider, operation, client_key, Outcome(outcome), reference, ended_at)
+    maker = Maker(*json.loads(made_by)[:4]) if made_by else Maker()
+    return Tombstone(key, operation_id, provider, operation, client_key, Outcome(outcome), reference, ended_at, maker)

@@ -170,8 +170,11 @@ REFUSED_ALIAS = "kind = 'refused'"
 
 _VERSION_4 = (f"CREATE INDEX aliases_refused ON aliases (at) WHERE {REFUSED_ALIAS}",)
 
+# JSON: whose call made it. Earlier ones have none.
+_VERSION_5 = ("ALTER TABLE tombstones ADD COLUMN maker TEXT",)
+
 # The statements that lead to version 1, 2, ...: append, never edit.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
