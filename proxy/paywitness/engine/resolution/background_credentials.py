@@ -36,7 +36,7 @@ from paywitness.upstream.request import WireRequest
 
 _log = logging.getLogger("paywitness.credentials")
 SAME, UNKNOWN = CredentialRelation.SAME, CredentialRelation.UNKNOWN
-_ACCEPTED_MAX = 3  # credentials of an account that are tried
+_ACCEPTED_MAX = 5  # credentials of an account that are tried, newest first
 _RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 401
 _TOKEN_LIFETIME_DEFAULT_S = 300.0  # for providers that do not say
 
