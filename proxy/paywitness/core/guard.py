@@ -11,7 +11,8 @@ purchase, an equal call is then either the retry of a caller that was not told, 
 To give it the first one's reply would lose the next movement, to send it would make the first one twice. It is
 refused until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct`
 that another one is meant, or a day has passed. The same holds for an end that was recorded when its caller's deadline
-was near, until its sidecar has recorded whether the caller got the reply.
+was near, until its sidecar has recorded whether the caller got the reply. And for a caller that was passed a 2xx which no
+row knows: it may have taken it for a success, or not.
 """
 
 from __future__ import annotations

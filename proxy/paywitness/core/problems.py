@@ -155,7 +155,7 @@ RESPONSE_LOST = (
     "Do not make another payment."
 )
 ANSWERED_IN_DOUBT = (
-    "The provider answered with an error that leaves open whether it executed this payment. It is asked what became of "
+    "The provider answered, and its answer leaves open whether it executed this payment. It is asked what became of "
     "it. Repeat with the same key, or wait. Do not make another payment."
 )
 STILL_IN_FLIGHT = (
