@@ -1,10 +1,12 @@
-"""How long a caller is kept waiting for an unknown outcome: as long as something more can be learnt, and no longer."""
+"""How long a caller is kept waiting for an unknown outcome: as long as something more can be learnt, and no longer. And
+what may be done with a reply of which nobody knows whether it was told."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
+from paywitness.core.call import CallerOptions
 from paywitness.core.operation import State
 from paywitness.core.policy import ResolutionRules
 from paywitness.core.problems import Problem
@@ -12,6 +14,7 @@ from paywitness_sandbox.bank.objects import ChargeStatus
 from paywitness_sandbox.server import Sandbox
 from tests.engine.resolution.test_resolver import REEXECUTED, resolving
 from tests.engine.test_attacks import gone, scene
+from tests.engine.test_visibility import question
 from tests.engine.world import World, header, outcome, until
 
 PATIENT_S = 10.0  # far less than the caller's deadline, and enough for a busy machine
@@ -91,4 +94,31 @@ async def test_a_2xx_whose_caller_had_gone_is_taken_by_the_next_equal_payment(sa
         sandbox.bank.settle(sandbox.bank.charge(made.reference or ""), ChargeStatus.SUCCEEDED)
         await play.settle_what_is_missing(made.id, 3)
         again = await play.world.charge("second", order=None, source="tok_processing")
+        assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
+
+
+async def test_a_reply_of_which_somebody_asked_is_not_given_to_the_next_equal_payment(sandbox: Sandbox) -> None:
+    """A caller that was told 504 asks by the operation's id, as the problem says, and hears that it was paid. The next
+    equal payment was meant, and got that reply in place of one of its own."""
+    async with scene(sandbox) as play:
+        await gone(play.world, "first", fault="slow(slow_s=0.1)")
+        made = await play.newest("first")
+        assert made.undelivered
+        stranger = await play.world.engine.describe(made.id, question({"Authorization": "Bearer other"}))
+        assert (stranger.status_code, (await play.newest("first")).delivery_unknown) == (404, False)
+        asked = await play.world.engine.describe(made.id, question({"Authorization": "Bearer test"}))
+        assert outcome(asked) == "succeeded"
+        again = await play.world.charge("second", order=None)
+        assert (again.status_code, again.problem, play.world.effects()) == (409, Problem.GUARDED, 1)
+        distinct = CallerOptions(distinct="two of them")
+        await play.world.charge("third", order=None, options=distinct)
+        assert play.world.effects() == 2
+
+
+async def test_who_asks_of_an_order_takes_nothing_from_its_retry(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as play:
+        await gone(play.world, "first", order="order-1", fault="slow(slow_s=0.1)")
+        made = await play.newest("first")
+        await play.world.engine.describe(made.id, question({"Authorization": "Bearer test"}))
+        again = await play.world.charge("second", order="order-1")
         assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
