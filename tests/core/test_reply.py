@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from paywitness.core.advice import advice_for
+from paywitness.core.classify import UNREAD_SUCCESS, ClassifyRules, classify
 from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.evidence import Response
+from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, Outcome, State
 from paywitness.core.problems import PROBLEMS, Problem
@@ -44,8 +46,9 @@ from paywitness.core.result import (
     ResultClass,
 )
 from tests.core.reachable_operations import steps_of_the_world
-from tests.core.samples import operation, read, response
+from tests.core.samples import answered, operation, read, response
 
+UNREAD = read(ResultClass.UNKNOWN_OUTCOME, rule=UNREAD_SUCCESS)
 PAID = read(ResultClass.SUCCEEDED)
 DECLINED = read(ResultClass.ISSUER_SOFT_DECLINE)
 ANSWERS = tuple(read(reading, effect) for reading, effect in product(ResultClass, Effect))
@@ -58,6 +61,7 @@ KINDS = (  # one of every kind that a reply tells apart
     read(ResultClass.NETWORK_CONNECT_FAILURE),
     read(ResultClass.TEMPORARY_PROVIDER_ERROR),
     read(ResultClass.SUCCEEDED, Effect.POSSIBLE),
+    UNREAD,
 )
 STATUS_CODES = (200, 202, 302, 400, 402, 409, 429, 500, 502, 503, 504)
 SETTLED = {State.SUCCEEDED, State.FAILED, State.PENDING, State.REQUIRES_ACTION}
@@ -213,19 +217,38 @@ def test_in_every_world_a_reply_without_a_problem_agrees_with_what_stands() -> N
             assert answer.effect is Effect.NONE, stands
             assert answer.result_class is stands.result_class
         if reply.problem is None and stands.state.in_doubt:
-            assert stands.attempts == 1
+            assert answer.rule == UNREAD_SUCCESS
+            assert stands.doubt <= {stands.attempts}
 
 
 @pytest.mark.parametrize("status_code", STATUS_CODES)
 def test_the_only_attempts_doubtful_answer_is_passed_on_only_if_no_client_takes_it_for_a_failure(
     status_code: int,
 ) -> None:
-    reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME))
+    was_read = classify(answered(response(status_code, {"status": "new"})), ClassifyRules())
+    reply = reply_for(standing(State.UNKNOWN), response(status_code, {}), was_read)
     assert (reply.problem is None) == (200 <= status_code < 300)
     assert reply.status_code == (status_code if reply.problem is None else 504)
     assert reply.outcome is Outcome.UNKNOWN
     twice = standing(State.UNKNOWN, attempts=2)
-    assert reply_for(twice, response(status_code, {}), read(ResultClass.UNKNOWN_OUTCOME)).problem is Problem.UNKNOWN
+    assert reply_for(twice, response(status_code, {}), was_read).problem is Problem.UNKNOWN
+
+
+def test_an_unread_success_after_a_refused_attempt_is_passed_on() -> None:
+    """The first attempt was turned away, so only the second is in doubt: its response speaks for the operation."""
+    second = standing(State.UNKNOWN, attempts=2, doubt=frozenset({2}))
+    assert reply_for(second, response(200, {}), UNREAD).status_code == 200
+
+
+def test_an_error_inside_a_2xx_is_not_passed_on_while_money_may_have_moved() -> None:
+    """Its client takes the body for a failure, and pays again under a fresh key."""
+    for result_class in (
+        ResultClass.TEMPORARY_PROVIDER_ERROR,
+        ResultClass.PROVIDER_TIMEOUT,
+        ResultClass.UNKNOWN_OUTCOME,
+    ):
+        row = read(result_class, rule="answers.charge[3]")
+        assert reply_for(standing(State.UNKNOWN), response(200, {"status": "error"}), row).status_code == 504
 
 
 def test_p21_what_was_sent_and_never_executed_is_absent() -> None:
@@ -240,10 +263,10 @@ def test_p21_what_was_sent_and_never_executed_is_absent() -> None:
 
 def test_a_success_that_cannot_be_read_or_does_not_fit_is_not_passed_on() -> None:
     doubtful = standing(State.UNKNOWN)
-    strange = read(ResultClass.UNKNOWN_OUTCOME)
-    assert reply_for(doubtful, response(200, {}), strange).status_code == 200
-    assert reply_for(doubtful, response(200, b"?"), replace(strange, lost=True)).status_code == 504
-    assert reply_for(doubtful, response(200, {}), replace(strange, rule=DOES_NOT_FIT)).status_code == 504
+    assert reply_for(doubtful, response(200, {}), UNREAD).status_code == 200
+    garbled = classify(answered(response(200, b"?")), ClassifyRules())
+    assert reply_for(doubtful, response(200, b"?"), garbled).status_code == 504
+    assert reply_for(doubtful, response(200, {}), replace(UNREAD, rule=DOES_NOT_FIT)).status_code == 504
 
 
 @pytest.mark.parametrize(
@@ -507,6 +530,31 @@ def test_an_error_that_arrived_is_not_called_a_lost_answer() -> None:
     arrived = standing(State.UNKNOWN, doubt=frozenset({1}), answered_attempts=frozenset({1}))
     assert "its answer leaves open" in members(unknown_reply(arrived, sent=True))["detail"]
     assert "answer was lost" in members(unknown_reply(standing(State.UNKNOWN), sent=True))["detail"]
+
+
+def test_what_became_of_another_payment_is_not_told_as_the_outcome_of_this_one() -> None:
+    declined = standing(State.FAILED, result_class=ResultClass.ISSUER_HARD_DECLINE, effect=Effect.NONE)
+    reply = problem_reply(Problem.KEY_REUSED, "", operation=declined)
+    assert (reply.outcome, members(reply)["outcome"]) == (Outcome.NONE, "none")
+    assert members(reply)["holder"] == {"operation": declined.id, "outcome": "declined"}
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+def test_a_holder_whose_end_is_contradicted_is_told_as_unknown(state: State) -> None:
+    """A failure that may have been paid was told as `declined`, and a success that may be another's as "paid"."""
+    holder = standing(state, result_class=ResultClass.ISSUER_HARD_DECLINE, incident=IncidentKind.REFERENCE_TAKEN)
+    reply = guarded_reply(holder)
+    told = members(reply)
+    assert (reply.outcome, told["outcome"], told["side_effect_may_exist"]) == (Outcome.UNKNOWN, "unknown", True)
+    assert "contradicts itself" in told["title"]
+    assert "A person must look" in told["detail"]
+
+
+def test_a_problem_without_an_operation_does_not_deny_what_may_have_been_paid() -> None:
+    paid = members(paid_before_reply("op_1"))
+    lost = members(problem_reply(Problem.FORWARD_FAILED, "", sent=True))
+    for told in (paid, lost):
+        assert (told["side_effect_may_exist"], told["advice"]) == (True, "do_not_pay_again")
 
 
 def test_the_error_of_an_sdk_has_a_code() -> None:

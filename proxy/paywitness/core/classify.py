@@ -39,6 +39,7 @@ from paywitness.core.result import (
 _REFERENCE_LENGTH_MAX = 255
 SUCCESS_IN_ERROR = "success_in_error_status"  # the rule's name of an error whose body a row would read as a success
 NOTHING_SHOWN: tuple[Tree, ...] = (None, {}, [], "")
+UNREAD_SUCCESS = "unrecognised_2xx"  # the rule's name of a 2xx that was read whole, fits, and is known to no row
 FOREIGN_PAGE = "foreign_page"  # the rule's name of a page that is not written in the API's language
 Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
 
@@ -294,7 +295,7 @@ def _by_status(status_code: int, *, readable: bool, kind_moves_money: bool) -> C
             return Classification.of(ResultClass.UNKNOWN_OUTCOME, "unreadable_2xx", lost=True)
         if not kind_moves_money:
             return Classification.of(ResultClass.SUCCEEDED, name)
-        return Classification.of(ResultClass.UNKNOWN_OUTCOME, "unrecognised_2xx")
+        return Classification.of(ResultClass.UNKNOWN_OUTCOME, UNREAD_SUCCESS)
     if status_code == 402:
         return Classification.of(
             ResultClass.ISSUER_HARD_DECLINE, name

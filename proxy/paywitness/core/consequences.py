@@ -14,8 +14,8 @@
 | key reusable           | Decided once, by the first end: FAILED without effect, not a decision of the provider, and |
 |                        | no fallback stands for it.                                                                 |
 | undelivered            | It was paid or accepted, and nobody gets the reply: see `guard.is_undelivered`.            |
-| delivery unknown       | Set when the lease of an attempt under way runs out. Over once somebody was told, or the   |
-|                        | only attempt has been reported: see `guard`.                                               |
+| delivery unknown       | Set when the lease of an attempt under way runs out, or the caller gets a response that no |
+|                        | row knows. Over once somebody was told, or the only attempt has been reported: see `guard`.|
 | no bytes after         | While something is in doubt: the latest time at which a byte of an ended attempt can leave |
 | checks, misses         | Counted anew in a new state that is checked by schedule. A new attempt voids the misses.   |
 | stored request         | Erased at the end.                                                                         |
@@ -52,6 +52,7 @@ class WriteContext:
     no_bytes_after_at: float | None = None  # from then on no byte of the attempt that has ended can leave
     reached: bool | None = None  # whether somebody gets the reply; None: this change says nothing about that
     delivery_pending: bool = False  # the caller may get the reply: the next change of the writer says whether it did
+    passed_on: bool = False  # the caller gets the provider's own response, which does not say whether it was paid
     reports_attempt: bool = False  # the writer made the attempt, and knows what its own caller was told
 
 
@@ -89,7 +90,7 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
         operation = operation if undelivered is operation.undelivered else operation.changed(undelivered=undelivered)
-    if context.delivery_pending and operation.undelivered:
+    if context.passed_on or (context.delivery_pending and operation.undelivered):
         operation = operation.changed(delivery_unknown=True)
     elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)

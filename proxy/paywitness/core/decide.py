@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
+from paywitness.core.classify import UNREAD_SUCCESS
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
@@ -61,6 +62,7 @@ class DecisionContext:
         False  # our limits kept this try from the wire (the circuit, admission): another would be too
     )
     budget_allows: bool = True  # the fleet's retries are not used up
+    unread_success: bool = False  # the last response is a success that no row knows: a re-send would bring it again
 
 
 def decision_context(
@@ -112,6 +114,7 @@ def decision_context(
         inquired=inquired,
         refused_by_limits=refused_by_limits,
         budget_allows=budget_allows,
+        unread_success=last is not None and last.rule == UNREAD_SUCCESS,
     )
 
 
@@ -189,7 +192,7 @@ def _in_doubt(context: DecisionContext) -> bool:
 
 
 def _resend_now(context: DecisionContext) -> bool:
-    wanted = not context.background and context.result_class not in FINAL_REFUSALS
+    wanted = not context.background and context.result_class not in FINAL_REFUSALS and not context.unread_success
     possible = may_resend(context) and _tries_left(context) and _fits_deadline(context)
     return _in_doubt(context) and wanted and possible and _limits_allow(context)
 

@@ -11,7 +11,8 @@ purchase, an equal call is then either the retry of a caller that was not told, 
 To give it the first one's reply would lose the next movement, to send it would make the first one twice. It is
 refused until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct`
 that another one is meant, or a day has passed. The same holds for an end that was recorded when its caller's deadline
-was near, until its sidecar has recorded whether the caller got the reply.
+was near, until its sidecar has recorded whether the caller got the reply. And for a caller that was passed a 2xx which
+no row knows: it may have taken it for a success, or not.
 """
 
 from __future__ import annotations
@@ -146,11 +147,16 @@ def _awaits_takeover(operation: Operation) -> bool:
 
 
 def may_be_taken(operation: Operation) -> bool:
-    """Whether an equal call may take an undelivered reply. An intent names the purchase, and a void happens once: then
-    an equal call means the same thing, whoever was told."""
-    by_intent = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
+    """Whether an equal call may take an undelivered reply."""
     is_promised = operation.delivery_unknown or operation.takeover == GIVEN_BACK_BY_TAKER
-    return by_intent or operation.kind is OperationKind.VOID or not is_promised
+    return names_its_purchase(operation) or not is_promised
+
+
+def names_its_purchase(operation: Operation) -> bool:
+    """Whether an equal call means the same thing, whoever was told of it: by the intent, or because a void happens
+    once."""
+    by_intent = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
+    return by_intent or operation.kind is OperationKind.VOID
 
 
 def keeps_equal_calls_off(operation: Operation) -> bool:

@@ -17,7 +17,7 @@ from paywitness.core.advice import MAY_BE_PAID, advice_for, advice_of_problem
 from paywitness.core.bodies.tree import Encoding, Tree, encode_response
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
-from paywitness.core.classify import Expression, evaluate
+from paywitness.core.classify import UNREAD_SUCCESS, Expression, evaluate
 from paywitness.core.credential_and_hop_headers import end_to_end_pairs
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
@@ -46,7 +46,7 @@ from paywitness.core.problems import (
 )
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.core.result import DOES_NOT_FIT, Advice, Classification, Effect, ResultClass
+from paywitness.core.result import Advice, Classification, Effect, ResultClass
 
 
 @record
@@ -163,12 +163,15 @@ def replay_response(
 def _may_pass_on(operation: Operation, response: Response, classification: Classification) -> bool:
     if not operation.state.in_doubt:
         return response_matches_state(operation, classification)
-    if operation.attempts > 1:
-        return False  # a later attempt's answer does not speak for the first
-    # A success nobody recognised may be passed on if it could be read and fits what was asked for. Whatever else came
-    # back, its client would take for a failure, and pay again.
-    is_success = 200 <= response.status_code < 300
-    return is_success and not classification.lost and classification.rule != DOES_NOT_FIT
+    return passes_on_unread(operation, classification)
+
+
+def passes_on_unread(operation: Operation, classification: Classification) -> bool:
+    """Whether the caller of an operation in doubt gets the provider's own response: a success that could be read, that
+    fits what was asked for, and that no row knows. Whatever else came back, an error inside a 2xx too, its client would
+    take for a failure, and pay again. Nor does the response of an attempt speak for another one that is in doubt."""
+    speaks_for_all = operation.doubt <= {operation.attempts}
+    return operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS
 
 
 def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
@@ -210,7 +213,15 @@ def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bo
 def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
     """409: another operation holds the same money. It is named, so that the caller can ask about that one."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
-    if keeps_equal_calls_off(holder):
+    title = ""
+    if blocks_replay(holder):
+        title = CONTRADICTED
+        detail = (
+            f"Evidence about operation {holder.id} at {holder.provider} on the same {what} contradicts itself "
+            f"(incident: {holder.incident}). Nothing was sent by this call. A person must look; it is not safe to pay "
+            "again."
+        )
+    elif keeps_equal_calls_off(holder):
         detail = (
             f"An equal call on the same {what} succeeded as operation {holder.id} at {holder.provider}, and it is not "
             "known whether its caller was told. Nothing was sent by this call. If this is its retry, it is done. "
@@ -228,7 +239,6 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
             f"Operation {holder.id} at {holder.provider} on the same {what} is {holder.outcome}. Nothing was sent by "
             "this call. Wait for that one; it is not safe to pay again."
         )
-        title = ""
     return problem_reply(Problem.GUARDED, detail, operation=holder, shape=shape, sent=False, title=title)
 
 
@@ -398,8 +408,12 @@ def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
         return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
     if operation is None:
         return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
-    if kind in _OF_ANOTHER_PAYMENT and operation.state is State.SUCCEEDED and not keeps_equal_calls_off(operation):
-        return Outcome.NONE  # another payment was made, and this one was not: the holder's success is not the caller's
+    if kind not in _OF_ANOTHER_PAYMENT:
+        return operation.outcome
+    if blocks_replay(operation):
+        return Outcome.UNKNOWN  # its end is contradicted: a failure may have been paid
+    if operation.state.ended and not keeps_equal_calls_off(operation):
+        return Outcome.NONE  # this payment was not made, whatever became of the other one: its end is not the caller's
     return operation.outcome
 
 

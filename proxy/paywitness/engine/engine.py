@@ -247,6 +247,8 @@ class Engine:
             operation = await self.journal.read(operation_id)
             if operation is not None and not await visibility.sees(operation):
                 operation = None
+            if operation is not None:
+                operation = await self.pipeline.duplicates.note_described(operation)
         except JournalUnavailable:
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "The journal did not answer. Ask again.")
         if operation is None:

@@ -23,7 +23,7 @@ from paywitness.core.payment_evidence import after_already_done, shown_balance
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
-from paywitness.core.reply import response_matches_state
+from paywitness.core.reply import passes_on_unread, response_matches_state
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
@@ -195,7 +195,7 @@ class AttemptRecorder:
         self, current: Operation, after: Operation, decision: Decision, finished: _FinishedAttempt
     ) -> WriteContext:
         call_context, now = finished.call_context, self.journal_writer.journal_clock.now()
-        check_at = None
+        attempt, check_at = finished.attempt, None
         if decision.action in _CHECKING_ACTIONS:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
@@ -212,6 +212,7 @@ class AttemptRecorder:
             no_bytes_after_at=now + finished.evidence.late_response_window_s,
             reached=is_delivered,
             delivery_pending=call_context.delivery_pending,
+            passed_on=may_be_told and passes_on_unread(after, attempt.classification),
             reports_attempt=True,
         )
 

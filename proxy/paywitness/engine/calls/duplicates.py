@@ -18,7 +18,7 @@ from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
-from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way
+from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way, may_be_taken, names_its_purchase
 from paywitness.core.identity import request_hash_of
 from paywitness.core.inquiry import quiet_since
 from paywitness.core.operation import Operation, Outcome, State
@@ -299,6 +299,24 @@ class DuplicateCalls:
                     operation = await self.journal.read(operation.id) or operation
                 if not operation.undelivered:
                     break  # an equal call took the reply, or another caller was recorded
+        return operation
+
+    async def note_described(self, operation: Operation) -> Operation:
+        """Somebody who asks by its id is about to be told that it was paid or accepted, and its reply reached nobody.
+        It may be its caller, who has heard it then: an equal call is no longer given that reply as if it were its own.
+        Raises JournalUnavailable: what cannot be noted is not told."""
+        for _ in range(_DELIVERY_TRIES):
+            if not operation.undelivered or operation.delivery_unknown or not may_be_taken(operation):
+                return operation
+            if names_its_purchase(operation):
+                return operation  # an equal call means the same thing, whoever was told
+            after = operation.changed(delivery_unknown=True)
+            try:
+                return await self.journal.record(
+                    change_of(operation, after, ("answer_asked_for",), WriteContext(self.clock.now()))
+                )
+            except StaleWrite:
+                operation = await self.journal.read(operation.id) or operation
         return operation
 
     def _delivery_change(self, operation: Operation, *, is_delivered: bool) -> OperationChange:

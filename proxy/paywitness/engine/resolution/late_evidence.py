@@ -18,7 +18,7 @@ from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
 from paywitness.core.payment_evidence import after_already_done, shown_balance
 from paywitness.core.policy import Policy
-from paywitness.core.reply import response_matches_state
+from paywitness.core.reply import passes_on_unread, response_matches_state
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.journal.base import OperationChange
@@ -65,7 +65,7 @@ class LateEvidenceRecorder:
                 current,
                 after,
                 events,
-                self._write_context(current, policy, evidence),
+                self._write_context(current, after, policy, evidence),
                 source=evidence.source,
                 attempt=attempt,
                 because=evidence.because,
@@ -95,15 +95,19 @@ class LateEvidenceRecorder:
         shown = shown_balance(after, policy, classification, evidence.provider_object, now=now)
         return after_already_done(after, shown, classification, policy, now=now)
 
-    def _write_context(self, current: Operation, policy: Policy, evidence: LateEvidence) -> WriteContext:
+    def _write_context(
+        self, current: Operation, after: Operation, policy: Policy, evidence: LateEvidence
+    ) -> WriteContext:
         external, now = self.external_evidence, self.journal_writer.journal_clock.now()
-        awaited = external.waiters.has_waiter(current.id)
+        awaited, attempt = external.waiters.has_waiter(current.id), evidence.attempt
+        was_told = evidence.undelivered is False  # by its own caller's sidecar, which spooled it
         return WriteContext(
             now,
             first_check_at=lambda after: now + external.first_check_delay_s(after, policy),
             check_doubt_now=True,
             no_bytes_after_at=evidence.no_bytes_after_at if evidence.no_bytes_after_at is not None else now,
             reached=awaited if evidence.undelivered is None else not evidence.undelivered,
+            passed_on=was_told and passes_on_unread(after, attempt.classification),
             reports_attempt=True,
         )
 
