@@ -26,7 +26,6 @@ from paywitness.telemetry.gauges import LimitsSources
 from tests.telemetry.conftest import Told
 from tests.telemetry.samples import ACME, ACME_NAMES
 
-
 WAITING = {priority: int(priority is TrafficClass.LOW) for priority in TrafficClass}
 
 

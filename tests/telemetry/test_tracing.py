@@ -189,7 +189,11 @@ def test_attributes_are_names_numbers_and_ids(traced: Traced) -> None:
     carried = operation(State.UNKNOWN, client_key=secret, provider_key=secret, reference=secret)
     with traced.spans.call(SAMPLED, None):
         traced.tell(AttemptFinished(carried, attempt(detail=secret), decision()))
-        traced.tell(InquiryFinished(carried, Finding("by_key", FindingKind.FAILED, 500, detail=secret), 0.5, InquiryReason.PENDING))
+        traced.tell(
+            InquiryFinished(
+                carried, Finding("by_key", FindingKind.FAILED, 500, detail=secret), 0.5, InquiryReason.PENDING
+            )
+        )
         traced.tell(CallAnswered("acme", "sale", Outcome.UNKNOWN, 504, None, 1.0, False, carried.id, TRACE))
     written = " ".join(span.to_json() for span in traced.exporter.get_finished_spans())
     assert carried.id in written

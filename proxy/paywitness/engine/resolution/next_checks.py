@@ -64,8 +64,9 @@ def after_action_check(
     unanswered = result is None or says_nothing(result)
     if check.by_schedule_at is not None and result is not None and (unanswered or current.cancel_sent):
         return current, check.by_schedule_at
-    because = "action_expired_unanswered" if unanswered else "action_expired"
-    expired = current.changed(action_expired=True, cancel_wanted=False, because=because)
+    expired = current.changed(action_expired=True, cancel_wanted=False)
+    if not current.action_expired:
+        expired = expired.changed(because="action_expired_unanswered" if unanswered else "action_expired")
     if _cancel_follows(current, policy, check):
         return expired.changed(cancel_wanted=True), now
     return expired, None

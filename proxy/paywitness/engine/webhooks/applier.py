@@ -153,7 +153,8 @@ class WebhookApplier:
         seen = reader.read(policy.classify, operation.expected_payment)
         if seen.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}:
             return WebhookEventResult.NOTHING_NEW, operation
-        if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
+        is_contradicted = operation.state is State.SUCCEEDED and _denies(seen)
+        if (is_contradicted or _may_precede_cancel(operation, seen)) and policy.inquiries:
             asked = await self.inquire(operation, policy)
             return asked or (WebhookEventResult.WAITING, operation)  # until the provider has answered, the event waits
         applied = await self.external_evidence.apply(
@@ -230,6 +231,15 @@ class WebhookApplier:
 def _denies(seen: FoundObject) -> bool:
     reading = seen.finding.classification.result_class if seen.finding.classification is not None else None
     return reading is not None and event_of(EvidenceSource.WEBHOOK, reading) in EXTERNAL_DENIALS
+
+
+def _may_precede_cancel(operation: Operation, seen: FoundObject) -> bool:
+    """Whether an event tells of a payment that our cancel may have undone since: the customer acted, and then the
+    cancel arrived. What stands now only the provider can say."""
+    was_cancelled = operation.state is State.FAILED and operation.result_class is ResultClass.CANCELLED
+    classification = seen.finding.classification
+    tells_of_effect = classification is not None and classification.effect is not Effect.NONE
+    return operation.cancel_sent and was_cancelled and tells_of_effect
 
 
 @dataclass(frozen=True, slots=True)
