@@ -38,13 +38,8 @@ QUERIES = {
     for query in chart.queries
 }
 # Nobody sets a clock on that day, and money that is not in doubt is none. The panels show zero, not "No data".
-STANDS_STILL = {
-    name
-    for name in QUERIES
-    if any(
-        part in name for part in (": Clock jumps and gaps: ", "unless on ()", ": Customers who did not act in time: ")
-    )
-}
+_SILENT = (": Clock jumps and gaps: ", "unless on ()", ": Customers who did not act in time: ")
+STANDS_STILL = {name for name in QUERIES if any(part in name for part in _SILENT)}
 # Whether anybody has to wait for a place depends on the machine.
 MAY_STAND_STILL = {name for name in QUERIES if ": Who waits for a place: " in name}
 # How much is much does not change by itself.
