@@ -62,6 +62,20 @@ _FALLBACK = Section(
             runbook="fallback-spike",
             unit="percentunit",
         ),
+        Chart(
+            "What became of fallbacks",
+            "Operations that stood for one of another provider and ended, by the provider that they went to.",
+            "Mostly `declined` or `not_sent`: the second route does not help.",
+            (
+                Query(
+                    per_second("payment_fallback_ended_total", "provider, outcome", PROVIDER),
+                    "{{provider}} {{outcome}}",
+                ),
+            ),
+            unit="ops",
+            stacked=True,
+            width=24,
+        ),
     ),
 )
 

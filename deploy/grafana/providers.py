@@ -165,6 +165,19 @@ _ERRORS = Section(
             unit="percentunit",
             width=6,
         ),
+        Chart(
+            "Who waits for a place",
+            "Calls that wait for admission, by their priority, over all sidecars.",
+            "`high` waits: there are more important payments than the provider takes. Only `low`: they make room, as "
+            "they should.",
+            (
+                Query(
+                    f"sum by (provider, priority) (paywitness_admission_waiting{{{PROVIDER}}})",
+                    "{{provider}} {{priority}}",
+                ),
+            ),
+            width=24,
+        ),
     ),
 )
 

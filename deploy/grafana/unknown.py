@@ -108,7 +108,7 @@ _ENDING = Section(
         ),
         Chart(
             "Inquiries",
-            "What came of asking the provider.",
+            "What came of asking the provider, and why it was asked.",
             "Mostly `failed`: our credentials are refused, or it is down; the log line "
             "`inquiry_finished` has the status code.",
             (
@@ -121,12 +121,48 @@ _ENDING = Section(
             stacked=True,
         ),
         Chart(
+            "Why it is asked",
+            "Inquiries by their reason: a lost response, a customer's time that is over, a webhook's hint, a person.",
+            "One reason that grows is where the inquiries come from. `pending`: webhooks would spare most of them.",
+            (
+                Query(
+                    per_second("payment_status_inquiry_total", "provider, reason", PROVIDER), "{{provider}} {{reason}}"
+                ),
+            ),
+            unit="ops",
+            stacked=True,
+        ),
+        Chart(
             "Webhooks",
             "Deliveries and what each came to.",
             "`bad_signature`: the secret changed. Nothing `accepted` while "
             "payments flow: the provider cannot reach us.",
             (Query(per_second("payment_webhooks_total", "provider, result", PROVIDER), "{{provider}} {{result}}"),),
             runbook="retired-paid",
+            unit="ops",
+        ),
+        Chart(
+            "How late webhooks come",
+            "From what an event tells of, or our first send, to its arrival.",
+            "Doubts and pending payments wait for them. Inquiries do the work meanwhile; deliveries that we refused "
+            "come later.",
+            (
+                Query(quantile(0.5, "payment_webhook_delay_seconds", "provider", PROVIDER), "{{provider}} median"),
+                Query(quantile(0.95, "payment_webhook_delay_seconds", "provider", PROVIDER), "{{provider}} 95%"),
+            ),
+            unit="s",
+        ),
+        Chart(
+            "Customers who did not act in time",
+            "Payments to be confirmed (3DS) whose time is over, and that no inquiry found paid.",
+            "A share that rises: customers give up, or the redirect does not reach them. `paywitness ops list "
+            "--expired`.",
+            (
+                Query(
+                    per_second("payment_actions_expired_total", "provider, operation", PROVIDER),
+                    "{{provider}} {{operation}}",
+                ),
+            ),
             unit="ops",
         ),
     ),

@@ -144,6 +144,7 @@ async def test_a_row_says_what_became_of_the_money(world: World, ask: Asker) -> 
         "fallback_of": None,
         "fallback_to": None,
         "cancel_wanted": False,
+        "action_expired": False,
         "upstream": "http://127.0.0.1:8702",
         "revision": "acme-revision",
         "version": 2,

@@ -229,6 +229,10 @@ async def test_customers_who_never_came_back_leave_the_lists_but_are_found(world
     assert await ids("") == [waiting.id, paid.id]
     assert await ids("provider=acme&limit=1") == [waiting.id]
     assert await ids("state=requires_action") == [newest.id, waiting.id, *(each.id for each in reversed(gone))]
+    assert await ids("expired=true") == [newest.id, *(each.id for each in reversed(gone))]
+    assert await ids("expired=true&key=gone-3") == [gone[3].id]
+    refused = await ask("/v1/operations?expired=true&state=pending")
+    assert (refused.status_code, "expired stands alone" in refused.json["detail"]) == (400, True)
     assert await ids("key=gone-3") == [gone[3].id]
     assert len(await ids("order=order-17")) == 10
     page = (await ask("/v1/operations?limit=1")).json

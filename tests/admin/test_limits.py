@@ -80,7 +80,15 @@ async def test_how_full_it_is_at_a_provider_is_told(ask: Asker, world: World) ->
     for _ in range(3):
         assert isinstance(await world.admission.admit("acme", TrafficClass.HIGH, 10.0), Admitted)
     found = (await ask("/v1/circuits")).json["admission"]
-    assert found == [{"provider": "acme", "limit": 20.0, "in_flight": 3, "waiting": 0}]
+    assert found == [
+        {
+            "provider": "acme",
+            "limit": 20.0,
+            "in_flight": 3,
+            "waiting": 0,
+            "waiting_by_priority": dict.fromkeys(TrafficClass, 0),
+        }
+    ]
 
 
 async def test_a_provider_that_no_policy_names_any_more_is_not_shown(ask: Asker, world: World) -> None:

@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.announcements import cloud_events, event_bytes, event_type
+from paywitness.core.announcements import (
+    announcement_of,
+    cloud_events,
+    event_bytes,
+    event_type,
+    fallback_announcement,
+)
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
+    FallbackLink,
     Guard,
     GuardKind,
     HistoryEntry,
@@ -112,6 +119,11 @@ def test_an_event_is_a_cloudevent_that_says_what_became_of_the_money() -> None:
         ((AnnouncementKind.DOUBT_OPENED,), "doubt_opened"),
         ((AnnouncementKind.RESOLVED,), "resolved"),
         ((AnnouncementKind.INCIDENT_CLOSED,), "incident_closed"),
+        ((AnnouncementKind.RESOLVED, AnnouncementKind.PENDING), "resolved"),
+        ((AnnouncementKind.PENDING,), "pending"),
+        ((AnnouncementKind.REQUIRES_ACTION,), "requires_action"),
+        ((AnnouncementKind.ACTION_EXPIRED,), "action_expired"),
+        ((AnnouncementKind.FALLBACK,), "fallback"),
     ],
 )
 def test_the_type_is_the_word_that_must_not_be_missed(words: tuple[AnnouncementKind, ...], kind: str) -> None:
@@ -157,3 +169,46 @@ def test_a_provider_is_a_part_of_an_address() -> None:
 def test_what_is_not_known_is_null() -> None:
     data = cloud_event(some_operation(money=None), entry(told(AnnouncementKind.ENDED)))["data"]
     assert (data["amount"], data["currency"], data["minor_units"], data["about"]) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [(State.PENDING, AnnouncementKind.PENDING), (State.REQUIRES_ACTION, AnnouncementKind.REQUIRES_ACTION)],
+)
+def test_what_is_waited_for_is_told_once_each_time_it_begins(state: State, word: AnnouncementKind) -> None:
+    sending, waiting = some_operation(State.SENDING), some_operation(state)
+    begun = announcement_of(sending, waiting)
+    assert begun is not None
+    assert begun.kinds == (word,)
+    assert announcement_of(waiting, waiting.changed(checks_done=1)) is None
+    again = announcement_of(some_operation(State.UNKNOWN, doubt=frozenset({1})), waiting)
+    assert again is not None
+    assert again.kinds == (AnnouncementKind.RESOLVED, word)
+
+
+def test_that_a_customers_time_is_over_is_told_once() -> None:
+    waiting = some_operation(State.REQUIRES_ACTION)
+    expired = waiting.changed(action_expired=True)
+    first = announcement_of(waiting, expired)
+    assert first is not None
+    assert first.kinds == (AnnouncementKind.ACTION_EXPIRED,)
+    assert announcement_of(expired, expired.changed(checks_done=1)) is None
+
+
+def test_a_fallback_names_both_operations_and_why() -> None:
+    link = FallbackLink("acme_eu", "op_2", "circuit_open")
+    first = paid(state=State.FAILED, fallback_to="op_2")
+    event = cloud_event(first, entry(fallback_announcement(first, link), State.FAILED))
+    assert event["type"] == "paywitness.operation.fallback"
+    assert event["data"]["words"] == ["fallback"]
+    assert event["data"]["fallback"] == {
+        "from": first.provider,
+        "from_operation": first.id,
+        "to": "acme_eu",
+        "to_operation": "op_2",
+        "reason": "circuit_open",
+    }
+
+
+def test_an_event_of_an_earlier_release_stays_the_same_bytes() -> None:
+    assert "fallback" not in cloud_event(paid(), entry(told(AnnouncementKind.ENDED)))["data"]

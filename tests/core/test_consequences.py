@@ -13,7 +13,7 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.consequences import Consequences, WriteContext, consequences
 from paywitness.core.guard import is_reply_under_way
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import AnnouncementKind, Lease, Operation, State
+from paywitness.core.operation import AnnouncementKind, FallbackLink, Lease, Operation, State
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, Effect, ResultClass
 from tests.core.reachable_operations import steps_of_the_world
@@ -27,7 +27,7 @@ CHECKED = {State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION}
 WITH_EFFECT = {State.SUCCEEDED, State.PENDING}
 IMPLIED = {
     *("due_at", "lease", "key_released", "undelivered", "delivery_unknown", "no_bytes_after_at"),
-    *("checks_done", "misses", "first_miss_at"),
+    *("checks_done", "misses", "first_miss_at", "action_since_at", "action_expired", "check_asked_by"),
 }
 
 
@@ -415,3 +415,41 @@ def test_a_change_that_changes_nothing_implies_nothing() -> None:
         again = consequences(stands, stands, WriteContext(NOW + 1.0))
         assert again.operation == stands
         assert again.announcement is None
+
+
+# --- customers who must act, and who asked for a check
+
+
+def test_the_customers_time_begins_when_the_customer_must_act_and_is_over_in_every_other_state() -> None:
+    for change in changes():
+        if change.after.state is not State.REQUIRES_ACTION:
+            assert (change.operation.action_since_at, change.operation.action_expired) == (None, False)
+        elif change.is_new_state:
+            assert change.operation.action_since_at == NOW
+
+
+def test_what_is_told_of_a_customers_time_stays_until_the_state_changes() -> None:
+    expired = operation(state=State.REQUIRES_ACTION, action_since_at=5.0, action_expired=True)
+    again = consequences(expired, expired.changed(because="asked"), WriteContext(NOW)).operation
+    assert (again.action_since_at, again.action_expired) == (5.0, True)
+    paid = consequences(expired, advance(expired, Event.INQUIRY_FOUND_SUCCESS), WriteContext(NOW)).operation
+    assert (paid.action_since_at, paid.action_expired) == (None, False)
+
+
+def test_who_asked_for_a_check_is_known_until_it_is_due_at_another_time() -> None:
+    waiting = operation(state=State.PENDING, due_at=NOW + 50.0)
+    asked = consequences(waiting, waiting, WriteContext(NOW, check_at=NOW, check_asked_by="operator")).operation
+    assert (asked.due_at, asked.check_asked_by) == (NOW, "operator")
+    noted = consequences(asked, asked.changed(because="a note"), WriteContext(NOW)).operation
+    assert noted.check_asked_by == "operator"
+    later = consequences(asked, asked, WriteContext(NOW, check_at=SCHEDULED)).operation
+    assert (later.due_at, later.check_asked_by) == (SCHEDULED, "")
+
+
+def test_what_falls_back_tells_where_to_and_not_that_it_ended() -> None:
+    first = operation(state=State.BACKOFF, effect=Effect.NONE, result_class=ResultClass.RATE_LIMITED)
+    link = FallbackLink("acme_eu", "op_2", "rate_limited")
+    ended = advance(first, Event.GIVEN_UP, fallback_to="op_2")
+    told = consequences(first, ended, WriteContext(NOW, fallback=link)).announcement
+    assert told is not None
+    assert (told.kinds, told.fallback) == ((AnnouncementKind.FALLBACK,), link)

@@ -41,8 +41,12 @@ SAID = [
         "PENDING: the provider accepted it and has not finished; 12.50 EUR may have moved; do not pay again",
     ),
     (
-        {"state": State.REQUIRES_ACTION},
+        {"state": State.REQUIRES_ACTION, "due_at": 7.0},
         "REQUIRES ACTION: nothing was authorised yet; the customer must confirm it",
+    ),
+    (
+        {"state": State.REQUIRES_ACTION, "due_at": 7.0, "action_expired": True},
+        "REQUIRES ACTION, EXPIRED: nothing was authorised yet; the customer has not confirmed it in time",
     ),
     ({"state": State.SENDING}, "IN FLIGHT: it is being sent; wait, and do not pay again"),
     ({"state": State.BACKOFF}, "IN FLIGHT: nothing was authorised yet; it is still being tried; wait"),

@@ -184,7 +184,7 @@ def test_metrics_count_what_happened(sandbox: Provider, sidecar: Sidecar) -> Non
     assert "payment_operation_retry_total{" in text
     assert 'payment_resolutions_total{evidence="replay",outcome="succeeded",provider="acme"} 1.0' in text
     assert 'payment_resolutions_total{evidence="inquiry",outcome="succeeded",provider="acme"} 1.0' in text
-    assert 'payment_status_inquiry_total{outcome="hit",provider="acme"} 1.0' in text
+    assert 'payment_status_inquiry_total{outcome="hit",provider="acme",reason="error_response"} 1.0' in text
 
 
 def test_a_clean_payment_is_in_the_log_where_that_is_asked_for(sandbox: Provider, make_sidecar: MakeSidecar) -> None:

@@ -62,7 +62,8 @@ async def test_inquire_makes_it_due_and_changes_nothing_else(world: World) -> No
     before = await world.in_doubt()
     after = await world.review.execute(before.id, order(OperatorAction.INQUIRE))
     assert after.due_at == world.clock.at
-    assert replace(after, due_at=None, version=before.version, updated_at=before.updated_at) == before
+    told = replace(after, due_at=None, check_asked_by="", version=before.version, updated_at=before.updated_at)
+    assert (told, after.check_asked_by) == (before, "operator")
     entry = await last_entry(world, after)
     assert (entry.source, entry.actor, entry.note, entry.events) == ("operator", "ada", "ticket 4711", ())
     assert (entry.action, entry.because, entry.announcement) == ("inquire", "operator_inquire", None)

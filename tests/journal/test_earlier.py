@@ -44,7 +44,7 @@ from tests.journal.redis_server import RedisServer
 
 sqlite_fixtures = pytest.mark.parametrize("fixture", fixtures("sqlite"), ids=lambda fixture: fixture.name)
 # Members of an operation that the earlier release did not show.
-_SHOWN_SINCE = {"payment", "account", "priority", "customer"}
+_SHOWN_SINCE = {"payment", "account", "priority", "customer", "action_expired"}
 PREFIX = parse_redis_url("redis://127.0.0.1").prefix
 redis_fixtures = pytest.mark.parametrize("fixture", fixtures("redis"), ids=lambda fixture: fixture.name)
 

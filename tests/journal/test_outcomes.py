@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
-from paywitness.core.operation import AnnouncementKind
-from paywitness.journal.base import AnnouncementRow, Journal
+import pytest
+
+from paywitness.core.announcements import fallback_announcement
+from paywitness.core.errors import StaleWrite
+from paywitness.core.lifecycle import Event, advance
+from paywitness.core.operation import AnnouncementKind, FallbackLink, Operation
+from paywitness.core.result import ResultClass
+from paywitness.journal.base import AnnouncementRow, Journal, OperationChange
 from tests.journal.conftest import Store
 from tests.journal.samples import (
     LEASE_S,
     HandClock,
     declining,
     doubting,
+    falling_back,
     holding,
+    intent,
     owned,
     read,
     succeeding,
     telling,
     touching,
 )
+
+
+def acting(operation: Operation) -> OperationChange:
+    after = advance(operation, Event.ACTION_SEEN, 1, result_class=ResultClass.REQUIRES_ACTION)
+    return OperationChange(after.changed(lease=None, action_since_at=operation.updated_at, due_at=5.0), ())
 
 
 async def everything(journal: Journal, limit: int = 1000) -> list[AnnouncementRow]:
@@ -107,3 +121,32 @@ async def test_a_reader_starts_at_nothing_and_goes_on_where_it_was(store: Store)
     await journal.move_cursor("sink", 9)
     journal = await store.reopen()
     assert [await journal.take_cursor(name, "one", LEASE_S) for name in ("sink", "other")] == [9, 3]
+
+
+async def test_what_is_waited_for_and_that_it_is_over_is_told_once(store: Store) -> None:
+    journal = store.journal
+    first = await owned(journal)
+    asked = await journal.record(telling(first, acting(first)))
+    expired = OperationChange(asked.changed(action_expired=True, because="action_expired"), ())
+    over = await journal.record(telling(asked, expired))
+    with pytest.raises(StaleWrite):
+        await journal.record(telling(asked, expired))  # another sidecar, over the version that it had read
+    again = await journal.record(telling(over, OperationChange(over.changed(checks_done=3), ())))
+    rows = await everything(await store.reopen())
+    assert words(rows) == [(AnnouncementKind.REQUIRES_ACTION,), (AnnouncementKind.ACTION_EXPIRED,)]
+    assert (again.action_expired, again.action_since_at) == (True, first.updated_at)
+
+
+async def test_a_fallback_is_told_in_the_step_that_makes_it_and_once(store: Store) -> None:
+    journal = store.journal
+    first = await owned(journal, guard=intent())
+    change, request = falling_back(first)
+    link = FallbackLink("acme_eu", request.fresh.id, "network_connect_failure")
+    change = replace(change, announcement=fallback_announcement(change.operation, link))
+    await journal.fall_back(change, request)
+    await journal.fall_back(change, request)  # its reply was lost
+    rows = await everything(await store.reopen())
+    assert words(rows) == [(AnnouncementKind.FALLBACK,)]
+    assert rows[0].entry.announcement is not None
+    assert rows[0].entry.announcement.fallback == link
+    assert rows[0].operation.id == first.id

@@ -101,6 +101,9 @@ async def test_every_field_that_stands_for_something_is_kept(journal: Journal) -
         undelivered=True,
         takeover="taken",
         fallback_to="op_other",
+        action_since_at=1_700_000_300.5,
+        action_expired=True,
+        check_asked_by="operator",
     )
     kept = await journal.record(OperationChange(after, (Event.ANSWER_LOST,)))
     assert kept == replace(after, version=2, updated_at=kept.updated_at)

@@ -32,7 +32,8 @@ async def waiting(admission: Admission, lane: TrafficClass = HIGH, deadline_s: f
     before = admission.stats()[0].waiting
     task = asyncio.create_task(admission.admit("acme", lane, deadline_s))
     await asyncio.sleep(0)
-    assert admission.stats()[0].waiting == before + 1
+    (stats,) = admission.stats()
+    assert stats.waiting == before + 1 == sum(stats.waiting_by_priority.values())
     return task
 
 

@@ -282,6 +282,8 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ),
     ("a fit without a unit", "    reference: id\n", "    reference: id\n    fits: {amount: amount}\n"),
     ("a body path with brackets", "resolve: {", 'ignore: ["items[0].time"]\nresolve: {'),
+    ("a cancel of expired actions without a way", "resend_for: 2m}", "resend_for: 2m, on_action_expired: cancel}"),
+    ("an unknown end of an action", "resend_for: 2m}", "resend_for: 2m, on_action_expired: void}"),
     ("a schedule that does not rise", "resend_for: 2m}", "resend_for: 2m, schedule: [10s, 2s]}"),
     (
         "an operation behind one that takes its calls",

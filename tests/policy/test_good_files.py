@@ -23,6 +23,8 @@ from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRe
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.retry import Jitter, RetryRule
 from paywitness.core.template import TemplateValues, in_path
+from paywitness.policy.check import describe_action
+from paywitness.policy.explain import FailureScenario, explain
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import MINIMAL, an_operation, changed, load, operation
 
@@ -194,6 +196,23 @@ def test_timeouts_and_resolution_merge_key_by_key():
     assert policy.resolve == ResolutionRules(settle_s=3600.0)
     text = changed("resend_for: 2m}", "resend_for: 2m, action_expires: 2h}")
     assert operation(load(text), "pay").resolve.action_expires_s == 7200.0
+
+
+def test_what_is_not_confirmed_in_time_is_cancelled_only_if_the_policy_says_so():
+    cancel = (
+        '    kind: sale\n    cancel: {request: "POST /v1/payments/{client_key}/void", '
+        "read: [{when: \"status == 'voided'\", as: cancelled}]}\n"
+    )
+    plain = changed("    kind: sale\n", cancel)
+    assert not operation(load(plain), "pay").resolve.cancels_expired_action
+    cancels = changed("resend_for: 2m}", "resend_for: 2m, on_action_expired: cancel}", plain)
+    policy = operation(load(cancels), "pay")
+    assert policy.resolve.cancels_expired_action
+    assert "cancelled if it is shown that the customer has still not acted" in describe_action(policy)
+    lines = explain(policy, FailureScenario(ResultClass.REQUIRES_ACTION)).lines
+    assert f"  action:   {describe_action(policy)}" in lines
+    set_aside = explain(operation(load(plain), "pay"), FailureScenario(ResultClass.REQUIRES_ACTION)).lines
+    assert "  action:   asked about after 24h; set aside if the customer has still not acted" in set_aside
 
 
 def test_a_background_re_send_never_outlives_a_short_window():

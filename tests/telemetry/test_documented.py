@@ -11,9 +11,11 @@ from prometheus_client.metrics_core import Metric
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.decide import Action
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.operation import Finding, FindingKind, Outcome, State
 from paywitness.core.result import Classification, ResultClass, ShadowMatch
 from paywitness.telemetry.events import (
+    ActionExpired,
     AttemptFinished,
     CallAnswered,
     CallForwarded,
@@ -38,6 +40,7 @@ from paywitness.telemetry.events import (
     RetryRefused,
     ReviewOpened,
     ScheduleRanOut,
+    WebhookDelayed,
     WebhookReceived,
 )
 from paywitness.telemetry.gauges import QueueRow
@@ -79,8 +82,12 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(DoubtClosed(operation(), EvidenceKind.INQUIRY, 1.0))
     told.tell(IncidentOpened(operation(), "success_after_failure"))
     told.tell(JournalCalled("claim", 0.1, failed=True))
-    told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", FindingKind.MISSED), 0.1))
+    finding, reason = Finding("ask[0]", FindingKind.MISSED), InquiryReason.LOST_RESPONSE
+    told.tell(InquiryFinished(operation(State.UNKNOWN), finding, 0.1, reason))
     told.tell(WebhookReceived("acme", "accepted"))
+    told.tell(WebhookDelayed("acme", 2.0))
+    told.tell(ActionExpired(operation(State.REQUIRES_ACTION)))
+    told.tell(OperationEnded(operation().changed(fallback_of="op_1"), EvidenceKind.RESPONSE))
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
     told.tell(ReviewOpened(operation(State.REQUIRES_REVIEW)))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from paywitness.core.admission import AdmissionRefusal, AdmissionStats
+from paywitness.core.admission import AdmissionRefusal, AdmissionStats, TrafficClass
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitRefusal, CircuitState, CircuitStatus
 from paywitness.core.holds import HoldStatus, LimitedBy
@@ -26,6 +26,8 @@ from paywitness.telemetry.gauges import LimitsSources
 from tests.telemetry.conftest import Told
 from tests.telemetry.samples import ACME, ACME_NAMES
 
+WAITING = {priority: int(priority is TrafficClass.LOW) for priority in TrafficClass}
+
 
 def standing(state: CircuitState, group: CallGroup = CallGroup.WRITE, provider: str = "acme") -> CircuitStatus:
     return CircuitStatus(provider, group, state, True, 3.0, 0.0, False, 4, None)
@@ -34,7 +36,7 @@ def standing(state: CircuitState, group: CallGroup = CallGroup.WRITE, provider: 
 def watched(
     *standings: CircuitStatus,
     remaining: Mapping[BudgetScope, float] | None = None,
-    crowds: Iterable[AdmissionStats] = (AdmissionStats("acme", 20.0, 3, 1),),
+    crowds: Iterable[AdmissionStats] = (AdmissionStats("acme", 20.0, 3, 1, WAITING),),
     fleet: bool = True,
 ) -> LimitsSources:
     left = {BudgetScope.PROVIDER: 7.5} if remaining is None else remaining
@@ -77,7 +79,8 @@ def test_what_is_left_and_how_full_it_is_are_shown(acme: Told) -> None:
     assert acme.value("payment_retry_budget_remaining", provider="acme", scope="operation") is None
     assert acme.value("paywitness_admission_limit", provider="acme") == 20
     assert acme.value("paywitness_admission_in_flight", provider="acme") == 3
-    assert acme.value("paywitness_admission_waiting", provider="acme") == 1
+    assert acme.value("paywitness_admission_waiting", provider="acme", priority="low") == 1
+    assert acme.value("paywitness_admission_waiting", provider="acme", priority="high") == 0
 
 
 def test_who_was_asked_to_wait_is_counted_by_kind(acme: Told) -> None:
@@ -111,7 +114,7 @@ def test_before_anybody_looked_there_is_no_sample(acme: Told) -> None:
 
 
 def test_a_provider_that_no_policy_named_has_no_series(acme: Told) -> None:
-    crowd = AdmissionStats("made_up", 20.0, 3, 1)
+    crowd = AdmissionStats("made_up", 20.0, 3, 1, WAITING)
     acme.metrics.watch_limits(watched(standing(CircuitState.OPEN, provider="made_up"), crowds=(crowd,)))
     acme.metrics.refresh_gauges()
     assert b"made_up" not in generate_latest(acme.metrics.registry)

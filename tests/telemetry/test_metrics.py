@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from paywitness.core.decide import Action
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.operation import DoubtCount, Finding, FindingKind, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind
@@ -26,7 +27,9 @@ from paywitness.telemetry.events import (
     OutboxDelivered,
     PolicyReloaded,
     ScheduleRanOut,
+    WebhookDelayed,
     WebhookReceived,
+    transition_events,
 )
 from paywitness.telemetry.gauges import QueueRow, queue_rows, reviews_by_reason
 from paywitness.telemetry.prometheus import KnownNames
@@ -93,14 +96,16 @@ def test_a_duplicate_or_late_success_is_counted_by_operation(told: Told, kind: s
     assert (told.value("payment_duplicate_late_success_total", **ACME) or 0) == counted
 
 
-def test_looks_at_the_provider_are_counted_by_what_they_found(told: Told) -> None:
-    doubtful = operation(State.UNKNOWN)
+def test_inquiries_are_counted_by_why_they_were_made_and_what_they_found(told: Told) -> None:
+    doubtful, lost = operation(State.UNKNOWN), InquiryReason.LOST_RESPONSE
     told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
     for found in (FindingKind.MISSED, FindingKind.MISSED, FindingKind.HIT):
-        told.tell(InquiryFinished(doubtful, Finding("ask[0]", found, 200), 0.2))
+        told.tell(InquiryFinished(doubtful, Finding("ask[0]", found, 200), 0.2, lost))
+    told.tell(InquiryFinished(doubtful, Finding("ask[0]", FindingKind.HIT, 200), 0.2, InquiryReason.OPERATOR))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
-    assert told.value("payment_status_inquiry_total", provider="acme", outcome="missed") == 2
-    assert told.value("payment_status_inquiry_total", provider="acme", outcome="hit") == 1
+    assert told.value("payment_status_inquiry_total", provider="acme", reason=lost, outcome="missed") == 2
+    assert told.value("payment_status_inquiry_total", provider="acme", reason=lost, outcome="hit") == 1
+    assert told.value("payment_status_inquiry_total", provider="acme", reason="operator", outcome="hit") == 1
     assert told.value("payment_schedule_exhausted_total", **ACME) == 1
 
 
@@ -113,6 +118,28 @@ def test_webhooks_and_fallbacks_are_counted_and_strangers_names_folded(told: Tol
     assert told.value("payment_webhooks_total", provider="other", result="unknown_provider") == 1
     routes = {"from_provider": "acme", "to_provider": "acme_eu"}
     assert told.value("payment_fallback_total", **routes, reason="not_sent") == 1
+
+
+def test_how_late_webhooks_come_and_what_became_of_fallbacks_is_measured(told: Told) -> None:
+    told.tell(PolicyReloaded("r1", ok=True, operations={"acme": {}, "acme_eu": {}}))
+    told.tell(WebhookDelayed("acme", 4.0))
+    assert told.value("payment_webhook_delay_seconds_bucket", provider="acme", le="2.5") == 0
+    assert told.value("payment_webhook_delay_seconds_bucket", provider="acme", le="5.0") == 1
+    told.tell(OperationEnded(operation(provider="acme_eu", fallback_of="op_1"), EvidenceKind.RESPONSE))
+    told.tell(OperationEnded(operation(), EvidenceKind.RESPONSE))
+    assert told.value("payment_fallback_ended_total", provider="acme_eu", outcome="succeeded") == 1
+    assert told.value("payment_fallback_ended_total", provider="acme", outcome="succeeded") is None
+
+
+def test_a_customer_who_did_not_act_in_time_is_counted_once(told: Told) -> None:
+    waiting = operation(State.REQUIRES_ACTION)
+    told.tell(PolicyReloaded("r1", ok=True, operations=ACME_NAMES))
+    assert told.value("payment_actions_expired_total", **ACME) == 0
+    expired = waiting.changed(action_expired=True)
+    for before, after in ((waiting, expired), (expired, expired.changed(checks_done=1))):
+        for event in transition_events(before, after, EvidenceKind.INQUIRY, 0.0):
+            told.tell(event)
+    assert told.value("payment_actions_expired_total", **ACME) == 1
 
 
 def test_the_outbox_shows_what_waits_and_what_failed(told: Told) -> None:

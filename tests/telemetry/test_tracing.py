@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, format_trace_id
 
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.operation import Finding, FindingKind, Operation, Outcome, State
 from paywitness.core.result import ResultClass
 from paywitness.telemetry import spans as rooms
@@ -69,7 +70,7 @@ class Traced:
 
     def asked(self, about: Operation) -> None:
         """The resolver, which no caller waits for."""
-        self.tell(InquiryFinished(about, Finding("by_key", FindingKind.HIT, 200), 0.5))
+        self.tell(InquiryFinished(about, Finding("by_key", FindingKind.HIT, 200), 0.5, InquiryReason.PENDING))
 
     def finished(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self.exporter.get_finished_spans()}
@@ -188,7 +189,11 @@ def test_attributes_are_names_numbers_and_ids(traced: Traced) -> None:
     carried = operation(State.UNKNOWN, client_key=secret, provider_key=secret, reference=secret)
     with traced.spans.call(SAMPLED, None):
         traced.tell(AttemptFinished(carried, attempt(detail=secret), decision()))
-        traced.tell(InquiryFinished(carried, Finding("by_key", FindingKind.FAILED, 500, detail=secret), 0.5))
+        traced.tell(
+            InquiryFinished(
+                carried, Finding("by_key", FindingKind.FAILED, 500, detail=secret), 0.5, InquiryReason.PENDING
+            )
+        )
         traced.tell(CallAnswered("acme", "sale", Outcome.UNKNOWN, 504, None, 1.0, False, carried.id, TRACE))
     written = " ".join(span.to_json() for span in traced.exporter.get_finished_spans())
     assert carried.id in written

@@ -80,7 +80,7 @@ class JsonBody:
         value = self._members.get("filter")
         if not isinstance(value, dict) or not value:
             raise invalid_command("filter is an object with at least one filter of /v1/operations, such as state.")
-        for name in ("limit", "before", "id"):
+        for name in ("limit", "before", "id", "expired"):
             if name in value:
                 raise invalid_command(f"{name} is no filter of an order for many.")
         return read_listing_query({name: _values(name, given) for name, given in value.items()})

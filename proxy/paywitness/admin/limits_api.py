@@ -201,6 +201,7 @@ def _admission_json(stats: AdmissionStats) -> dict[str, Any]:
         "limit": round(stats.limit, 3),
         "in_flight": stats.in_flight,
         "waiting": stats.waiting,
+        "waiting_by_priority": {str(priority): count for priority, count in stats.waiting_by_priority.items()},
     }
 
 

@@ -25,7 +25,7 @@ LIMIT_MAX = 200
 _VALUE_LENGTH_MAX = 512
 
 _TEXTS = ("provider", "operation", "kind", "key", "reference", "order", "payment", "account", "amount", "id", "before")
-_SWITCHES = ("doubt", "review", "incidents")
+_SWITCHES = ("doubt", "review", "incidents", "expired")
 _KNOWN = (*_TEXTS, *_SWITCHES, "state", "limit")
 # Whoever names one of these looks for something, and must be shown it.
 _SHOWS_ABANDONED = ("key", "reference", "order", "payment", "id", "state", "incidents", "doubt", "review")
@@ -42,12 +42,15 @@ class ListingQuery:
     listing: OperationQuery
     id_start: str = ""
     shows_abandoned: bool = False  # customers who were asked to act and never came back
+    expired_only: bool = False  # no others than these
 
     def is_past(self, operation: Operation) -> bool:
         """Whether this one, and with it all that are older, is beyond the ids that were asked for."""
         return not operation.id.startswith(self.id_start)
 
     def hides(self, operation: Operation) -> bool:
+        if self.expired_only:
+            return not (operation.action_expired or operation.abandoned)  # the latter: written by an earlier release
         return not self.shows_abandoned and operation.abandoned
 
 
@@ -66,6 +69,11 @@ def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
         states |= {state for state in State if state.in_doubt}
     if _switch(query, "review"):
         states.add(State.REQUIRES_REVIEW)
+    expired_only = _switch(query, "expired")
+    if expired_only:
+        if states:
+            raise bad_query("expired stands alone: it lists no other state than requires_action.")
+        states.add(State.REQUIRES_ACTION)
     id_start = _id_start(texts["id"]) if "id" in texts else ""
     listing = OperationQuery(
         provider=texts.get("provider"),
@@ -82,7 +90,8 @@ def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
         limit=_limit(query),
         before=_before(texts.get("before"), id_start),
     )
-    return ListingQuery(listing, id_start, any(query.get(name, ["false"]) != ["false"] for name in _SHOWS_ABANDONED))
+    shows_abandoned = any(query.get(name, ["false"]) != ["false"] for name in _SHOWS_ABANDONED)
+    return ListingQuery(listing, id_start, shows_abandoned, expired_only)
 
 
 def _before(given: str | None, id_start: str) -> str | None:

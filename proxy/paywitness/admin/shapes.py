@@ -111,6 +111,7 @@ def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, An
         "fallback_of": operation.fallback_of,
         "fallback_to": operation.fallback_to,
         "cancel_wanted": operation.cancel_wanted,
+        "action_expired": operation.action_expired or operation.abandoned,
         "upstream": _without_userinfo(operation.upstream),
         "revision": operation.revision,
         "version": operation.version,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -186,6 +186,10 @@ class AdmissionQueue:
     def waiting(self) -> int:
         return len(self._waiters)
 
+    @property
+    def waiting_by_priority(self) -> Mapping[TrafficClass, int]:
+        return {traffic_class: state.waiting for traffic_class, state in self._classes.items()}
+
     def try_admit(self, traffic_class: TrafficClass, now_mono: float) -> bool:
         """Whether a call that comes is in at once: nobody of its lane waits, and there is room."""
         state = self._classes[traffic_class]
@@ -353,3 +357,4 @@ class AdmissionStats:
     limit: float
     in_flight: int
     waiting: int
+    waiting_by_priority: Mapping[TrafficClass, int]

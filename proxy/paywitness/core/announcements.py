@@ -9,6 +9,7 @@ no hash, no free text: what people and providers write does not leave in an even
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from paywitness.core.money import Money
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
+    FallbackLink,
     HistoryEntry,
     Operation,
     PayoutStage,
@@ -48,6 +50,10 @@ _BY_IMPORTANCE = (
     AnnouncementKind.MOVED_ELSEWHERE,
     AnnouncementKind.AUTHORIZATION_EXPIRED,
     AnnouncementKind.AUTHORIZATION_EXPIRES,
+    AnnouncementKind.ACTION_EXPIRED,
+    AnnouncementKind.REQUIRES_ACTION,
+    AnnouncementKind.PENDING,
+    AnnouncementKind.FALLBACK,
 )
 
 
@@ -121,6 +127,7 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
         "because": entry.because or None,
         "version": entry.version,
         "created_at": _rfc3339(operation.created_at),
+        **_fallback(operation, announcement.fallback),
     }
 
 
@@ -148,6 +155,20 @@ def _posting(posting: Posting | None) -> dict[str, Any] | None:
     }
 
 
+def _fallback(operation: Operation, link: FallbackLink | None) -> dict[str, Any]:
+    """Only in an event that tells of one: what was told before must stay the same bytes."""
+    if link is None:
+        return {}
+    route = {
+        "from": operation.provider,
+        "from_operation": operation.id,
+        "to": link.provider,
+        "to_operation": link.operation_id,
+        "reason": link.reason,
+    }
+    return {"fallback": route}
+
+
 def event_bytes(event: dict[str, Any]) -> bytes:
     """The event as it is signed and sent: the same bytes for the same event."""
     return json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode()
@@ -167,6 +188,15 @@ def announcement_of(before: Operation | None, after: Operation) -> Announcement 
     return Announcement(kinds, after.outcome, after.result_class, after.reference, after.incident)
 
 
+def fallback_announcement(after: Operation, link: FallbackLink) -> Announcement:
+    """What the end of an operation tells that falls back: where to, and why. How it ends, the fallback's own end tells:
+    two ends of one payment would be one too many."""
+    kinds = (AnnouncementKind.FALLBACK,)
+    return Announcement(
+        kinds, after.outcome, after.result_class, after.reference, after.incident, None, None, fallback=link
+    )
+
+
 def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
     kinds: list[AnnouncementKind] = []
     was, now = before.state if before is not None else None, after.state
@@ -177,6 +207,7 @@ def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementK
         kinds.append(AnnouncementKind.REVIEW_OPENED)
     if was_in_doubt and not now.in_doubt:
         kinds.append(AnnouncementKind.RESOLVED)
+    kinds += _waiting_kinds(before, after)
     if now.ended and (was is None or not was.ended):
         kinds.append(AnnouncementKind.ENDED)
     was_reversed = before is not None and before.result_class is ResultClass.REVERSED
@@ -191,6 +222,17 @@ def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementK
     if after.incident is None and incident is not None:
         kinds.append(AnnouncementKind.INCIDENT_CLOSED)
     return tuple(kinds)
+
+
+def _waiting_kinds(before: Operation | None, after: Operation) -> Iterator[AnnouncementKind]:
+    """What is waited for since this change: the provider, or the customer; and that the customer's time is over."""
+    is_new_state = before is None or after.state is not before.state
+    if is_new_state and after.state is State.PENDING:
+        yield AnnouncementKind.PENDING
+    if is_new_state and after.state is State.REQUIRES_ACTION:
+        yield AnnouncementKind.REQUIRES_ACTION
+    if after.action_expired and (before is None or not before.action_expired):
+        yield AnnouncementKind.ACTION_EXPIRED
 
 
 def _payout_announcement(

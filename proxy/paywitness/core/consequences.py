@@ -19,7 +19,10 @@
 | no bytes after         | While something is in doubt: the latest time at which a byte of an ended attempt can leave |
 | checks, misses         | Counted anew in a new state that is checked by schedule. A new attempt voids the misses.   |
 | stored request         | Erased at the end.                                                                         |
-| announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end.    |
+| customer's time        | Begins when the customer must act. Over, with what was found then, in any other state.     |
+| who asked for a check  | Whoever has it due before its schedule. Nobody any more once it is due at another time.    |
+| announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end;    |
+|                        | the change tells where it falls back to.                                                   |
 
 What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
 What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
@@ -31,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paywitness.core.announcements import announcement_of
+from paywitness.core.announcements import announcement_of, fallback_announcement
 from paywitness.core.guard import is_undelivered
-from paywitness.core.operation import Announcement, Lease, Operation, State
+from paywitness.core.operation import Announcement, FallbackLink, Lease, Operation, State
 from paywitness.core.record import record
 from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
@@ -54,6 +57,8 @@ class WriteContext:
     delivery_pending: bool = False  # the caller may get the reply: the next change of the writer says whether it did
     passed_on: bool = False  # the caller gets the provider's own response, which does not say whether it was paid
     reports_attempt: bool = False  # the writer made the attempt, and knows what its own caller was told
+    check_asked_by: str = ""  # who wants `check_at`, if not the schedule: operator, webhook
+    fallback: FallbackLink | None = None  # of an end: what was started for it
 
 
 @record
@@ -86,6 +91,11 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
+    if is_new_state and State.REQUIRES_ACTION in (before.state, after.state):
+        changed["action_since_at"] = context.now if after.state is State.REQUIRES_ACTION else None
+        changed["action_expired"] = False
+    if context.check_asked_by or (after.check_asked_by and changed["due_at"] != before.due_at):
+        changed["check_asked_by"] = context.check_asked_by
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -94,13 +104,18 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         operation = operation.changed(delivery_unknown=True)
     elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)
-    fell_back = after.fallback_to is not None and before.fallback_to is None
     return Consequences(
         operation,
         renews_lease=lease is not None and lease.token == context.sends_under,
         erase_request=operation.state.ended,
-        announcement=None if fell_back else announcement_of(before, operation),
+        announcement=_announcement(before, operation, context),
     )
+
+
+def _announcement(before: Operation, after: Operation, context: WriteContext) -> Announcement | None:
+    if after.fallback_to is None or before.fallback_to is not None:
+        return announcement_of(before, after)
+    return None if context.fallback is None else fallback_announcement(after, context.fallback)
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from paywitness.core import policy_defaults
@@ -37,10 +38,37 @@ from paywitness.core.classify import (
     truthy,
 )
 from paywitness.core.evidence import Evidence, Response
-from paywitness.core.operation import Finding, FindingKind, Operation
+from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.provider_time import UNKNOWN_CLOCK_S, ProviderTime, time_in
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.core.template import Template, TemplateValues, in_path, in_query
+
+
+class InquiryReason(StrEnum):
+    """Why the provider is asked."""
+
+    LOST_RESPONSE = "lost_response"  # the outcome is unknown, and no whole response came
+    ERROR_RESPONSE = "error_response"  # the outcome is unknown, although a whole response came: a 5xx, say
+    PENDING = "pending"
+    REQUIRES_ACTION = "requires_action"  # the customer's time to act is over
+    WEBHOOK = "webhook"  # one hinted, or denied what has to be confirmed
+    OPERATOR = "operator"
+    PAYMENT = "payment"  # totals of a payment, or whether somebody else has paid it
+    INTENT = "intent"  # whose purchase an object belongs to, before a step on it is sent
+
+
+def reason_to_inquire(operation: Operation) -> InquiryReason:
+    """Why the resolver asks about an operation that is due."""
+    if operation.check_asked_by == InquiryReason.WEBHOOK:
+        return InquiryReason.WEBHOOK
+    if operation.check_asked_by or operation.state is State.REQUIRES_REVIEW:
+        return InquiryReason.OPERATOR
+    if operation.state is State.PENDING:
+        return InquiryReason.PENDING
+    if operation.state is State.REQUIRES_ACTION:
+        return InquiryReason.REQUIRES_ACTION
+    return InquiryReason.ERROR_RESPONSE if operation.answered_attempts else InquiryReason.LOST_RESPONSE
+
 
 BodyTemplate = tuple[tuple[tuple[str, ...], Template], ...]  # where in a body of our own, what
 

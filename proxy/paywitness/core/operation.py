@@ -154,6 +154,9 @@ class Operation:
     keyed_as: str = ""  # the provider's name in keys, if it was renamed since (`formerly:`)
     account_source: AccountSource = AccountSource.CONSTANT  # what named its account
     named_account: str = ""  # its name in the policy's `accounts:`, unless only the caller's header says so
+    action_since_at: float | None = None  # since when the customer must act
+    action_expired: bool = False  # the customer's time is over, and an inquiry found no result; announced once
+    check_asked_by: str = ""  # who had it due before its schedule: operator, webhook; empty: nobody
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
@@ -252,7 +255,7 @@ class Finding:
 
 
 class AnnouncementKind(StrEnum):
-    """What is told to the rest of the company: ends, doubts, resolutions, incidents."""
+    """What is told to the rest of the company: ends, doubts, resolutions, incidents, and what is waited for."""
 
     ENDED = "ended"
     DOUBT_OPENED = "doubt_opened"
@@ -267,6 +270,10 @@ class AnnouncementKind(StrEnum):
     MOVED_ELSEWHERE = "moved_elsewhere"  # a capture or refund of the payment that no call of ours made
     AUTHORIZATION_EXPIRES = "authorization_expires"
     AUTHORIZATION_EXPIRED = "authorization_expired"
+    PENDING = "pending"
+    REQUIRES_ACTION = "requires_action"
+    ACTION_EXPIRED = "action_expired"  # the customer's time to act is over, and an inquiry found no result
+    FALLBACK = "fallback"  # it ended without effect, and another operation was started for it
 
 
 @record
@@ -291,6 +298,15 @@ class PayoutStage(StrEnum):
 
 
 @record
+class FallbackLink:
+    """Where an operation fell back to, and why."""
+
+    provider: str
+    operation_id: str
+    reason: str  # a name from our code: the result class, or circuit_open
+
+
+@record
 class Announcement:
     """What a change tells, and how the operation stood then."""
 
@@ -301,6 +317,7 @@ class Announcement:
     incident: str | None
     posting: Posting | None = None  # the movement that the change shows, the first time it does
     payout: PayoutStage | None = None
+    fallback: FallbackLink | None = None
 
 
 @record

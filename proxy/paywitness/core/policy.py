@@ -155,6 +155,7 @@ class ResolutionRules:
     resend_for_s: float = policy_defaults.RESOLVE_RESEND_FOR_S
     schedule_s: tuple[float, ...] = policy_defaults.RESOLVE_SCHEDULE_S
     action_expires_s: float = policy_defaults.RESOLVE_ACTION_EXPIRES_S
+    cancels_expired_action: bool = False  # whether what the customer has not confirmed by then is cancelled
 
 
 class FallbackCause(StrEnum):

@@ -79,13 +79,19 @@ def _sentence(operation: Operation, phrases: _Phrases) -> str:
             meaning = f"{phrases.may_be_done}; {phrases.do_not_repeat}"
             return f"PENDING: the provider accepted it and has not finished; {meaning}"
         case State.REQUIRES_ACTION:
-            return f"REQUIRES ACTION: {phrases.not_done} yet; the customer must confirm it"
+            return _requires_action(operation, phrases)
         case State.SENDING:
             return f"IN FLIGHT: it is being sent; wait, and {phrases.do_not_repeat}"
         case State.PREPARED | State.BACKOFF:
             return f"IN FLIGHT: {phrases.not_done} yet; it is still being tried; wait"
         case State.FAILED:
             return _failed(operation, phrases)
+
+
+def _requires_action(operation: Operation, phrases: _Phrases) -> str:
+    if operation.action_expired or operation.abandoned:
+        return f"REQUIRES ACTION, EXPIRED: {phrases.not_done} yet; the customer has not confirmed it in time"
+    return f"REQUIRES ACTION: {phrases.not_done} yet; the customer must confirm it"
 
 
 def _contradicted(operation: Operation, incident: str, phrases: _Phrases) -> str:

@@ -15,6 +15,7 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
 from paywitness.core.classify import Expression, ResponseRule, evaluate
 from paywitness.core.operation import Operation
+from paywitness.core.provider_time import time_in
 
 EVENT_ID_LENGTH_MAX = 255
 EVENTS_MAX = 500  # of one delivery
@@ -79,6 +80,7 @@ class WebhookRules:
     reply: str = ""  # what the provider wants to hear
     refuse_with: int = policy_defaults.WEBHOOK_REFUSE_WITH
     relay: str | None = None  # the service's own webhook address: told again, at least once
+    occurred_at: Expression | None = None  # when what an event tells of happened, by the provider's clock
     hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
 
 
@@ -161,6 +163,26 @@ def standing_for_steps(operations: list[Operation]) -> list[Operation]:
     paying = [operation for operation in operations if operation.kind.pays] or operations
     newest = max(paying, key=lambda operation: operation.id)
     return [operation for operation in paying if operation.key == newest.key]
+
+
+def delay_of_event(rules: WebhookRules, event: Tree, received_at: float) -> float | None:
+    """How long after what it tells of an event came; None if it does not say when that was."""
+    occurred_at = time_in(evaluate(rules.occurred_at, event)) if rules.occurred_at is not None else None
+    if occurred_at is None or received_at - occurred_at > _DELAY_MAX_S:
+        return None
+    return max(0.0, received_at - occurred_at)  # below zero: the clocks differ
+
+
+def delay_since_send(operation: Operation, received_at: float) -> float | None:
+    """How long after our first send an event came that does not say when it happened; None if it may tell of something
+    later, such as a refund."""
+    if operation.first_sent_at is None or received_at - operation.first_sent_at > _DELAY_SINCE_SEND_MAX_S:
+        return None
+    return max(0.0, received_at - operation.first_sent_at)
+
+
+_DELAY_MAX_S = 30 * 86400.0  # no provider repeats an event for so long: the time is that of something else
+_DELAY_SINCE_SEND_MAX_S = 86400.0
 
 
 def text_of(value: Tree) -> str | None:

@@ -15,6 +15,7 @@ from paywitness.clock import Clock
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation
@@ -265,7 +266,9 @@ class CommandExecutor:
             operation,
             after,
             events,
-            WriteContext(now, check_at=now if command.action in _CHECKING_ACTIONS else None),
+            WriteContext(now, check_at=now, check_asked_by=InquiryReason.OPERATOR)
+            if command.action in _CHECKING_ACTIONS
+            else WriteContext(now),
             source=EvidenceSource.OPERATOR,
             action=command.action,
             because=f"operator_{command.action.replace('-', '_')}",

@@ -20,7 +20,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import MoneyError, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import account_of, intent_guard_of
-from paywitness.core.inquiry import FoundObject, Inquiry
+from paywitness.core.inquiry import FoundObject, Inquiry, InquiryReason
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import FindingKind, Guard, Operation, RepeatPaymentRule
@@ -231,7 +231,7 @@ class PaymentCommands:
         result: InquiryResult | None = None
         for policy in policies:
             named = asked.changed(operation=policy.operation, kind=policy.kind)
-            result = await self.inquiry_client.inquire(named, policy, request)
+            result = await self.inquiry_client.inquire(named, policy, request, InquiryReason.OPERATOR)
             if result.seen.finding.kind is FindingKind.HIT:
                 return result.seen, policy
         if result is None:

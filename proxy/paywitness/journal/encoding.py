@@ -23,6 +23,7 @@ from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
     AttemptSummary,
+    FallbackLink,
     Finding,
     FindingKind,
     Guard,
@@ -203,6 +204,9 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("taken", "takeover", ""),
     ("fallback_to", "fallback_to", None),
     ("paid_elsewhere", "paid_elsewhere", False),
+    ("action_since_at", "action_since_at", None),
+    ("action_expired", "action_expired", False),
+    ("check_asked_by", "check_asked_by", ""),
     ("payment", "payment", ""),
 )
 
@@ -419,13 +423,16 @@ def _finding_from_value(value: dict[str, Any]) -> Finding:
 
 def _announcement_to_value(told: Announcement) -> list[Any]:
     value = [told.kinds, told.outcome, told.result_class, told.reference, told.incident]
-    posting = told.posting
-    if posting is None and told.payout is None:
-        return value
-    movement = None
+    posting, link = told.posting, told.fallback
+    movement = route = None
     if posting is not None:
         movement = [posting.key, posting.kind, posting.minor_units, posting.currency, posting.of, posting.reverses]
-    return [*value, movement] if told.payout is None else [*value, movement, told.payout]
+    if link is not None:
+        route = [link.provider, link.operation_id, link.reason]
+    later = [movement, told.payout, route]
+    while later and later[-1] is None:  # most changes tell none of these
+        later.pop()
+    return [*value, *later]
 
 
 def _announcement_from_value(value: list[Any]) -> Announcement:
@@ -439,6 +446,7 @@ def _announcement_from_value(value: list[Any]) -> Announcement:
         incident,
         Posting(*later[0][:6]) if later and later[0] is not None else None,
         PayoutStage(later[1]) if len(later) > 1 and later[1] in _PAYOUT_STAGES else None,
+        FallbackLink(*later[2][:3]) if len(later) > 2 and later[2] is not None else None,
     )
 
 

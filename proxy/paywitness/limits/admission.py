@@ -101,10 +101,8 @@ class Admission:
 
     def stats(self) -> tuple[AdmissionStats, ...]:
         return tuple(
-            AdmissionStats(
-                provider, provider_queue.queue.limit.value, provider_queue.queue.in_flight, provider_queue.queue.waiting
-            )
-            for provider, provider_queue in sorted(self._queues.items())
+            AdmissionStats(provider, queue.limit.value, queue.in_flight, queue.waiting, queue.waiting_by_priority)
+            for provider, queue in sorted((provider, each.queue) for provider, each in self._queues.items())
         )
 
     def _queue_of(self, provider: str) -> _ProviderQueue:

@@ -161,6 +161,8 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     lines.append(f"  {_describe_attempts(policy)}")
     if policy.kind.moves_money:
         lines.append(f"  in doubt: {describe_doubt(policy)}")
+        if policy.resolve.cancels_expired_action:
+            lines.append(f"  action:   {describe_action(policy)}")
     if policy.priorities:
         lines.append(f"  priority: {describe_priorities(policy.priorities)}")
     if policy.fallbacks:
@@ -250,6 +252,15 @@ def describe_doubt(policy: Policy) -> str:
     if policy.cancel is not None and policy.cancel.when_schedule_ran_out:
         steps.append("then cancelled")
     return "; ".join([*steps, "then a person's" if steps else "a person's at once"])
+
+
+def describe_action(policy: Policy) -> str:
+    """What becomes of a payment that its customer must confirm, and does not."""
+    expires = duration_text(policy.resolve.action_expires_s)
+    asked = f"asked about after {expires}" if policy.inquiries else f"over after {expires}, nobody can be asked"
+    if policy.resolve.cancels_expired_action:
+        return f"{asked}; cancelled if it is shown that the customer has still not acted, else set aside"
+    return f"{asked}; set aside if the customer has still not acted"
 
 
 def _describe_inquiry(inquiry: Inquiry) -> str:

@@ -14,6 +14,7 @@ from paywitness.core.result import DEFAULT_EFFECTS, Classification, Effect, Resu
 from paywitness.policy.check import (
     SHADOW_MODE_TEXT,
     describe_accounts,
+    describe_action,
     describe_budget,
     describe_contract,
     describe_doubt,
@@ -121,6 +122,7 @@ def _explanation_lines(
         f"  contract: {describe_contract(policy.contract)}",
         *((f"  payment:  {describe_payment(policy.payment)}",) if policy.payment != PaymentRules() else ()),
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
+        *((f"  action:   {describe_action(policy)}",) if after.state is State.REQUIRES_ACTION else ()),
         *(f"  {line}" for line in describe_accounts(policy)),
         *_shadow_lines(policy, scenario.failure),
         *(_limit_lines(policy, cost) if decision.action in _RETRIES else ()),

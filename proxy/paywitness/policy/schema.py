@@ -224,6 +224,7 @@ RESOLVE = Block(
         "resend_for": _DURATION,
         "schedule": "a list of durations, rising",
         "action_expires": _DURATION,
+        "on_action_expired": "set_aside or cancel",
     },
 )
 ROW = Block(
@@ -349,6 +350,7 @@ WEBHOOK = Block(
         "tolerance": _DURATION,
         "events": f"{_EXPRESSION} that gives the events of a delivery",
         "event_id": f"{_EXPRESSION} or header:NAME, or a list of them",
+        "occurred_at": f"{_EXPRESSION} that gives when what an event tells of happened",
         "find": "a list of {what: a JMESPath expression}",
         "belongs": "a mapping: reference, key, stamp",
         "at": f"{_EXPRESSION}: where the object stands in the event",

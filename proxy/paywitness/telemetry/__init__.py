@@ -3,6 +3,7 @@
     events      what happened, as values: one event feeds the log and the metrics, so they cannot disagree
     emitter     `Telemetry.emit(event)`, the only entry; whether spans are made, and for which collector
     metrics     counters and histograms; the event loop's lag
+    background  counters of what goes on after the caller has left: inquiries, webhooks, fallbacks
     observed    the counters of shadow mode
     gauges      unknown outcomes, retry queue, limits, the server's counters
     prometheus  our own histogram, and a scrape written in pieces

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from paywitness.telemetry.events import (
+    ActionExpired,
     AttemptFinished,
     CallAnswered,
     CallForwarded,
@@ -35,6 +36,7 @@ from paywitness.telemetry.events import (
     ReviewOpened,
     ScheduleRanOut,
     TelemetryEvent,
+    WebhookDelayed,
     WebhookReceived,
 )
 from paywitness.telemetry.logs import LogWriter
@@ -116,7 +118,7 @@ def _not_counted(event: TelemetryEvent) -> None:
 
 
 def _not_logged(event: TelemetryEvent) -> None:
-    """The line of its first attempt follows."""
+    """Another line says it: that of its first attempt, or that of the webhook."""
 
 
 class Telemetry:
@@ -139,17 +141,19 @@ class Telemetry:
             DoubtClosed: (metrics.doubt_closed, logs.doubt_closed),
             IncidentOpened: (metrics.incident_opened, logs.incident_opened),
             ReviewOpened: (_not_counted, logs.review_opened),
-            InquiryFinished: (metrics.inquiry_finished, logs.inquiry_finished),
-            WebhookReceived: (metrics.webhook_received, logs.webhook_received),
-            FellBack: (metrics.fell_back, logs.fell_back),
+            InquiryFinished: (metrics.background.inquiry_finished, logs.inquiry_finished),
+            WebhookReceived: (metrics.background.webhook_received, logs.webhook_received),
+            WebhookDelayed: (metrics.background.webhook_delayed, _not_logged),
+            FellBack: (metrics.background.fell_back, logs.fell_back),
+            ActionExpired: (metrics.action_expired, logs.action_expired),
             ScheduleRanOut: (metrics.schedule_ran_out, logs.schedule_ran_out),
-            OutboxDelivered: (metrics.outbox_delivered, logs.outbox_delivered),
+            OutboxDelivered: (metrics.background.outbox_delivered, logs.outbox_delivered),
             RetryRefused: (metrics.retry_refused, logs.retry_refused),
             CircuitChanged: (_not_counted, logs.circuit_changed),
             CircuitForced: (_not_counted, logs.circuit_forced),
             PaymentCommandRun: (_not_counted, logs.payment_command_run),
             JournalRolledBack: (metrics.journal_rolled_back, logs.journal_rolled_back),
-            ClockJumped: (metrics.clock_jumped, logs.clock_jumped),
+            ClockJumped: (metrics.background.clock_jumped, logs.clock_jumped),
             JournalCalled: (metrics.journal_called, logs.journal_called),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }

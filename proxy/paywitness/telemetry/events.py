@@ -4,10 +4,11 @@ Who tells what: whoever claims tells `OperationStarted`; the engine tells `Attem
 is durable, and the `transition_events` of every write that it or the resolver made; the server tells `CallAnswered`
 once for each call, and `CallRefused` or `CallForwarded` where that is what became of it; whoever calls the journal
 tells `JournalCalled`; the watch over the policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and
-`ScheduleRanOut`; whoever receives and applies webhooks `WebhookReceived`; whoever takes another route `FellBack`; the
-outbox `OutboxDelivered`. Whoever asks for a retry's allowance tells `RetryRefused`; whoever reports to the circuits
-`CircuitChanged`; the admin port `CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`;
-whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
+`ScheduleRanOut`; whoever receives and applies webhooks `WebhookReceived` and `WebhookDelayed`; whoever takes another
+route `FellBack`; the outbox `OutboxDelivered`. Whoever asks for a retry's allowance tells `RetryRefused`; whoever
+reports to the circuits `CircuitChanged`; the admin port `CircuitForced`; whoever runs an operator's command on a
+payment `PaymentCommandRun`; whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call
+tells `CallShadowed`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from enum import StrEnum
 from paywitness.core.budget import BudgetScope
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.decide import Decision
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.operation import AttemptSummary, Finding, Operation, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind
@@ -153,6 +155,7 @@ class InquiryFinished:
     operation: Operation
     finding: Finding
     duration_s: float
+    reason: InquiryReason  # why it was asked
     hedged: bool = False  # asked while an attempt was still awaited
 
 
@@ -165,6 +168,14 @@ class WebhookReceived:
 
 
 @record
+class WebhookDelayed:
+    """A webhook came so long after what it tells of, or after our first send if it does not say when that was."""
+
+    provider: str
+    delay_s: float
+
+
+@record
 class FellBack:
     """An operation without effect was ended, and another one started at another provider in its place."""
 
@@ -172,6 +183,13 @@ class FellBack:
     to_provider: str
     reason: str  # a name from our code
     operation_id: str  # the one that ended
+
+
+@record
+class ActionExpired:
+    """The customer's time to act is over, and an inquiry found no result."""
+
+    operation: Operation
 
 
 @record
@@ -287,7 +305,9 @@ TelemetryEvent = (
     | ReviewOpened
     | InquiryFinished
     | WebhookReceived
+    | WebhookDelayed
     | FellBack
+    | ActionExpired
     | ScheduleRanOut
     | OutboxDelivered
     | RetryRefused
@@ -301,7 +321,7 @@ TelemetryEvent = (
 )
 
 
-_TransitionEvent = OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened | ReviewOpened
+_TransitionEvent = OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened | ReviewOpened | ActionExpired
 
 
 def transition_events(
@@ -324,4 +344,6 @@ def transition_events(
         events.append(IncidentOpened(after, after.incident))
     if after.state is State.REQUIRES_REVIEW and (before is None or before.state is not State.REQUIRES_REVIEW):
         events.append(ReviewOpened(after))
+    if after.action_expired and (before is None or not before.action_expired):
+        events.append(ActionExpired(after))
     return tuple(events)

@@ -331,12 +331,15 @@ def _admission_families(admission: Iterable[AdmissionStats]) -> Iterator[Metric]
         "paywitness_admission_in_flight", "Calls that are in flight at the provider.", labels=labels
     )
     waiting = GaugeMetricFamily(
-        "paywitness_admission_waiting", "Calls that wait for a place among those in flight.", labels=labels
+        "paywitness_admission_waiting",
+        "Calls that wait for a place among those in flight, by their priority.",
+        labels=(*labels, "priority"),
     )
     for stats in admission:
         limit.add_metric((stats.provider,), stats.limit)
         in_flight.add_metric((stats.provider,), stats.in_flight)
-        waiting.add_metric((stats.provider,), stats.waiting)
+        for priority, count in stats.waiting_by_priority.items():
+            waiting.add_metric((stats.provider, priority), count)
     yield from (limit, in_flight, waiting)
 
 

@@ -22,6 +22,7 @@ from paywitness.core.operation import Operation, Outcome, State
 from paywitness.core.redact import redact, redact_tree
 from paywitness.core.result import Classification, ResultClass
 from paywitness.telemetry.events import (
+    ActionExpired,
     AttemptFinished,
     CallAnswered,
     CallForwarded,
@@ -289,6 +290,7 @@ class LogWriter:
             "status_code": finding.status_code,
             "reading": finding.classification.result_class if finding.classification is not None else None,
             "detail": finding.detail or None,
+            "reason": event.reason,
             "state": event.operation.state,
             "hedged": event.hedged or None,
             "duration_ms": _milliseconds(event.duration_s),
@@ -306,6 +308,13 @@ class LogWriter:
     def fell_back(self, event: FellBack) -> None:
         fields = {"from_provider": event.from_provider, "to_provider": event.to_provider, "reason": event.reason}
         self._write(logging.INFO, "fell_back", {"operation_id": event.operation_id, **fields})
+
+    def action_expired(self, event: ActionExpired) -> None:
+        operation = event.operation
+        fields = {"because": operation.because, "cancel_wanted": operation.cancel_wanted or None}
+        self._write(
+            logging.INFO, "action_expired", {**_operation_fields(operation), **_money_fields(operation), **fields}
+        )
 
     def schedule_ran_out(self, event: ScheduleRanOut) -> None:
         fields = {"looks": event.operation.checks_done, "state": event.operation.state}

@@ -20,28 +20,25 @@ from paywitness.core.operation import DoubtCount, Operation, Outcome
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
+from paywitness.telemetry.background import BackgroundMetrics
 from paywitness.telemetry.events import (
+    ActionExpired,
     AttemptFinished,
     CallAnswered,
     CallForwarded,
     CallRefused,
     CallShadowed,
-    ClockJumped,
     DoubtClosed,
     DoubtOpened,
-    FellBack,
     IncidentOpened,
-    InquiryFinished,
     JournalCalled,
     JournalRolledBack,
     LimitChecked,
     OperationEnded,
     OperationStarted,
-    OutboxDelivered,
     PolicyReloaded,
     RetryRefused,
     ScheduleRanOut,
-    WebhookReceived,
 )
 from paywitness.telemetry.gauges import (
     DoubtGauges,
@@ -93,43 +90,6 @@ class MetricRegistry(CollectorRegistry):
             yield family
 
 
-class _BackgroundFamilies:
-    """Those about what goes on after the caller has left: asked, told, tried elsewhere, passed on."""
-
-    def __init__(self, registry: MetricRegistry) -> None:
-        def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
-            return Counter(name, help_text, labels, registry=registry)
-
-        self.late_successes = counter(
-            "payment_duplicate_late_success_total",
-            "Successes that came after a failure was told, or beside another success of the intent.",
-            OPERATION_LABELS,
-        )
-        self.inquiries = counter(
-            "payment_status_inquiry_total", "Inquiries, by what came of them.", ("provider", "outcome")
-        )
-        self.exhausted = counter(
-            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", OPERATION_LABELS
-        )
-        self.webhooks = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
-        self.fallbacks = counter(
-            "payment_fallback_total",
-            "Operations without effect that were started again at another provider.",
-            ("from_provider", "to_provider", "reason"),
-        )
-        self.outbox = counter(
-            "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
-        )
-        self.clock_jumps = counter(
-            "paywitness_clock_jumps_total",
-            "Times that the clocks of the journal and of this machine did not agree, or nobody had looked at them.",
-            ("kind",),
-        )
-        self.outbox_pending = Gauge(
-            "paywitness_outbox_pending", "Changes that wait to be delivered to the sink.", registry=registry
-        )
-
-
 def _limit_checks(registry: MetricRegistry) -> Counter:
     help_text = "Captures and refunds that do not fit the balance of their payment, or cannot be held against it."
     return Counter("payment_limit_checks_total", help_text, (*OPERATION_LABELS, "result"), registry=registry)
@@ -147,8 +107,8 @@ def _started_and_ended(registry: MetricRegistry) -> tuple[Counter, Counter]:
 class _MetricFamilies:
     """Every family, registered."""
 
-    def __init__(self, registry: MetricRegistry) -> None:
-        self.background = _BackgroundFamilies(registry)
+    def __init__(self, registry: MetricRegistry, background: BackgroundMetrics) -> None:
+        self.background = background
         self.limits = _limit_checks(registry)
 
         def counter(name: str, help_text: str, labels: Iterable[str]) -> Counter:
@@ -217,7 +177,7 @@ class _MetricFamilies:
     def begin_at_zero(self, names: KnownNames) -> None:
         """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
         for labels in names.operations():
-            for family in (self.started, self.unknown, self.background.exhausted, self.background.late_successes):
+            for family in (self.started, self.unknown, *self.background.of_operations):
                 family.labels(*labels)
             if labels[2] in _LIMITED_KINDS:
                 self.limits.labels(*labels, LimitVerdict.EXCEEDS)
@@ -225,8 +185,7 @@ class _MetricFamilies:
             for kind in IncidentKind:
                 self.incidents.labels(provider, kind)
         self.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK)
-        for what in ("jump", "gap"):
-            self.background.clock_jumps.labels(what)
+        self.background.begin_at_zero()
         for call in ("claim", "record", "look"):
             self.journal_errors.labels(call)
 
@@ -236,7 +195,7 @@ class _OperationSeries:
 
     __slots__ = (
         *("_attempts", "_ended", "_families", "_labels", "_retries"),
-        *("calls", "exhausted", "late_successes", "started", "unknown", "upstream"),
+        *("actions_expired", "calls", "exhausted", "late_successes", "started", "unknown", "upstream"),
     )
 
     def __init__(self, families: _MetricFamilies, labels: OperationLabels) -> None:
@@ -251,6 +210,7 @@ class _OperationSeries:
         self.unknown = families.unknown.labels(*labels)
         self.exhausted = families.background.exhausted.labels(*labels)
         self.late_successes = families.background.late_successes.labels(*labels)
+        self.actions_expired = families.background.actions_expired.labels(*labels)
 
     def attempts(self, reading: ResultClass) -> Counter:
         found = self._attempts.get(reading)
@@ -278,7 +238,8 @@ class Metrics:
     def __init__(self, version: str, now: Callable[[], float]) -> None:
         self.registry = MetricRegistry()
         self._names = KnownNames()
-        self._families = _MetricFamilies(self.registry)
+        self.background = BackgroundMetrics(self.registry, self._names)
+        self._families = _MetricFamilies(self.registry, self.background)
         self._families.build.info({"version": version})
         self._doubt = DoubtGauges(self._names, now)
         self.registry.register(self._doubt)
@@ -299,9 +260,6 @@ class Metrics:
         self._reasons = BoundedLabels(only=REFUSAL_REASONS)
         self._incident_kinds = BoundedLabels()
         self._journal_calls = BoundedLabels()
-        self._inquiry_results = BoundedLabels()
-        self._webhook_results = BoundedLabels()
-        self._fallback_reasons = BoundedLabels()
 
     def learn(self, names: Mapping[str, Mapping[str, OperationKind]]) -> None:
         """Let a book's names become labels: provider -> operation -> kind."""
@@ -391,6 +349,8 @@ class Metrics:
 
     def operation_ended(self, event: OperationEnded) -> None:
         self._series_of_operation(event.operation).ended(event.operation.outcome).inc()
+        if event.operation.fallback_of is not None:
+            self.background.fallback_ended(event.operation)
 
     def doubt_opened(self, event: DoubtOpened) -> None:
         self._series_of_operation(event.operation).unknown.inc()
@@ -406,27 +366,11 @@ class Metrics:
         if event.kind in _LATE_SUCCESSES:
             self._series_of_operation(event.operation).late_successes.inc()
 
-    def inquiry_finished(self, event: InquiryFinished) -> None:
-        provider = self._names.provider(event.operation.provider)
-        self._families.background.inquiries.labels(provider, self._inquiry_results.label(event.finding.kind)).inc()
-
-    def webhook_received(self, event: WebhookReceived) -> None:
-        provider = self._names.provider(event.provider)
-        self._families.background.webhooks.labels(provider, self._webhook_results.label(event.result)).inc()
-
-    def fell_back(self, event: FellBack) -> None:
-        routes = (self._names.provider(event.from_provider), self._names.provider(event.to_provider))
-        self._families.background.fallbacks.labels(*routes, self._fallback_reasons.label(event.reason)).inc()
+    def action_expired(self, event: ActionExpired) -> None:
+        self._series_of_operation(event.operation).actions_expired.inc()
 
     def schedule_ran_out(self, event: ScheduleRanOut) -> None:
         self._series_of_operation(event.operation).exhausted.inc()
-
-    def outbox_delivered(self, event: OutboxDelivered) -> None:
-        if event.failed:
-            self._families.background.outbox.labels("failed").inc()
-        else:
-            self._families.background.outbox.labels("delivered").inc(event.count)
-        self._families.background.outbox_pending.set(event.lag)
 
     def retry_refused(self, event: RetryRefused) -> None:
         labels = self._names.operation(event.provider, event.operation_name)
@@ -435,9 +379,6 @@ class Metrics:
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
         """An incident of the journal, and so of no provider."""
         self._families.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK).inc()
-
-    def clock_jumped(self, event: ClockJumped) -> None:
-        self._families.background.clock_jumps.labels("gap" if event.gap else "jump").inc()
 
     def journal_called(self, event: JournalCalled) -> None:
         duration = self._journal.get(event.call)

@@ -135,6 +135,7 @@ class Spans:
         attributes = {
             **_operation_attributes(event.operation),
             "payment.found": event.finding.kind,
+            "paywitness.reason": event.reason,
             "paywitness.hedged": event.hedged,
             "http.response.status_code": event.finding.status_code,
         }

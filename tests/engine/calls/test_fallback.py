@@ -13,6 +13,7 @@ import pytest
 
 from paywitness.clock import SystemClock
 from paywitness.core.account_rules import BackgroundCredentials
+from paywitness.core.announcements import cloud_events
 from paywitness.core.evidence import Evidence
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.operation import Finding, FindingKind, State
@@ -98,6 +99,27 @@ async def test_what_never_reached_the_first_route_is_paid_by_the_second(routes: 
         {"from_provider": "acme", "to_provider": "acme_eu", "reason": "network_connect_failure"},
     )
     assert counted == 1
+
+
+async def test_a_fallback_is_announced_and_the_end_is_told_once(routes: TwoRoutes) -> None:
+    await routes.unreachable()
+    reply = await routes.world.charge()
+    await routes.world.charge()
+    second_id = header(reply, "Paywitness-Operation") or ""
+    rows = await routes.world.journal.announcements(0, limit=50)
+    fell, ended = [event for row in rows for event in cloud_events(row.operation, row.entry)]
+    assert (fell["type"], ended["type"]) == ("paywitness.operation.fallback", "paywitness.operation.ended")
+    assert (ended["subject"], ended["data"]["outcome"]) == (second_id, "succeeded")
+    assert fell["data"]["fallback"] == {
+        "from": "acme",
+        "from_operation": fell["subject"],
+        "to": "acme_eu",
+        "to_operation": second_id,
+        "reason": "network_connect_failure",
+    }
+    registry = routes.world.engine.telemetry.metrics.registry
+    labels = {"provider": "acme_eu", "outcome": "succeeded"}
+    assert registry.get_sample_value("payment_fallback_ended_total", labels) == 1
 
 
 async def test_each_route_counts_the_operation_that_was_started_there(routes: TwoRoutes) -> None:

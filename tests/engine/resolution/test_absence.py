@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from paywitness.core.call import CallerOptions
+from paywitness.core.inquiry import InquiryReason
 from paywitness.core.operation import FindingKind, State
 from paywitness.core.reply import Reply
 from paywitness.core.result import ResultClass
@@ -49,6 +50,9 @@ class Scripted:
         writer.write(head_line + date + b"\r\n" + body)
         await writer.drain()
         writer.close()
+
+
+LOST = InquiryReason.LOST_RESPONSE
 
 
 @asynccontextmanager
@@ -124,10 +128,10 @@ async def test_m22_if_the_first_address_is_gone_only_what_the_new_one_finds_coun
         gone = unknown.changed(upstream="http://127.0.0.1:9")
         client = world.parts.resolver.inquiry_client
         request = await client.stored_request(unknown)
-        assert (await client.inquire(gone, policy, request)).seen.finding.kind is FindingKind.FAILED
+        assert (await client.inquire(gone, policy, request, LOST)).seen.finding.kind is FindingKind.FAILED
         paid = {**CHARGE, "status": "succeeded", "metadata": {"paywitness": unknown.stamp}}
         shown["now"] = {"data": [paid], "has_more": False}
-        assert (await client.inquire(gone, policy, request)).seen.finding.kind is FindingKind.HIT
+        assert (await client.inquire(gone, policy, request, LOST)).seen.finding.kind is FindingKind.HIT
 
 
 JSON = {"Content-Type": "application/json", "Authorization": "Bearer test"}

@@ -14,7 +14,7 @@ from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.call import CallerOptions
 from paywitness.core.credential_owners import MarkSource, credential_key, owner_mark
 from paywitness.core.identity import credential_in
-from paywitness.core.inquiry import BelongsFields
+from paywitness.core.inquiry import BelongsFields, InquiryReason
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import ResultClass
@@ -32,6 +32,9 @@ from tests.engine.world import World, header, make_world, outcome
 
 BEARER = {"Authorization": "Bearer test", "Content-Type": "application/json"}
 AUTHORIZED = {"amount": 1000, "currency": "EUR", "capture": False, "source": "tok_ok"}
+
+
+LOST = InquiryReason.LOST_RESPONSE
 
 
 @asynccontextmanager
@@ -287,7 +290,7 @@ async def test_an_inquirys_own_headers_go_out_and_never_in_place_of_the_credenti
     inquirer = world.parts.resolver.inquiry_client
     credentials = replace(inquirer.credentials, environment={"ACME_KEY": "Bearer env"})
     sent_there = operation.changed(upstream=policy.upstream)
-    look = await replace(inquirer, credentials=credentials).inquire(sent_there, policy, None)
+    look = await replace(inquirer, credentials=credentials).inquire(sent_there, policy, None, LOST)
     server.close()
     # M9: nobody knows whether it is of the account that made the operation, so that it found nothing says nothing.
     assert (look.seen.finding.kind, look.missed_inquiries) == (FindingKind.FAILED, ())
@@ -328,7 +331,7 @@ async def test_m29_a_miss_counts_only_under_the_account_that_a_header_named(
     credentials = replace(client.credentials, environment={"ACME_KEY": "Bearer test"})
     request = await client.stored_request(unknown) if kept else None
     there = unknown.changed(upstream=address)
-    look = await replace(client, credentials=credentials).inquire(there, policy, request)
+    look = await replace(client, credentials=credentials).inquire(there, policy, request, LOST)
     assert look.seen.finding.kind is kind
     assert ("\r\nAcme-Account: shop-a\r\n" in seen[-1]) is kept
     server.close()
@@ -359,12 +362,12 @@ async def test_another_payments_object_is_passed_over_and_the_next_way_is_asked(
     by_name = replace(given.inquiries[0], belongs=named)
     inquirer = world.parts.resolver.inquiry_client
     inquirer = replace(inquirer, credentials=replace(inquirer.credentials, environment={"ACME_KEY": "Bearer env"}))
-    twice = await inquirer.inquire(operation, replace(given, inquiries=(by_name, by_name)), None)
+    twice = await inquirer.inquire(operation, replace(given, inquiries=(by_name, by_name)), None, LOST)
     assert (twice.seen.finding.kind, twice.seen.provider_object) == (
         FindingKind.HIT,
         {**paid, "id": operation.reference},
     )
-    once = await inquirer.inquire(operation, replace(given, inquiries=(by_name,)), None)
+    once = await inquirer.inquire(operation, replace(given, inquiries=(by_name,)), None, LOST)
     assert (once.seen.finding.kind, once.missed_inquiries) == (FindingKind.FAILED, ())
     server.close()
 

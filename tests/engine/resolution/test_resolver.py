@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.inquiry import FoundObject
+from paywitness.core.inquiry import FoundObject, InquiryReason
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.result import Classification, ResultClass
@@ -145,10 +145,14 @@ async def test_one_stale_look_at_a_shared_object_after_all_has_settled_ends_noth
     stale = FoundObject(Finding("ask[0]", FindingKind.HIT, 200, denied), may_be_stale=True)
 
     async def lags(
-        client: InquiryClient, operation: Operation, policy: Policy, request: StoredRequest | None
+        client: InquiryClient,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        reason: InquiryReason,
     ) -> InquiryResult:
         if operation.misses:
-            return await ask(client, operation, policy, request)
+            return await ask(client, operation, policy, request, reason)
         return InquiryResult(stale, policy.inquiries[:1])
 
     monkeypatch.setattr(InquiryClient, "inquire", lags)
@@ -167,7 +171,11 @@ async def test_a_denial_that_is_shown_as_often_as_misses_count_is_believed(
     stale = FoundObject(Finding("ask[0]", FindingKind.HIT, 200, denied), may_be_stale=True)
 
     async def stands(
-        client: InquiryClient, operation: Operation, policy: Policy, request: StoredRequest | None
+        client: InquiryClient,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        reason: InquiryReason,
     ) -> InquiryResult:
         return InquiryResult(stale, policy.inquiries[:1])
 

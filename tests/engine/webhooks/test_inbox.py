@@ -18,9 +18,10 @@ import pytest
 from paywitness.clock import SystemClock
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
+from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import AnnouncementKind, Operation, Outcome, State
 from paywitness.core.payment_names import payment_key
-from paywitness.core.result import ResultClass
+from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.policy_reload import reload_event
 from paywitness.engine.webhooks.applier import WebhookApplier
 from paywitness.engine.webhooks.inbox import WebhookInbox
@@ -31,6 +32,7 @@ from paywitness.journal.ledger import payment_from_row
 from paywitness.journal.sqlite.journal import SqliteJournal
 from paywitness.server.webhooks import WebhookServer
 from paywitness.tasks import Tasks
+from paywitness_sandbox.bank.objects import ChargeStatus
 from paywitness_sandbox.server import Sandbox
 from tests.engine.conftest import close
 from tests.engine.world import World, make_world, problem_type
@@ -112,6 +114,12 @@ class Hooks:
         labels = {"provider": provider, "result": result}
         registry = self.world.engine.telemetry.metrics.registry
         return registry.get_sample_value("payment_webhooks_total", labels) or 0
+
+    def delays(self, within_s: float | None = None) -> float:
+        """How many webhooks' delays were measured, or were no longer than this."""
+        labels = {"provider": "acme"} if within_s is None else {"provider": "acme", "le": str(within_s)}
+        name = f"payment_webhook_delay_seconds_{'count' if within_s is None else 'bucket'}"
+        return self.world.engine.telemetry.metrics.registry.get_sample_value(name, labels) or 0
 
     async def until_counted(self, result: str, times: int = 1) -> None:
         async with asyncio.timeout(15):
@@ -332,6 +340,54 @@ async def test_a_denial_of_one_of_several_attempts_ends_nothing_but_is_asked_abo
 async def test_an_event_that_no_row_reads_waits_for_nothing(hooks: Hooks) -> None:
     await hooks.tell(event(None, "archived"))
     await hooks.until_counted("nothing_new")
+
+
+# --- how late they come
+
+
+async def test_how_late_an_event_comes_is_measured_by_its_own_time_once(hooks: Hooks) -> None:
+    operation = await hooks.unknown()
+    told = {**event(operation), "created": int(hooks.time.now()) - 40}
+    for _ in range(2):
+        await hooks.tell(told)
+    await hooks.until_counted("duplicate")
+    await hooks.until(lambda seen: seen.state is State.SUCCEEDED)
+    await hooks.until_counted("applied")
+    assert (hooks.delays(), hooks.delays(30.0), hooks.delays(60.0)) == (1, 0, 1)
+
+
+async def test_an_event_without_a_time_is_measured_from_our_first_send(hooks: Hooks) -> None:
+    operation = await hooks.unknown()
+    told = event(operation)
+    assert "created" not in told
+    hooks.time.ahead_s += 100.0
+    await hooks.tell(told)
+    await hooks.until_counted("applied")
+    assert (hooks.delays(), hooks.delays(60.0), hooks.delays(300.0)) == (1, 0, 1)
+
+
+# --- what our cancel has undone since
+
+
+@pytest.mark.parametrize("stands", [ChargeStatus.VOIDED, ChargeStatus.SUCCEEDED])
+async def test_a_success_told_after_a_cancel_is_confirmed_before_it_contradicts(
+    hooks: Hooks, stands: ChargeStatus
+) -> None:
+    """The customer acted, then our cancel arrived, and the event of the first came last. Only what stands counts."""
+    await hooks.world.charge(source="tok_3ds")
+    asked = await hooks.operation()
+    charge = hooks.world.sandbox.bank.charge(asked.reference or "")
+    if stands is ChargeStatus.VOIDED:
+        hooks.world.sandbox.bank.void(charge, None)
+    else:
+        hooks.world.sandbox.bank.settle(charge, stands)
+    cancelled = advance(asked, Event.CANCEL_SHOWN, result_class=ResultClass.CANCELLED, effect=Effect.NONE)
+    await hooks.world.journal.record(OperationChange(cancelled.changed(cancel_sent=True, due_at=None), ()))
+    await hooks.tell(event(asked, "succeeded"))
+    await hooks.until_counted("nothing_new" if stands is ChargeStatus.VOIDED else "applied")
+    after = await hooks.operation()
+    assert after.state is State.FAILED
+    assert after.incident == (None if stands is ChargeStatus.VOIDED else "success_after_failure")
 
 
 # --- what was retired while its customer had still to act

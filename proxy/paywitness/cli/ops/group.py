@@ -55,6 +55,7 @@ def ops() -> None:
 
 @ops.command("list", epilog=EPILOG)
 @filter_options
+@click.option("--expired", is_flag=True, help="Only what the customer was asked to confirm (3DS) and did not in time.")
 @click.option("--reference", help="Only with this name at the provider: ch_..., a payment id.")
 @click.option("--id", "id", metavar="START", help="Only those whose id begins so.")
 @click.option(
@@ -76,7 +77,7 @@ def list_operations(
     """List operations, newest first.
 
     Every line answers "was it charged?". Filters narrow the list together; --state, --doubt and --review add up.
-    Payments that a customer was asked to confirm and never did are left out; --state requires_action shows them.
+    Payments that a customer was asked to confirm and did not in time are left out; --expired lists them.
 
     \b
       paywitness ops list --review --csv > review.csv

@@ -20,7 +20,7 @@ from paywitness.core.decide import Decision
 from paywitness.core.errors import StaleWrite
 from paywitness.core.identity import credential_of, request_hash_of
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import Operation
+from paywitness.core.operation import FallbackLink, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.recognise import recognise_under
 from paywitness.core.result import ResultClass
@@ -71,11 +71,13 @@ class Fallbacks:
             request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
             fallback_of=first.id,
         )
+        reason = _fallback_reason(context, first)
+        link = FallbackLink(policy.provider, second.id, reason)
         change = change_of(
             first,
             advance(first, Event.GIVEN_UP, fallback_to=second.id, because=decision.because),
             (Event.GIVEN_UP,),
-            WriteContext(self.clock.now(), gives_back=context.token),
+            WriteContext(self.clock.now(), gives_back=context.token, fallback=link),
             action=decision.action,
             because=decision.because,
             note=f"falls back to {policy.provider} as {second.id}",
@@ -101,11 +103,6 @@ class Fallbacks:
         if self.rollback is not None:
             self.rollback.remember(ended)
             self.rollback.remember(claim.operation, sealed_request=request.sealed_request)
-        reason = (
-            str(first.result_class or ResultClass.NETWORK_CONNECT_FAILURE)
-            if not context.circuit_refused
-            else "circuit_open"
-        )
         self.telemetry.emit(FellBack(first.provider, policy.provider, reason, second.id))
         self.telemetry.emit(OperationStarted(claim.operation))
         context.tries, context.byte_started, context.has_sent, context.last_delay_s = 1, False, False, 0.0
@@ -181,6 +178,10 @@ class Fallbacks:
             if len(found) == 1 and fallbacks and fallbacks[0].provider in self.book().providers:
                 return fallbacks[0]
         return None
+
+
+def _fallback_reason(context: CallContext, first: Operation) -> str:
+    return "circuit_open" if context.circuit_refused else str(first.result_class or ResultClass.NETWORK_CONNECT_FAILURE)
 
 
 def _hash_of(request: StoredRequest, secret: bytes) -> str:

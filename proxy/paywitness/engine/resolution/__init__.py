@@ -2,6 +2,7 @@
 alone.
 
     resolver           takes due operations: inquire, resend under the same key, cancel, reschedule or send to review
+    next_checks        what follows a check that ended nothing, and a customer's time to act
     inquiries          the inquiry client: asks the provider by each way that the policy knows, hedged; sends cancels
     background_credentials  credentials for our own calls: the caller's, the newest accepted one, the environment's
     control_question   whether a credential finds what another one made

@@ -293,7 +293,7 @@ class ExternalEvidenceRecorder:
         ):
             return current, None
         classification = as_taken_back(current, classification, failed_is_return=failed_is_return)
-        settled = is_settled(current, self.settle_s(policy), self.journal_writer.ages.low_now(quiet_since(current)))
+        settled = self.is_settled(current, policy)
         after, event = conclude_external(
             current, source, classification, policy.contract, settled=settled, may_be_stale=may_be_stale
         )
@@ -320,6 +320,9 @@ class ExternalEvidenceRecorder:
 
     def jitter_factor(self) -> float:
         return 1.0 - _JITTER_SHARE + 2 * _JITTER_SHARE * self.randomness.draw()
+
+    def is_settled(self, operation: Operation, policy: Policy) -> bool:
+        return is_settled(operation, self.settle_s(policy), self.journal_writer.ages.low_now(quiet_since(operation)))
 
     def settle_s(self, policy: Policy) -> float:
         """From when on nothing can still arrive: never sooner than a lease and the kernel's own patience are over."""

@@ -17,8 +17,17 @@ from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
 from paywitness.core.classify import evaluate, tree_of
 from paywitness.core.errors import BodyError, UnreadableSecret
-from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
-from paywitness.core.inquiry import BodyTemplate, Cancel, FoundObject, Inquiry, filled_body, read_inquiry, read_object
+from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from paywitness.core.inquiry import (
+    BodyTemplate,
+    Cancel,
+    FoundObject,
+    Inquiry,
+    InquiryReason,
+    filled_body,
+    read_inquiry,
+    read_object,
+)
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
 from paywitness.core.payment_evidence import held_against_names, held_against_payment, needs_proof
 from paywitness.core.payment_names import name_key, payment_key
@@ -48,6 +57,7 @@ _CREDENTIAL_REFUSED_STATUSES = frozenset({401, 403})
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _RECENT_FAILURES_MAX = 10_000
+CANCEL_SOURCE = "cancel"  # of what the answer to a cancel shows
 _HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
 
 
@@ -89,7 +99,9 @@ class InquiryClient:
         except UnreadableSecret:
             return None
 
-    async def inquire(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> InquiryResult:
+    async def inquire(
+        self, operation: Operation, policy: Policy, request: StoredRequest | None, reason: InquiryReason
+    ) -> InquiryResult:
         """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
         values = replace(template_values(operation, policy, request), sent_at=self._sent_at(operation, policy))
         missed: list[Inquiry] = []
@@ -99,7 +111,7 @@ class InquiryClient:
             target, body = inquiry.target(values), _request_body(inquiry.body, values, policy)
             if target is None or body is None:
                 continue
-            asked = await self._ask(operation, policy, request, values, inquiry, target, body)
+            asked = await self._ask(operation, policy, request, values, inquiry, target, body, reason)
             if isinstance(asked, InquiryResult):
                 return asked
             seen, retry_after_s = asked
@@ -128,6 +140,7 @@ class InquiryClient:
         inquiry: Inquiry,
         target: str,
         body: bytes,
+        reason: InquiryReason,
     ) -> tuple[FoundObject, float | None] | InquiryResult:
         """What one way of asking shows, and how long the provider wants us to wait; or that our limits refuse it."""
         sent_to = _at_first_upstream(operation, policy)
@@ -146,7 +159,7 @@ class InquiryClient:
             seen = _without_miss(seen, _FOREIGN_MISS if not is_of_account else _MISS_ELSEWHERE)
         if request is None and _account_headers(policy):
             seen = _without_miss(seen, _MISS_WITHOUT_ACCOUNT)
-        self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, hedged))
+        self.telemetry.emit(InquiryFinished(operation, seen.finding, duration_s, reason, hedged))
         return seen, retry_after_of(evidence.response, self.clock.now())
 
     def _sent_at(self, operation: Operation, policy: Policy) -> float | None:
@@ -205,14 +218,14 @@ class InquiryClient:
             if target is None or body is None:
                 continue
             answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
-            response = answered[0].response if not isinstance(answered, InquiryResult) else None
-            if response is None or not 200 <= response.status_code < 300:
+            if isinstance(answered, InquiryResult):
                 continue
-            tree, readable = tree_of(response, policy.encoding)
-            place = inquiry.at(values) if inquiry.at is not None else None
-            found = evaluate(place, tree) if place is not None else tree
-            found = found[0] if isinstance(found, list) and len(found) == 1 else found
-            if readable and isinstance(found, dict) and inquiry.belongs.hold(found, values):
+            evidence, duration_s, hedged, _ = answered
+            found = _object_in(evidence.response, policy, inquiry, values)
+            status = evidence.response.status_code if evidence.response is not None else None
+            finding = Finding(inquiry.name, FindingKind.FAILED if found is None else FindingKind.HIT, status)
+            self.telemetry.emit(InquiryFinished(operation, finding, duration_s, InquiryReason.INTENT, hedged))
+            if found is not None:
                 return found
         return None
 
@@ -276,19 +289,21 @@ class InquiryClient:
         target, body = cancel.target(values), _request_body(cancel.body, values, policy)
         if target is None or body is None:
             return FoundObject(
-                Finding("cancel", FindingKind.FAILED, None, None, "the cancel cannot name it; nothing was sent")
+                Finding(CANCEL_SOURCE, FindingKind.FAILED, None, None, "the cancel cannot name it; nothing was sent")
             )
         evidence, *_ = await self._send_with_credentials(operation, policy, request, cancel.method, target, body)
         response = evidence.response
         if response is None:
-            return FoundObject(Finding("cancel", FindingKind.FAILED, None, None, str(evidence.fault or "no answer")))
+            return FoundObject(
+                Finding(CANCEL_SOURCE, FindingKind.FAILED, None, None, str(evidence.fault or "no answer"))
+            )
         tree, readable = tree_of(response, policy.encoding)
         if not readable or tree in (None, {}, []):
             return FoundObject(
-                Finding("cancel", FindingKind.MISSED, response.status_code, None, "the answer shows nothing")
+                Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the answer shows nothing")
             )
         asked = operation.expected_payment
-        return read_object("cancel", cancel.read, policy.classify, asked, response, tree)
+        return read_object(CANCEL_SOURCE, cancel.read, policy.classify, asked, response, tree)
 
     async def _send_with_credentials(
         self,
@@ -365,6 +380,17 @@ class InquiryClient:
             return None
         found = await self.retry_budget.acquire_for_inquiry(operation, policy, ResultClass.PROVIDER_TIMEOUT)
         return found if isinstance(found, Grant) else None
+
+
+def _object_in(response: Response | None, policy: Policy, inquiry: Inquiry, values: TemplateValues) -> Tree:
+    """The object that was asked for, if the response shows it."""
+    if response is None or not 200 <= response.status_code < 300:
+        return None
+    tree, readable = tree_of(response, policy.encoding)
+    place = inquiry.at(values) if inquiry.at is not None else None
+    found = evaluate(place, tree) if place is not None else tree
+    found = found[0] if isinstance(found, list) and len(found) == 1 else found
+    return found if readable and isinstance(found, dict) and inquiry.belongs.hold(found, values) else None
 
 
 def _at_first_upstream(operation: Operation, policy: Policy) -> Policy:

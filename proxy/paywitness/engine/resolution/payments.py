@@ -19,7 +19,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.identity import intent_guard_of
-from paywitness.core.inquiry import is_settled, quiet_since
+from paywitness.core.inquiry import InquiryReason, is_settled, quiet_since
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.operation import Announcement, AnnouncementKind, FindingKind, GuardKind, Operation, State
 from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
@@ -92,7 +92,9 @@ class PaymentSweep:
         policy = await self.pinned.policy_from_book(operation, self.book()) if operation is not None else None
         if operation is None or policy is None:
             return await self._write(row, replace(payment, verify_at=None))
-        result = await self.inquiry_client.inquire(operation, policy, _request_for(policy, payment))
+        result = await self.inquiry_client.inquire(
+            operation, policy, _request_for(policy, payment), InquiryReason.PAYMENT
+        )
         if _reads_unpaid(result) and self._is_settled(operation, policy):
             payment = replace(payment, verify_misses=payment.verify_misses + 1)
         is_paid = _says_paid(result, payment, policy)
@@ -120,7 +122,7 @@ class PaymentSweep:
         if operation is None or policy is None or not policy.inquiries:
             return await self._write(row, replace(payment, verify_at=None))
         request = await self.inquiry_client.stored_request(operation) or _request_for(policy, payment)
-        result = await self.inquiry_client.inquire(operation, policy, request)
+        result = await self.inquiry_client.inquire(operation, policy, request, InquiryReason.PAYMENT)
         finding = result.seen.finding
         checked, schedule_s = payment.verifications + 1, policy.resolve.schedule_s
         # A denial on it may be that of an earlier step, shown by a replica that lags.

@@ -22,7 +22,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
-from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at, quiet_since
+from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at, quiet_since, reason_to_inquire
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy
@@ -37,6 +37,7 @@ from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
+from paywitness.engine.resolution.next_checks import action_check, after_action_check, gives_action_up, next_check
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
@@ -165,14 +166,14 @@ class Resolver:
         self, context: CallContext, operation: Operation, policy: Policy, request: StoredRequest | None
     ) -> None:
         inquired_at = self._low_now(operation)
-        inquiry_result = await self.inquiry_client.inquire(operation, policy, request)
+        inquiry_result = await self.inquiry_client.inquire(operation, policy, request, reason_to_inquire(operation))
         if inquiry_result.limited_for_s is not None:
             await self._postpone(operation, context.token, inquiry_result.limited_for_s)
             return
         await self.failpoints.hit(failpoints.INQUIRY_ANSWERED)
         finding = inquiry_result.seen.finding
         if finding.kind is FindingKind.HIT:
-            await self._apply_hit(operation, policy, context.token, inquiry_result, inquired_at)
+            await self._apply_hit(operation, policy, request, context.token, inquiry_result, inquired_at)
             return
         if inquiry_result.cannot_inquire:
             await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
@@ -202,7 +203,13 @@ class Resolver:
         await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)
 
     async def _apply_hit(
-        self, operation: Operation, policy: Policy, token: str, inquiry_result: InquiryResult, inquired_at: float
+        self,
+        operation: Operation,
+        policy: Policy,
+        request: StoredRequest | None,
+        token: str,
+        inquiry_result: InquiryResult,
+        inquired_at: float,
     ) -> None:
         """Apply what was found. A replica that lags shows an object that several calls share as it was before our
         attempt, with the denial of an earlier one: such a denial counts once it was seen as often as a miss must be."""
@@ -222,6 +229,9 @@ class Resolver:
             may_be_stale=seen.may_be_stale,
             lease_token=token,
         )
+        if applied.event is None and await gives_action_up(applied.operation, policy, seen, self.external_evidence):
+            await self._cancel(applied.operation, policy, request, token)
+            return
         if applied.event is None or (not applied.operation.state.ended and applied.operation.lease is not None):
             await self._reschedule(applied.operation, policy, token, inquiry_result, inquired_at)
 
@@ -306,16 +316,18 @@ class Resolver:
         if view.decision is CircuitDecision.REFUSE:  # it is sent once: not to a provider that is known to be down
             await self._postpone(operation, token, view.retry_after_s)
             return
+        acts = operation.state is State.REQUIRES_ACTION  # then the cancel is looked after by a schedule of its own
+        checks_done = 0 if acts else operation.checks_done
         sent = await self.pipeline.journal_writer.try_write(
             change_of(
                 operation,
-                operation.changed(cancel_sent=True, cancel_wanted=False),
+                operation.changed(cancel_sent=True, cancel_wanted=False, checks_done=checks_done),
                 (),
                 WriteContext(self._journal_now(operation), sends_under=token),
                 lease_s=self.pipeline.leases.lease_s,
                 source=RESOLVER,
                 action=Action.CANCEL,
-                because="in_doubt_cancel_wanted",
+                because="action_expired_cancel" if acts else "in_doubt_cancel_wanted",
             )
         )
         if sent is None:
@@ -371,12 +383,14 @@ class Resolver:
                 after, _ = after_miss(current, proof, inquired_at)
             counted = after.changed(checks_done=after.checks_done + (0 if after.misses > current.misses else 1))
             due_at = self._next_inquiry_at(counted, policy, now, proof)
-            after, due_at = _next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
+            after, due_at = next_check(after, counted, due_at, now + resend_in_s if resend_in_s is not None else None)
             if due_at is not None and inquiry_result is not None and inquiry_result.retry_after_s is not None:
                 due_at = max(due_at, now + min(inquiry_result.retry_after_s, _RETRY_AFTER_MAX_S))
-            if _awaits_action_since(operation, current):
-                due_at = current.due_at
-            last_check = _is_last_check(operation, current, due_at, inquiry_result)
+            last_check = current.state.ended or current.state is State.REQUIRES_REVIEW
+            if current.state is State.REQUIRES_ACTION:
+                check = action_check(operation, current, policy, inquiry_result, due_at, self.external_evidence)
+                after, due_at = after_action_check(after, policy, check, now)
+                last_check = due_at is None
             if due_at is None and not last_check:
                 if self._should_cancel(after, policy):
                     after, due_at = after.changed(cancel_wanted=True), now
@@ -404,7 +418,9 @@ class Resolver:
         def change_from(current: Operation) -> OperationChange:
             now = self._journal_now(current)
             is_ours = current.lease is not None and current.lease.token == token
-            known = WriteContext(now, gives_back=token, check_at=now + wait_s if is_ours else None)
+            asked_by = current.check_asked_by if is_ours else ""
+            check_at = now + wait_s if is_ours else None
+            known = WriteContext(now, gives_back=token, check_at=check_at, check_asked_by=asked_by)
             note = "held back by our limits"
             return change_of(current, current, (), known, source=RESOLVER, because=current.because, note=note)
 
@@ -462,37 +478,6 @@ class Resolver:
         for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
             self.telemetry.emit(record)
         self.external_evidence.waiters.notify(recorded.id)
-
-
-def _next_check(
-    before: Operation, counted: Operation, due_at: float | None, resend_at: float | None
-) -> tuple[Operation, float | None]:
-    """The next look: by the schedule, or before that when our limits may let a re-send go. That one is not counted."""
-    if resend_at is None or (due_at is not None and due_at <= resend_at):
-        return counted, due_at
-    return before, resend_at
-
-
-def _awaits_action_since(asked: Operation, current: Operation) -> bool:
-    """Whether the customer is to act since after the operation was asked about: it is still looked at when the
-    customer's time is over."""
-    return current.state is State.REQUIRES_ACTION and asked.state is not State.REQUIRES_ACTION
-
-
-def _is_last_check(
-    asked: Operation, current: Operation, due_at: float | None, inquiry_result: InquiryResult | None
-) -> bool:
-    """Whether nobody looks again by themselves: a person asked for one check, or the customer's time is over."""
-    if current.state is State.REQUIRES_ACTION and due_at is not None:
-        # Unless its customer may have acted, and nobody has told yet.
-        return not (_awaits_action_since(asked, current) or _said_nothing(inquiry_result))
-    return current.state.ended or current.state in {State.REQUIRES_REVIEW, State.REQUIRES_ACTION}
-
-
-def _said_nothing(inquiry_result: InquiryResult | None) -> bool:
-    """Whether an inquiry was made, and no answer of the provider came that any row reads."""
-    finding = inquiry_result.seen.finding if inquiry_result is not None else None
-    return finding is not None and finding.kind is FindingKind.FAILED and finding.classification is None
 
 
 def _miss_is_meaningful(operation: Operation) -> bool:

@@ -15,7 +15,7 @@ from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseRul
 from paywitness.core.consequences import WriteContext
 from paywitness.core.evidence import Response
 from paywitness.core.external_evidence import EvidenceSource, event_of
-from paywitness.core.inquiry import FoundObject, read_object
+from paywitness.core.inquiry import FoundObject, InquiryReason, read_object
 from paywitness.core.lifecycle import EXTERNAL_DENIALS
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.payment import FOLLOW_UPS
@@ -23,7 +23,13 @@ from paywitness.core.payment_evidence import shows_totals
 from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import Effect, ResultClass
-from paywitness.core.webhook_event import WebhookEvent, WebhookRules, object_and_rules, webhook_events_in
+from paywitness.core.webhook_event import (
+    WebhookEvent,
+    WebhookRules,
+    delay_since_send,
+    object_and_rules,
+    webhook_events_in,
+)
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecorder
 from paywitness.engine.resolution.inquiries import InquiryClient
@@ -32,6 +38,7 @@ from paywitness.engine.webhooks.verification import StoredWebhook
 from paywitness.journal.base import OperationChange, StoredWebhookEvent, WebhookEventResult
 from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
+from paywitness.telemetry.events import WebhookDelayed
 
 _READ_AGAIN_AT_TRIES = (0, 5)  # at once, and some seconds later: what can be read may lag behind what is told
 _HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
@@ -146,7 +153,8 @@ class WebhookApplier:
         seen = reader.read(policy.classify, operation.expected_payment)
         if seen.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}:
             return WebhookEventResult.NOTHING_NEW, operation
-        if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
+        is_contradicted = operation.state is State.SUCCEEDED and _denies(seen)
+        if (is_contradicted or _may_precede_cancel(operation, seen)) and policy.inquiries:
             asked = await self.inquire(operation, policy)
             return asked or (WebhookEventResult.WAITING, operation)  # until the provider has answered, the event waits
         applied = await self.external_evidence.apply(
@@ -181,9 +189,8 @@ class WebhookApplier:
     async def inquire(self, operation: Operation, policy: Policy) -> tuple[WebhookEventResult, Operation] | None:
         """The provider's own word, for an event that is not enough: one that only hints, or one that denies what was
         paid, which may be an older one that comes late, of a try before the one that paid. None: it showed nothing."""
-        inquiry_result = await self.inquiry_client.inquire(
-            operation, policy, await self.inquiry_client.stored_request(operation)
-        )
+        request = await self.inquiry_client.stored_request(operation)
+        inquiry_result = await self.inquiry_client.inquire(operation, policy, request, InquiryReason.WEBHOOK)
         seen = inquiry_result.seen
         if seen.finding.kind is not FindingKind.HIT or (seen.may_be_stale and operation.doubt):
             return None  # a denial that may be stale takes several looks: the resolver makes them
@@ -210,7 +217,8 @@ class WebhookApplier:
             if not waits or current.attempt_under_way or not current.doubt or current.state.ended:
                 raise _NoLongerDueError
             note = "a webhook denied it, or another attempt: asked at once"
-            known, source = WriteContext(now, check_at=now), EvidenceSource.WEBHOOK
+            known = WriteContext(now, check_at=now, check_asked_by=InquiryReason.WEBHOOK)
+            source = EvidenceSource.WEBHOOK
             return change_of(current, current, (), known, source=source, because=current.because, note=note)
 
         if policy.inquiries:
@@ -223,6 +231,15 @@ class WebhookApplier:
 def _denies(seen: FoundObject) -> bool:
     reading = seen.finding.classification.result_class if seen.finding.classification is not None else None
     return reading is not None and event_of(EvidenceSource.WEBHOOK, reading) in EXTERNAL_DENIALS
+
+
+def _may_precede_cancel(operation: Operation, seen: FoundObject) -> bool:
+    """Whether an event tells of a payment that our cancel may have undone since: the customer acted, and then the
+    cancel arrived. What stands now only the provider can say."""
+    was_cancelled = operation.state is State.FAILED and operation.result_class is ResultClass.CANCELLED
+    classification = seen.finding.classification
+    tells_of_effect = classification is not None and classification.effect is not Effect.NONE
+    return operation.cancel_sent and was_cancelled and tells_of_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +323,16 @@ class Hints:
                     async with asyncio.timeout(_INQUIRY_TIMEOUT_S):
                         result = await self.applier.inquire(match.operation, match.policy)
                     done = result is not None and done
+                    self._emit_delay(match.operation, result)
                 except TimeoutError:
                     done = False
         return done
+
+    def _emit_delay(self, operation: Operation, result: tuple[WebhookEventResult, Operation] | None) -> None:
+        """How late a hint was that was right. What a stranger says of the time is not believed."""
+        delay_s = delay_since_send(operation, self.clock.now())
+        if delay_s is not None and result is not None and result[0] is WebhookEventResult.APPLIED:
+            self.applier.external_evidence.telemetry.emit(WebhookDelayed(operation.provider, delay_s))
 
     def _too_soon(self, operation_id: str) -> bool:
         now_mono = self.clock.mono()

@@ -29,7 +29,14 @@ from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.errors import BodyError, JournalUnavailable, UnreadableSecret
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Provider
-from paywitness.core.webhook_event import WebhookEvent, WebhookRules, rematch_delay_s, webhook_events_in
+from paywitness.core.webhook_event import (
+    WebhookEvent,
+    WebhookRules,
+    delay_of_event,
+    delay_since_send,
+    rematch_delay_s,
+    webhook_events_in,
+)
 from paywitness.engine.webhooks.applier import Hints, WebhookApplier
 from paywitness.engine.webhooks.relay import RELAY_LEASE_S, RELAYS_MAX, Relay, next_relay_at
 from paywitness.engine.webhooks.verification import (
@@ -45,7 +52,7 @@ from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import JournalCalled, WebhookReceived
+from paywitness.telemetry.events import JournalCalled, WebhookDelayed, WebhookReceived
 from paywitness.telemetry.logs import raised_at
 from paywitness.telemetry.prometheus import OTHER
 from paywitness.webhook_signatures.scheme import PayloadExtractor, SignatureScheme, SignatureVerdict
@@ -225,6 +232,9 @@ class WebhookInbox:
                 )
             )
             self.telemetry.emit(WebhookReceived(provider, InboxResult.ACCEPTED if is_new else InboxResult.DUPLICATE))
+            delay_s = delay_of_event(rules, webhook_event.payload, now)
+            if is_new and delay_s is not None:
+                self.telemetry.emit(WebhookDelayed(provider, delay_s))
             return is_new
 
         rest = list(webhook_events)
@@ -335,9 +345,25 @@ class WebhookInbox:
             raise
         if after.result is not webhook_event.result:
             self.telemetry.emit(WebhookReceived(webhook_event.provider, after.result))
+            self._emit_delay_since_send(webhook_event, rules, webhook, operation)
         if begins and url is not None and webhook is not None:
             self._start_relay(after, url, webhook, operation)
         return after
+
+    def _emit_delay_since_send(
+        self,
+        webhook_event: StoredWebhookEvent,
+        rules: WebhookRules | None,
+        webhook: StoredWebhook | None,
+        operation: Operation | None,
+    ) -> None:
+        """Of an event that does not say when it happened: then its delay was not told when it came."""
+        received_at = webhook_event.received_at
+        if rules is None or webhook is None or operation is None:
+            return
+        delay_s = delay_since_send(operation, received_at)
+        if delay_s is not None and delay_of_event(rules, webhook.event, received_at) is None:
+            self.telemetry.emit(WebhookDelayed(webhook_event.provider, delay_s))
 
     async def _apply(
         self, webhook_event: StoredWebhookEvent, provider: Provider | None, webhook: StoredWebhook | None

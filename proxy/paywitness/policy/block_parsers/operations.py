@@ -21,7 +21,9 @@ from paywitness.core.policy import (
     ConnectionUse,
     Policy,
     PriorityRule,
+    ResolutionRules,
     Route,
+    Timeouts,
     UpstreamTrust,
 )
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
@@ -142,7 +144,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         timeouts=timeouts,
         retry=retry,
         retry_default=retry_default,
-        resolve=read_resolve(_layers(section, shared, "resolve"), contract, timeouts, entry.name),
+        resolve=_read_resolve(section, shared, contract, timeouts, entry.name, kind),
         problem=_read_problem(shared),
         give_up_headers=_read_headers(section, shared, "give_up_headers"),
         headers=_read_headers(section, shared, "headers"),
@@ -172,6 +174,22 @@ def _with_provider_rules(policy: Policy, shared: SharedRules) -> Policy:
     if not can_fall_back(policy):
         return policy
     return replace(policy, fallbacks=tuple(entry.fallback for entry in shared.fallbacks))
+
+
+def _read_resolve(
+    section: Section,
+    shared: SharedRules,
+    contract: ProviderContract,
+    timeouts: Timeouts,
+    operation: str,
+    kind: OperationKind,
+) -> ResolutionRules:
+    """What the file says about customers who do not act concerns the operations that pay."""
+    layers = _layers(section, shared, "resolve")
+    own = layers.sections[0] if section.has("resolve") and layers.sections else None
+    is_concerned = kind.pays or (own is not None and own.has("on_action_expired"))
+    may_cancel = section.has("cancel") if is_concerned else None
+    return read_resolve(layers, contract, timeouts, operation, may_cancel=may_cancel)
 
 
 _BLOCKS = {"idempotency": IDEMPOTENCY, "timeouts": TIMEOUTS, "resolve": RESOLVE}

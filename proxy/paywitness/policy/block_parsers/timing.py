@@ -12,7 +12,7 @@ from paywitness.core.retry import Jitter, RetryRule
 from paywitness.option_defaults import DEFAULTS
 from paywitness.policy.reading.locations import did_you_mean, listed
 from paywitness.policy.reading.section import Layers, Section, section_of
-from paywitness.policy.reading.value_readers import duration, duration_text, one_of, whole_number
+from paywitness.policy.reading.value_readers import choice_of, duration, duration_text, one_of, whole_number
 from paywitness.policy.schema import RETRY_RULE
 
 # The right to send: an attempt may still be writing until it is over. A file is checked without `--lease-seconds`.
@@ -103,8 +103,11 @@ def _rule(layers: Layers, default: RetryRule) -> RetryRule:
     return found
 
 
-def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts, operation: str) -> ResolutionRules:
-    """How doubt is resolved, held against the contract: no re-send past the window, no absence before its time."""
+def read_resolve(
+    layers: Layers, contract: ProviderContract, timeouts: Timeouts, operation: str, *, may_cancel: bool | None
+) -> ResolutionRules:
+    """How doubt is resolved, held against the contract: no re-send past the window, no absence before its time.
+    `may_cancel`: whether the operation has a `cancel`; None: no customer ever has to confirm it."""
     default = ResolutionRules()
     settle_s = layers.read_or("settle", duration(1, 30 * _DAY_S), default.settle_s)
     least_s = _LEASE_S + timeouts.first_byte_s
@@ -129,4 +132,22 @@ def read_resolve(layers: Layers, contract: ProviderContract, timeouts: Timeouts,
     if len(schedule) > _SCHEDULE_STEPS_MAX:
         layers.add_problem("schedule", f"found {len(schedule)} steps, allowed: at most {_SCHEDULE_STEPS_MAX}")
     action_expires_s = layers.read_or("action_expires", duration(60, 30 * _DAY_S), default.action_expires_s)
-    return ResolutionRules(settle_s, resend_for_s, schedule or default.schedule_s, action_expires_s)
+    cancels = _cancels_expired_action(layers, contract, operation, may_cancel=may_cancel)
+    return ResolutionRules(settle_s, resend_for_s, schedule or default.schedule_s, action_expires_s, cancels)
+
+
+def _cancels_expired_action(
+    layers: Layers, contract: ProviderContract, operation: str, *, may_cancel: bool | None
+) -> bool:
+    """Whether a payment that its customer has not confirmed in time is cancelled: it must be shown to be unconfirmed
+    first, and the policy must know how to cancel it."""
+    wanted = layers.read_or("on_action_expired", choice_of("set_aside", "cancel"), "set_aside") == "cancel"
+    if not wanted or may_cancel is None:
+        return False
+    if not may_cancel:
+        found = "found 'cancel', which needs 'cancel:' in {operations}: without it nothing says how it is cancelled"
+        layers.add_problem("on_action_expired", found, operation=operation)
+    if not contract.supports_inquiry:
+        found = "found 'cancel', which needs 'ask' in {operations}: it is cancelled only if an inquiry shows it open"
+        layers.add_problem("on_action_expired", found, operation=operation)
+    return True

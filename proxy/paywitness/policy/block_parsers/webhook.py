@@ -104,6 +104,7 @@ def read_webhook(
         read=read_rows(section, "read", tables, of_event=True),
         account=section.read("account", expression),
         payment=section.read("payment", expression),
+        occurred_at=section.read("occurred_at", expression),
         reply=section.read_or("reply", text, ""),
         refuse_with=int(
             section.read_or("refuse_with", choice_of("401", "403", "498"), str(policy_defaults.WEBHOOK_REFUSE_WITH))
