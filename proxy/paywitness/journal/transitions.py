@@ -24,6 +24,7 @@ from paywitness.core.result import ResultClass
 from paywitness.journal.base import LedgerRow, OperationChange, OperationQuery
 from paywitness.journal.ledger import OperationLookups, operations_behind, payment_holds, plan_payment
 from paywitness.journal.payouts import rows_of_change
+from paywitness.repeated_lines import repeats
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -83,7 +84,8 @@ def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[Op
         try:
             acted_upon.append(lease_end_write(operation, drop_lease(operation, now), now))
         except IllegalTransition as error:
-            _log.error("the lease of operation %s is over, and it cannot be acted upon: %s", operation.id, error)
+            text = "the lease of operation %s is over, and it cannot be acted upon: %s"
+            _log.error(text, operation.id, error, extra=repeats(operation.id))
     return acted_upon
 
 

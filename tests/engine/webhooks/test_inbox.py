@@ -550,6 +550,19 @@ async def test_a_secret_that_is_not_set_lets_the_provider_try_again(sandbox: San
             assert hooks.count("no_secret") == 1
 
 
+async def test_only_if_no_secret_of_a_list_is_set_a_line_says_so(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchanged = (SECRETS, "  secrets: [env:ACME_WEBHOOK_SECRET, env:ACME_WEBHOOK_SECRET_OLD]")
+    async with hooked(sandbox, exchanged) as hooks:
+        assert (await hooks.tell(event())).status_code == 200
+    assert "ACME_WEBHOOK_SECRET_OLD" not in caplog.text
+    async with hooked(sandbox, exchanged, environment={}) as hooks:
+        assert (await hooks.tell(event())).status_code == 503
+    [said] = [line for line in caplog.messages if "ACME_WEBHOOK_SECRET" in line]
+    assert said.endswith("set ACME_WEBHOOK_SECRET or ACME_WEBHOOK_SECRET_OLD")
+
+
 async def test_both_secrets_fit_while_they_are_exchanged(sandbox: Sandbox) -> None:
     both = (SECRETS, "  secrets: [env:ACME_WEBHOOK_SECRET, env:OTHER_SECRET, env:NOT_SET]")
     async with hooked(sandbox, both) as hooks:

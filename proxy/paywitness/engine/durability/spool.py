@@ -30,6 +30,7 @@ from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
 from paywitness.policy.book import PolicyBook
+from paywitness.repeated_lines import repeats
 from paywitness.secrets import Vault
 
 _log = logging.getLogger("paywitness.spool")
@@ -246,7 +247,8 @@ class Spool:
             self._forget(name)
             return None
         except OSError as error:
-            _log.error("evidence cannot be read now: %s: %s", self._directory / name, error.strerror)
+            path, why = self._directory / name, error.strerror
+            _log.error("evidence cannot be read now: %s: %s", path, why, extra=repeats(name))
             return None
         try:
             return _decode(self._vault.open(sealed, _associated_data(name)))

@@ -39,6 +39,7 @@ from paywitness.journal.transitions import OperationWrite, history_entry
 from paywitness.redis.connection import Command, RedisUnavailable, ReplicationInfo
 from paywitness.redis.pipeline import NeedsReplication
 from paywitness.redis.url import RedisTarget
+from paywitness.repeated_lines import REPEATS
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -81,7 +82,8 @@ class JournalMark:
             partial.write_text(f"{self._journal} {epoch} {mark}\n", "ascii")
             partial.replace(self._path)
         except OSError as error:
-            _log.warning("what is known of the journal cannot be kept in %s: %s", self._path, error.strerror)
+            text = "what is known of the journal cannot be kept in %s: %s"
+            _log.warning(text, self._path, error.strerror, extra=REPEATS)
 
 
 class ReplicationStatus:
