@@ -9,7 +9,8 @@ import logging
 import pytest
 
 from paywitness.core.decide import Action
-from paywitness.core.operation import Outcome, State
+from paywitness.core.money import Money
+from paywitness.core.operation import OtherPayment, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.result import ResultClass
 from paywitness.repeated_lines import REPEATS
@@ -240,6 +241,16 @@ def test_a_json_line_stays_json_whatever_is_in_it(told: Told) -> None:
     logging.getLogger("paywitness.engine").info("note", extra={"fields": {"pan": 4242424242424242, "odd": {1, 2}}})
     [line] = [json.loads(text) for text in told.stream.getvalue().splitlines()]
     assert line["pan"] == "***"
+
+
+def test_an_incident_says_both_amounts_and_which_operation_it_is_with(told: Told) -> None:
+    other = OtherPayment("op_2", "globex", "ch_2", Money(4200, "EUR"))
+    disputed = operation(State.SUCCEEDED, incident="another_amount", other_payment=other)
+    told.tell(IncidentOpened(disputed, "another_amount"))
+    [line] = told.lines()
+    assert (line["amount"], line["currency"]) == ("12.50", "EUR")
+    assert (line["other_amount"], line["other_currency"]) == ("42.00", "EUR")
+    assert (line["other_operation_id"], line["other_provider"]) == ("op_2", "globex")
 
 
 # --- outages

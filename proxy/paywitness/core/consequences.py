@@ -85,6 +85,8 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
+    if after.incident is None and after.other_payment is not None:
+        changed["other_payment"] = None
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)

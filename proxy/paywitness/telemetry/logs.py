@@ -291,7 +291,8 @@ class LogWriter:
         self._write(logging.INFO, "doubt_closed", {**_end_fields(event.operation), **fields})
 
     def incident_opened(self, event: IncidentOpened) -> None:
-        self._write(logging.ERROR, "incident_opened", {**_end_fields(event.operation), "kind": event.kind})
+        fields = {**_end_fields(event.operation), **_other_payment_fields(event.operation), "kind": event.kind}
+        self._write(logging.ERROR, "incident_opened", fields)
 
     def review_opened(self, event: ReviewOpened) -> None:
         self._write(logging.WARNING, "review_opened", _end_fields(event.operation))
@@ -444,6 +445,20 @@ def _money_fields(operation: Operation) -> dict[str, object]:
     if operation.money is None:
         return {}
     return {"amount": str(operation.money.major), "currency": operation.money.currency}
+
+
+def _other_payment_fields(operation: Operation) -> dict[str, object]:
+    """What an incident is with."""
+    other = operation.other_payment
+    if other is None:
+        return {}
+    money = other.money
+    return {
+        "other_operation_id": other.operation_id or None,
+        "other_provider": other.provider,
+        "other_amount": str(money.major) if money is not None else None,
+        "other_currency": money.currency if money is not None else None,
+    }
 
 
 def _end_fields(operation: Operation) -> dict[str, object]:

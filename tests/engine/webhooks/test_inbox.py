@@ -16,9 +16,11 @@ import aiohttp
 import pytest
 
 from paywitness.clock import SystemClock
+from paywitness.core.announcements import cloud_events
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
-from paywitness.core.operation import AnnouncementKind, Operation, Outcome, State
+from paywitness.core.money import Money
+from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, OtherPayment, Outcome, State
 from paywitness.core.payment_names import payment_key
 from paywitness.core.result import ResultClass
 from paywitness.engine.policy_reload import reload_event
@@ -389,6 +391,10 @@ async def test_another_amount_is_never_a_success(hooks: Hooks) -> None:
     assert (after.state, after.doubt, after.incident) == (State.UNKNOWN, operation.doubt, None)
 
 
+def _told(entry: HistoryEntry) -> tuple[str, ...]:
+    return entry.announcement.kinds if entry.announcement is not None else ()
+
+
 async def test_another_amount_of_a_paid_operation_is_an_incident(hooks: Hooks) -> None:
     await hooks.world.charge()
     paid = await hooks.operation()
@@ -396,6 +402,17 @@ async def test_another_amount_of_a_paid_operation_is_an_incident(hooks: Hooks) -
     await hooks.until_counted("does_not_fit")
     after = await hooks.operation()
     assert (after.state, after.incident) == (State.SUCCEEDED, "another_amount")
+    shown = OtherPayment("", "acme", None, Money(5, "EUR"))
+    assert after.other_payment == shown
+    assert paid.money is not None
+    [told] = [entry for entry in await hooks.world.journal.history(after.id) if "incident_opened" in _told(entry)]
+    assert told.finding is not None
+    assert told.finding.classification is not None
+    assert told.finding.classification.shown_money == shown.money
+    [first] = [event for event in cloud_events(after, told) if event["data"]["incident"]]
+    assert first["data"]["other_payment"]["amount"] == "0.05"
+    assert f"{paid.money} was asked for" in first["data"]["proposal"]
+    assert "shows 0.05 EUR" in first["data"]["proposal"]
 
 
 async def test_another_currency_or_stamp_does_not_fit_either(hooks: Hooks) -> None:

@@ -238,6 +238,7 @@ def plan_restore(
     operation = known.changed(
         lease=lease,
         incident=known.incident or (IncidentKind.JOURNAL_ROLLBACK if others else None),
+        other_payment=known.other_payment if known.incident or not others else others[0].as_other_payment,
     )
     had = "nothing of it" if stored is None else f"only version {stored.version} of it"
     note = f"put back: after a rollback the journal had {had}"
