@@ -21,7 +21,7 @@ TOP = Path(__file__).resolve().parent.parent
 # From left to right. A room sees the rooms of the layers left of it; siblings do not see each other.
 LAYERS = (
     ("core",),
-    ("ids",),
+    ("ids", "repeated_lines"),
     ("clock", "randomness", "tasks", "option_defaults"),
     ("secrets", "redis"),
     ("policy", "journal", "limits", "upstream", "webhook_signatures", "telemetry", "transparent"),

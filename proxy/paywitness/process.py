@@ -195,7 +195,7 @@ def _loops_of_journal(
     platform: Platform, parts: SidecarParts, settings: Settings
 ) -> dict[str, Coroutine[Any, Any, None]]:
     """What keeps the journal itself in order."""
-    retention = Retention(platform.journal, platform.clock, parts.ages, *settings.kept_for_s)
+    retention = Retention(platform.journal, platform.clock, parts.ages, parts.engine.telemetry, *settings.kept_for_s)
     loops: dict[str, Coroutine[Any, Any, None]] = {
         "leases": parts.leases.keep_renewing(),
         "ages": parts.ages.keep_counting(),
@@ -215,7 +215,8 @@ def _telemetry(
     tracing = open_tracing(environment, release, clock.now)
     if tracing is not None:
         stack.push_async_callback(tracing.close)
-    return Telemetry(Metrics(release, clock.now), LogWriter(logging.getLogger("paywitness"), clean_level), tracing)
+    logs = LogWriter(logging.getLogger("paywitness"), clean_level, clock.mono)
+    return Telemetry(Metrics(release, clock.now), logs, tracing)
 
 
 async def _listen(

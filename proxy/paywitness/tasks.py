@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from paywitness.core.errors import PaywitnessError
+from paywitness.repeated_lines import repeats
 
 _log = logging.getLogger("paywitness.tasks")
 _CANCEL_GRACE_S = 5.0  # what a cancelled task gets to write down where it stands
@@ -85,7 +86,8 @@ class Tasks:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        _log.error("task %s died of %s at %s", task.get_name(), type(error).__name__, _location(error))
+        name, place = task.get_name(), _location(error)
+        _log.error("task %s died of %s at %s", name, type(error).__name__, place, extra=repeats(name, place))
 
 
 def _location(error: BaseException) -> str:

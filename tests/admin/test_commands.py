@@ -11,6 +11,7 @@ from paywitness.core.lifecycle import Event
 from paywitness.core.operation import Guard, GuardKind, Operation, State
 from paywitness.core.operator_actions import OperatorAction
 from paywitness.engine.operator_commands import OperatorCommand
+from paywitness.journal.base import OperationChange
 from tests.admin.conftest import Answer, Asker
 from tests.admin.world import CARD, TOKEN, World
 
@@ -65,6 +66,7 @@ async def test_a_resolution_shows_its_evidence(world: World, act: Orders) -> Non
         "effect": "done",
         "rule": "operator",
         "reference": "ch_9",
+        "shown_amount": None,
         "detail": f"{EVIDENCE}, card ***",
     }
 
@@ -213,7 +215,27 @@ async def test_a_duplicate_names_the_other_payment(world: World, ask: Asker) -> 
     found = (await ask(f"/v1/operations/{second.id}")).json
     assert found["incident"] == "duplicate_success"
     assert found["contradiction"]["other_payment"]["id"] == first.id
-    assert "order-17 was made twice, already by ch_1 (12.50 EUR) at acme: void ch_2" in found["proposal"]
+    assert (
+        f"order-17 was made twice, already by ch_1 (12.50 EUR) at acme, operation {first.id}: void ch_2"
+        in found["proposal"]
+    )
+    other: dict[str, Any] = {"operation": first.id, "provider": "acme", "reference": "ch_1"}
+    other |= {"amount": "12.50", "currency": "EUR", "minor_units": 1250}
+    assert found["other_payment"] == other
+    [listed] = (await ask("/v1/incidents")).json["operations"]
+    assert (listed["other_payment"], listed["proposal"]) == (other, found["proposal"])
+
+
+async def test_a_duplicate_of_an_older_journal_is_listed_with_the_other_payment(world: World, ask: Asker) -> None:
+    guard = Guard(GuardKind.INTENT, "canary-guard-hash", "order-17")
+    first = await world.abandoned(guard=guard, reference="ch_1", client_key="a")
+    second = await world.abandoned(guard=guard, reference="ch_2", client_key="b")
+    await world.changed(first, Event.WEBHOOK_TOLD_SUCCESS)
+    disputed = await world.changed(second, Event.WEBHOOK_TOLD_SUCCESS)
+    await world.memory.record(OperationChange(disputed.changed(other_payment=None), ()))
+    [listed] = (await ask("/v1/incidents")).json["operations"]
+    assert f"ch_1 (12.50 EUR) at acme, operation {first.id}" in listed["proposal"]
+    assert listed["other_payment"]["operation"] == first.id
 
 
 async def test_customers_who_never_came_back_leave_the_lists_but_are_found(world: World, ask: Asker) -> None:

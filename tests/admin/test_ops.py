@@ -13,7 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from paywitness.cli.ops.group import ops
+from paywitness.cli.ops.text import moment_ahead
+from paywitness.core.decide import Action
 from paywitness.core.lifecycle import Event
+from paywitness.core.money import Money
+from paywitness.core.operation import OtherPayment
+from paywitness.core.policy import ResolutionRules
+from paywitness.core.result import ResultClass
+from paywitness.journal.base import OperationChange
+from paywitness.telemetry.logs import iso
 from tests.admin.running import Running, call
 from tests.admin.world import CARD, TOKEN
 
@@ -121,7 +129,7 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
         "1, in doubt: 1",
         "Timeline (UTC)",
         "2025-06-15 15:06:40  send recorded -> sending  (caller)",
-        "2025-06-15 15:06:41  answer lost -> unknown  (caller)",
+        "2025-06-15 15:06:41  answer lost: money may have moved -> unknown  (caller)",
         "attempt 1: no whole answer, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
         "read as network read timeout, effect possible (rule rule_of_network_read_timeout)",
         "in doubt: attempt 1",
@@ -133,6 +141,61 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
     assert CARD not in told
+
+
+def test_show_tells_an_error_that_arrived_and_what_the_provider_calls_the_request(running: Running) -> None:
+    world = running.world
+    started = running.do(world.started())
+    facts = {"status_code": 500, "phase": "complete", "request_id": "req_4711"}
+    error, wait = ResultClass.TEMPORARY_PROVIDER_ERROR, Action.STATUS_INQUIRY
+    operation = running.do(world.attempted(started, error, wait, "in_doubt_ask", **facts))
+    told = call(running, "show", operation.id).output
+    assert "answered 500: money may have moved -> unknown" in told
+    assert "answer lost" not in told
+    assert "request id at the provider: req_4711" in told
+
+
+def test_show_leaves_out_who_holds_it_if_nobody_asks(running: Running) -> None:
+    operation = running.do(running.world.in_doubt())
+    running.do(running.world.memory.record(OperationChange(operation.changed(due_at=1.0), ())))
+    [held] = running.do(running.world.memory.take_due("canary-token", 30.0, limit=1))
+    assert "lease taken" not in call(running, "show", held.id).output
+    assert "lease taken" in call(running, "show", held.id, "--leases").output
+
+
+def test_show_says_where_an_operation_stands_in_its_schedule(running: Running) -> None:
+    operation = running.do(running.world.in_doubt())
+    sent_at = operation.first_sent_at or 0.0
+    waits = running.do(
+        running.world.memory.record(OperationChange(operation.changed(due_at=sent_at + 60.0, checks_done=2), ()))
+    )
+    inquiry = json.loads(call(running, "show", waits.id, "--json").output)["inquiry"]
+    schedule_s = ResolutionRules().schedule_s
+    gives_up_at = iso(sent_at + max(60.0 + sum(schedule_s[3:]), 0.8 * sum(schedule_s)))
+    assert inquiry == {"next": 3, "of": len(schedule_s), "gives_up_at": gives_up_at}
+    shown = call(running, "show", waits.id).output
+    assert f"3 of {len(schedule_s)}, gives up at {gives_up_at[:19].replace('T', ' ')}" in shown
+
+
+def test_a_moment_says_how_far_ahead_it_is() -> None:
+    assert moment_ahead("2025-06-15T15:06:40.000Z", 1_749_992_500.0) == "2025-06-15 15:06:40 (in 2 h 5 min)"
+    assert moment_ahead("2025-06-15T15:06:40.000Z", 1_750_000_000.0) == "2025-06-15 15:06:40 (now)"
+
+
+def test_an_incident_is_shown_with_both_amounts_and_the_other_payment(running: Running) -> None:
+    other = OtherPayment("op_2", "globex", "ch_2", Money(4200, "EUR"))
+    operation = running.do(running.world.succeeded(reference="ch_1"))
+    running.do(
+        running.world.memory.record(
+            OperationChange(operation.changed(incident="another_amount", other_payment=other), ())
+        )
+    )
+    told = " ".join(call(running, "show", operation.id).output.split())
+    assert "amount 12.50 EUR" in told
+    assert "other amount 42.00 EUR" in told
+    assert "other payment op_2 ch_2 at globex" in told
+    assert "12.50 EUR was asked for, and ch_1 (12.50 EUR) at acme shows 42.00 EUR" in told
+    assert "shows 42.00 EUR" in call(running, "list", "--incidents").output
 
 
 def test_show_as_json_is_the_apis_own(running: Running) -> None:

@@ -38,6 +38,7 @@ def told(*words: AnnouncementKind, **changes: object) -> Announcement:
         "result_class": ResultClass.SUCCEEDED,
         "reference": "ch_1",
         "incident": None,
+        "other_payment": None,
         **changes,
     }
     return Announcement(words, **facts)  # type: ignore[arg-type]
@@ -101,6 +102,7 @@ def test_an_event_is_a_cloudevent_that_says_what_became_of_the_money() -> None:
         "minor_units": 1250,
         "in_doubt": [],
         "incident": None,
+        "other_payment": None,
         "proposal": None,
         "evidence": "webhook",
         "because": "in_doubt_ask",

@@ -411,6 +411,22 @@ def test_an_answer_that_shows_another_amount_or_currency_is_doubt(
             )
 
 
+@pytest.mark.parametrize(
+    ("shown", "money"),
+    [
+        ({"amount": 999}, Money(999, "EUR")),
+        ({"amount": 999, "currency": "usd"}, Money(999, "USD")),
+        ({"amount": "nine", "currency": "usd"}, None),
+        ({"currency": "usd"}, None),
+        ({"amount": [500, 499]}, Money(999, "EUR")),
+    ],
+)
+def test_what_does_not_fit_says_which_amount_it_shows(shown: dict[str, object], money: Money | None) -> None:
+    fit = ResponseMatcher(at("amount"), Unit.MINOR, at("currency"))
+    found = read(response(200, shown), rules(fit=fit), EUR_10)
+    assert (found.rule, found.shown_money) == (DOES_NOT_FIT, money)
+
+
 def test_a_strange_success_that_does_not_fit_says_so_too() -> None:
     fit = ResponseMatcher(at("amount"), Unit.MINOR, at("currency"))
     assert read(response(200, {"amount": 1}), rules(fit=fit), EUR_10).rule == DOES_NOT_FIT

@@ -9,7 +9,8 @@ from itertools import product
 import pytest
 
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude, event_of_response
-from paywitness.core.operation import Operation, State
+from paywitness.core.money import Money
+from paywitness.core.operation import Operation, OtherPayment, State
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import (
     DENIALS,
@@ -326,6 +327,7 @@ def test_two_references_of_one_payment_are_an_incident(first: Classification) ->
     made = told(before, 2, replace(first, reference="ch_2"))
     after = told(made, 1, replace(PAID, reference="ch_1"))
     assert (after.incident, after.reference) == (IncidentKind.TWO_REFERENCES, "ch_2")
+    assert after.other_payment == OtherPayment("", made.provider, "ch_1", None)
     assert told(made, 1, replace(PAID, reference="ch_2")).incident is None
     assert told(made, 1, PAID).incident is None
 
@@ -334,6 +336,8 @@ def test_another_amount_after_a_success_is_an_incident() -> None:
     paid = told(resent(), 2, PAID)
     strange = replace(read(ResultClass.UNKNOWN_OUTCOME), rule=DOES_NOT_FIT)
     assert told(paid, 1, strange).incident == IncidentKind.ANOTHER_AMOUNT
+    other = told(paid, 1, replace(strange, shown_money=Money(4200, "EUR"))).other_payment
+    assert other == OtherPayment("", paid.provider, None, Money(4200, "EUR"))
     assert told(resent(), 1, strange).incident is None
 
 

@@ -13,7 +13,7 @@ from paywitness.core.announcements import announcement_of
 from paywitness.core.consequences import Consequences, WriteContext, consequences
 from paywitness.core.guard import is_reply_under_way
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import AnnouncementKind, FallbackLink, Lease, Operation, State
+from paywitness.core.operation import AnnouncementKind, FallbackLink, Lease, Operation, OtherPayment, State
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, Effect, ResultClass
 from tests.core.reachable_operations import steps_of_the_world
@@ -27,7 +27,7 @@ CHECKED = {State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION}
 WITH_EFFECT = {State.SUCCEEDED, State.PENDING}
 IMPLIED = {
     *("due_at", "lease", "key_released", "undelivered", "delivery_unknown", "no_bytes_after_at"),
-    *("checks_done", "misses", "first_miss_at", "action_since_at", "action_expired", "check_asked_by"),
+    *("checks_done", "misses", "first_miss_at", "action_since_at", "action_expired", "check_asked_by", "other_payment"),
 }
 
 
@@ -453,3 +453,12 @@ def test_what_falls_back_tells_where_to_and_not_that_it_ended() -> None:
     told = consequences(first, ended, WriteContext(NOW, fallback=link)).announcement
     assert told is not None
     assert (told.kinds, told.fallback) == ((AnnouncementKind.FALLBACK,), link)
+
+
+def test_what_an_incident_was_with_is_forgotten_with_it() -> None:
+    disputed = next(one.before for one in changes() if one.before.state is State.SUCCEEDED).changed(
+        incident="another_amount", other_payment=OtherPayment("op_2", "acme", "ch_2", None)
+    )
+    assert consequences(disputed, disputed, WriteContext(0.0)).operation.other_payment == disputed.other_payment
+    closed = disputed.changed(incident=None)
+    assert consequences(disputed, closed, WriteContext(0.0)).operation.other_payment is None

@@ -9,7 +9,7 @@ import pytest
 from paywitness.core.announcements import announcement_of
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, event_of, is_postponed, precedes_end
 from paywitness.core.lifecycle import Event, IncidentKind
-from paywitness.core.operation import AnnouncementKind, Operation, State
+from paywitness.core.operation import AnnouncementKind, Operation, OtherPayment, State
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import DENIALS, DOES_NOT_FIT, Effect, ResultClass
 from tests.core.samples import contract, operation, read
@@ -236,6 +236,7 @@ def test_another_reference_is_an_incident() -> None:
         before, EvidenceSource.WEBHOOK, read(ResultClass.SUCCEEDED, reference="ch_2"), REPLAYED, settled=True
     )
     assert (after.incident, after.reference) == (IncidentKind.TWO_REFERENCES, "ch_1")
+    assert after.other_payment == OtherPayment("", before.provider, "ch_2", None)
 
 
 @pytest.mark.parametrize("state", State)

@@ -10,7 +10,8 @@ import pytest
 from paywitness.core.classify import ClassifyRules
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.lifecycle import TABLE, Event, IncidentKind
-from paywitness.core.operation import Guard, GuardKind, Operation, State
+from paywitness.core.money import Money
+from paywitness.core.operation import Guard, GuardKind, Operation, OtherPayment, State
 from paywitness.core.operator_actions import (
     OperatorAction,
     actions_for,
@@ -154,9 +155,27 @@ def test_money_that_should_not_have_moved_is_given_back_as_its_kind_allows(kind:
 
 def test_a_duplicate_names_both_payments() -> None:
     first = some_operation(State.SUCCEEDED, reference="py_7", provider="globex")
-    assert proposal_for(disputed(IncidentKind.DUPLICATE_SUCCESS, kind=OperationKind.SALE), first) == (
-        "Payment of order-17 was made twice, already by py_7 (12.50 EUR) at globex: refund ch_1 (12.50 EUR) at acme."
+    assert proposal_for(disputed(IncidentKind.DUPLICATE_SUCCESS, kind=OperationKind.SALE), first.as_other_payment) == (
+        f"Payment of order-17 was made twice, already by py_7 (12.50 EUR) at globex, operation {first.id}: refund ch_1 "
+        "(12.50 EUR) at acme."
     )
+
+
+def test_an_incident_that_knows_the_other_amount_says_both() -> None:
+    other = OtherPayment("", "acme", None, Money(4200, "EUR"))
+    assert proposal_for(disputed(IncidentKind.ANOTHER_AMOUNT, other_payment=other)) == (
+        "Check amounts: 12.50 EUR was asked for, and ch_1 (12.50 EUR) at acme shows 42.00 EUR; refund or collect the "
+        "difference."
+    )
+    same = proposal_for(disputed(IncidentKind.ANOTHER_AMOUNT, other_payment=OtherPayment(money=Money(1250, "EUR"))))
+    assert same is not None
+    assert "under a stamp that is not ours" in same
+
+
+def test_an_incident_that_knows_the_other_reference_names_it() -> None:
+    other = OtherPayment("", "acme", "ch_2", None)
+    said = proposal_for(disputed(IncidentKind.TWO_REFERENCES, kind=OperationKind.SALE, other_payment=other))
+    assert said == "acme made two of one call: keep ch_1 (12.50 EUR) at acme, and refund the other, ch_2."
 
 
 @pytest.mark.parametrize("kind", [OperationKind.REFUND, OperationKind.REVERSAL])

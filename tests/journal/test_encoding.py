@@ -17,6 +17,7 @@ from paywitness.core.identity import canonical
 from paywitness.core.money import Money
 from paywitness.core.operation import (
     Announcement,
+    AnnouncementKind,
     AttemptSummary,
     Finding,
     Guard,
@@ -24,6 +25,9 @@ from paywitness.core.operation import (
     HistoryEntry,
     Lease,
     Operation,
+    OtherPayment,
+    Outcome,
+    PayoutStage,
     RepeatPaymentRule,
     State,
 )
@@ -130,6 +134,49 @@ def test_what_the_first_version_wrote_is_read_with_what_came_later_empty() -> No
     )
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        OtherPayment(),
+        OtherPayment("op_1", "acme", "ch_1", Money(4200, "EUR")),
+        OtherPayment("", "acme", None, Money(-1, "JPY")),
+    ],
+)
+def test_what_an_incident_is_with_is_kept_with_the_operation_and_with_the_change(other: OtherPayment) -> None:
+    disputed = prepared(incident="another_amount", other_payment=other)
+    assert read_back(disputed) == disputed
+    for payout in (None, PayoutStage.COMMITTED):
+        kinds = (AnnouncementKind.INCIDENT_OPENED,)
+        told = Announcement(kinds, Outcome.SUCCEEDED, None, None, "x", None, payout, other_payment=other)
+        entry = HistoryEntry(1.0, 1, "webhook", (), State.SUCCEEDED, frozenset(), announcement=told)
+        assert entry_from_text(1.0, 1, entry_to_text(entry)) == entry
+
+
+def test_incidents_and_attempts_of_earlier_releases_are_read_without_what_they_lack() -> None:
+    earlier = {
+        "source": "caller",
+        "events": ["answer_lost"],
+        "state": "unknown",
+        "attempt": {
+            "number": 1,
+            "phase": "complete",
+            "bytes_written": 9,
+            "fault": None,
+            "status_code": 500,
+            "duration_s": 1,
+            "reading": "unknown_outcome",
+            "effect": "possible",
+            "rule": "does_not_fit_its_request",
+        },
+        "told": [["incident_opened"], "unknown", None, None, "another_amount"],
+    }
+    entry = entry_from_text(1.0, 1, json.dumps(earlier))
+    assert entry.attempt is not None
+    assert entry.announcement is not None
+    assert (entry.attempt.request_id, entry.attempt.classification.shown_money) == (None, None)
+    assert entry.announcement.other_payment is None
+
+
 def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
     """A change writes only how it stands: a field on the wrong side would silently not be kept."""
     one = prepared(guard=Guard(GuardKind.INTENT, "value"))
@@ -165,6 +212,7 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
         priority=Priority.LOW,
         account_source=AccountSource.SELECTOR,
         named_account="another",
+        other_payment=OtherPayment("another", "another", "another", Money(7, "JPY")),
         lease=Lease("another", 7.0),
     )
     for field in fields(Operation):

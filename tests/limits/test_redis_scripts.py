@@ -65,6 +65,22 @@ def test_failures_of_before_the_pause_do_not_lengthen_it() -> None:
     assert breaker.allows
 
 
+def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    clock = HandClock()
+    breaker = StoreBreaker(clock, SeededRandomness(1))
+    while clock.seconds < 1_150.0:
+        if breaker.allows:
+            breaker.failed("TimeoutError")
+        clock.seconds += 1.0
+    breaker.succeeded()
+    began, one_minute, two_minutes, back = caplog.messages
+    assert began == "the limits' Redis does not answer (TimeoutError): limits are local until it does"
+    for said, seconds in ((one_minute, 60), (two_minutes, 120)):
+        since = int(said.removeprefix("the limits' Redis does not answer for ").partition(" ")[0])
+        assert seconds <= since < seconds + 10  # it is tried every five seconds
+    assert back == "the limits' Redis answers again, after 148.0 s"
+
+
 async def test_concurrent_calls_ride_together_and_each_gets_its_own_reply(redis_server: RedisServer) -> None:
     scripts = opened(redis_server.url)
     replies = await asyncio.gather(*(scripts.run(ECHO, [f"key:{n}"], [n]) for n in range(150)))

@@ -52,6 +52,16 @@ def test_the_smallest_file_has_careful_defaults():
     assert not policy.observe
 
 
+def test_a_request_id_is_named_by_a_header_of_the_response_that_holds_no_secret():
+    loaded = load(f"request_id: header:Request-Id\n{MINIMAL}")
+    assert {policy.request_id_header for policy in loaded.policies} == {"Request-Id"}
+    assert {policy.request_id_header for policy in load(MINIMAL).policies} == {""}
+    [problem] = problems_of(f"request_id: header:Set-Cookie\n{MINIMAL}")
+    assert problem.endswith("Set-Cookie may hold a secret, and a request id is kept and shown")
+    [problem] = problems_of(f"request_id: body:id\n{MINIMAL}")
+    assert "allowed: header:NAME" in problem
+
+
 def test_a_provider_goes_by_the_name_of_its_upstream():
     assert load(changed("http://127.0.0.1:9000", "https://API.bank.example/v3/")).hosts == ("api.bank.example",)
     assert load(changed("http://127.0.0.1:9000", "https://203.0.113.7")).hosts == ()

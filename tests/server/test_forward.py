@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 
 import pytest
@@ -121,6 +122,62 @@ async def test_another_name_in_tls_than_in_connect_ends_it(proxy: Edge) -> None:
         await caller.writer.start_tls(TRUSTING, server_hostname="api.globex.test")
     await until(lambda: proxy.refused == {"tls-failed": 1})
     await until(lambda: proxy.server.counters.connections_open == 0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "line"),
+    [
+        ("curl/8.5.0", "prints for it: CURL_CA_BUNDLE"),
+        ("Go-http-client/1.1", "prints for it: SSL_CERT_FILE"),
+        ("sk_live_canary", "prints for it: SSL_CERT_FILE (OpenSSL, Go, Ruby), REQUESTS_CA_BUNDLE"),
+    ],
+)
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_caller_that_refuses_our_certificate_is_told_of_with_the_cure(
+    proxy: Edge, caplog: pytest.LogCaptureFixture, agent: str, line: str, version: ssl.TLSVersion
+) -> None:
+    context = ssl.create_default_context()  # trusts what the machine trusts
+    context.maximum_version = version
+
+    def shake_hands() -> None:  # as most clients do: asyncio's own sends no alert
+        with socket.create_connection(proxy.address) as plain:
+            plain.sendall(connect("api.acme.test:443", f"User-Agent: {agent}"))
+            assert plain.recv(1_000).endswith(b"\r\n\r\n")
+            context.wrap_socket(plain, server_hostname="api.acme.test")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.to_thread(shake_hands)
+    await until(lambda: proxy.refused == {"tls-failed": 1})
+    [said] = [each for each in caplog.messages if "certificate" in each]
+    assert said.startswith("a caller refused our certificate for api.acme.test (unknown CA): ")
+    assert line in said
+    assert "canary" not in said
+
+
+async def test_a_handshake_that_ends_for_another_reason_is_no_line(
+    proxy: Edge, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = await proxy.caller()
+    caller.send(connect("api.acme.test:443"))
+    await caller.head()
+    caller.send(b"no TLS at all")
+    await until(lambda: proxy.refused == {"tls-failed": 1})
+    assert [each for each in caplog.messages if "certificate" in each] == []
+
+
+async def test_a_host_that_no_policy_names_is_told_of_with_the_cure(
+    proxy: Edge, caplog: pytest.LogCaptureFixture
+) -> None:
+    tunnel, plain = await proxy.caller(), await proxy.caller()
+    await tunnel.ask(connect("bank.test:443"))
+    await plain.ask(charge("bank.test", "http://bank.test/v1/charges"))
+    by_tunnel, by_address = (each for each in caplog.messages if "bank.test" in each)
+    assert by_tunnel.startswith("403: a caller asked for bank.test, which no policy names: add it to `hosts:`")
+    assert "--unlisted tunnel" in by_tunnel
+    assert "--unlisted" not in by_address  # plain HTTP is not passed on
+    assert {record.__dict__["repeats"] for record in caplog.records if "bank.test" in record.getMessage()} == {
+        ("bank.test",)
+    }
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,8 @@ class World:
         tables = self.fleet.journal.tables
         before = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         for sidecar in self.fleet.up()[:1]:
-            sidecar.run(Retention(sidecar.ground.journal, sidecar.clock, sidecar.parts.ages, 0.0, TOMBSTONE_S).sweep())
+            ground, ages = sidecar.ground, sidecar.parts.ages
+            sidecar.run(Retention(ground.journal, sidecar.clock, ages, ground.telemetry, 0.0, TOMBSTONE_S).sweep())
         await asyncio.sleep(_LOOK_EVERY_S)
         left = {operation.guard.label for operation in tables.operations.values() if operation.guard}
         gone = [wish for wish in self.callers.wishes if wish.pays and intent_label(wish.order) in before]

@@ -9,9 +9,12 @@ import logging
 import pytest
 
 from paywitness.core.decide import Action
-from paywitness.core.operation import Outcome, State
+from paywitness.core.money import Money
+from paywitness.core.operation import OtherPayment, Outcome, State
 from paywitness.core.problems import Problem
 from paywitness.core.result import ResultClass
+from paywitness.repeated_lines import REPEATS
+from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import (
     AttemptFinished,
     CallAnswered,
@@ -22,14 +25,17 @@ from paywitness.telemetry.events import (
     EvidenceKind,
     IncidentOpened,
     JournalCalled,
+    JournalUnanswered,
     LimitChecked,
     OperationEnded,
+    OutboxDelivered,
     PolicyReloaded,
     ReviewOpened,
     TelemetryEvent,
     WebhookReceived,
 )
 from paywitness.telemetry.logs import LogFormat, LogWriter, install_logging
+from tests.limits.world import HandClock
 from tests.telemetry.conftest import Told, at_debug
 from tests.telemetry.samples import attempt, decision, operation
 
@@ -61,7 +67,10 @@ NOTABLE: list[tuple[TelemetryEvent, str, str]] = [
     (DoubtClosed(operation(), EvidenceKind.INQUIRY, 42.0), "info", "doubt_closed"),
     (IncidentOpened(operation(State.FAILED), "success_after_failure"), "error", "incident_opened"),
     (ReviewOpened(operation(State.REQUIRES_REVIEW)), "warning", "review_opened"),
-    (JournalCalled("record", 2.0, failed=True), "warning", "journal_call_failed"),
+    (JournalCalled("record", 2.0, failed=True), "warning", "journal_down"),
+    (JournalUnanswered("what is due"), "warning", "journal_down"),
+    (OutboxDelivered(1, failed=True, lag=3, why="status 500"), "warning", "sink_down"),
+    (OutboxDelivered(1, failed=True, lag=3, why="status 410", gone=True), "error", "sink_down"),
     (PolicyReloaded("r1", ok=True), "info", "policy_in_force"),
     (PolicyReloaded("r1", ok=False, problems=("acme.yaml:1:1: broken",)), "error", "policy_refused"),
 ]
@@ -146,7 +155,7 @@ def test_no_line_holds_a_key_a_hash_or_a_card(told: Told) -> None:
     for record in records:
         told.tell(record)
     written = told.written()
-    assert len(told.lines()) == len(records)
+    assert len(told.lines()) >= len(records)  # an outage is a line beside its call's
     for secret in (CARD, "4242", "987", "canary", "key-hash", "account-hash", "credential-hash", "fingerprint-hash"):
         assert secret not in written
 
@@ -232,3 +241,46 @@ def test_a_json_line_stays_json_whatever_is_in_it(told: Told) -> None:
     logging.getLogger("paywitness.engine").info("note", extra={"fields": {"pan": 4242424242424242, "odd": {1, 2}}})
     [line] = [json.loads(text) for text in told.stream.getvalue().splitlines()]
     assert line["pan"] == "***"
+
+
+def test_an_incident_says_both_amounts_and_which_operation_it_is_with(told: Told) -> None:
+    other = OtherPayment("op_2", "globex", "ch_2", Money(4200, "EUR"))
+    disputed = operation(State.SUCCEEDED, incident="another_amount", other_payment=other)
+    told.tell(IncidentOpened(disputed, "another_amount"))
+    [line] = told.lines()
+    assert (line["amount"], line["currency"]) == ("12.50", "EUR")
+    assert (line["other_amount"], line["other_currency"]) == ("42.00", "EUR")
+    assert (line["other_operation_id"], line["other_provider"]) == ("op_2", "globex")
+
+
+# --- outages
+
+
+def test_a_journal_that_is_down_is_one_line_a_minute_with_how_long_and_how_many_were_refused(told: Told) -> None:
+    clock = HandClock()
+    logger = logging.getLogger("paywitness.test")
+    tell = Telemetry(told.metrics, LogWriter(logger, mono=clock.mono)).emit
+    refused = CallAnswered("acme", "sale", Outcome.NONE, 504, Problem.JOURNAL_UNAVAILABLE, 0.5)
+    for quarter in range(4 * 90):
+        clock.seconds = quarter / 4
+        tell(JournalUnanswered("what is due"))
+        if quarter % 40 == 0:
+            tell(JournalCalled("claim", 0.5, failed=True))
+            tell(refused)
+    clock.seconds = 7530.0
+    tell(JournalCalled("claim", 0.001))
+    lines = [line for line in told.lines() if line["event"].startswith("journal_")]
+    assert [line["event"] for line in lines] == ["journal_down", "journal_still_down", "journal_back"]
+    assert [line["level"] for line in lines] == ["warning"] * 3
+    assert [(line.get("down_s"), line.get("refused")) for line in lines] == [(None, None), (60.0, 6), (7530.0, 9)]
+    assert lines[0]["waits"] == "what is due"
+    assert {line.get("formerly") for line in lines[:2]} == {"journal_call_failed"}
+
+
+def test_a_line_that_was_held_back_is_counted_in_the_next(told: Told) -> None:
+    logger = logging.getLogger("paywitness.test")
+    for seconds in (0.0, 1.0, 2.0, 61.0):
+        record = logger.makeRecord("paywitness.test", logging.ERROR, "", 0, "it fails", (), None, extra=REPEATS)
+        record.created += seconds
+        logger.handle(record)
+    assert [(line["message"], line.get("left_out")) for line in told.lines()] == [("it fails", None), ("it fails", 2)]

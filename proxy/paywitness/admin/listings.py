@@ -178,7 +178,10 @@ async def read_page(journal: Journal, listing_query: ListingQuery) -> tuple[list
 
 
 async def other_payment_of(journal: Journal, operation: Operation) -> Operation | None:
-    """The other payment of the intent, where the incident is that there are two."""
+    """The other payment of the intent, where the incident is that there are two, or whatever operation of ours the
+    incident is with. Incidents of older journals do not name it."""
+    if operation.incident is not None and (known := operation.other_payment) is not None:
+        return await journal.read(known.operation_id) if known.operation_id else None
     guard = operation.guard
     if operation.incident != IncidentKind.DUPLICATE_SUCCESS or guard is None or guard.kind is not GuardKind.INTENT:
         return None

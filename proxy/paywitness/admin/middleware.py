@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.errors import JournalUnavailable, PaywitnessError
 from paywitness.core.problems import PROBLEM_TYPE_PREFIX, Problem
+from paywitness.repeated_lines import repeats
 from paywitness.telemetry.logs import raised_at
 
 _log = logging.getLogger("paywitness.admin")
@@ -92,7 +93,8 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
     except web.HTTPException as error:
         response = _routing_problem(request, error)
     except Exception as error:  # noqa: BLE001  # a mistake of ours answers 500, without its message: that may hold data
-        _log.error("%s at %s", type(error).__name__, raised_at(error))
+        place = raised_at(error)
+        _log.error("%s at %s", type(error).__name__, place, extra=repeats(place))
         detail = f"The admin port made a mistake ({type(error).__name__}); its log says where."
         response = AdminProblem(500, "mistake", "The admin port made a mistake", detail).response()
     response.headers["Server"] = "paywitness"  # not which version of which library

@@ -221,6 +221,8 @@ def _entry_json(each: PaymentHistoryEntry) -> dict[str, Any]:
         "source": "operator",
         "actor": redact(command.actor),
         "events": [],
+        "summary": command.action.replace("_", " "),
+        "lease_only": False,
         "state": None,
         "doubt": [],
         "attempt": None,

@@ -128,7 +128,13 @@ class AdminApi:
     async def _page(self, query: Mapping[str, list[str]]) -> web.Response:
         listing_query = await self._payments.resolved(read_listing_query(query))
         found, following = await read_page(self._backend.journal, listing_query)
-        return json_reply(shapes.operations_page(found, following, self._backend.book()))
+        others = {
+            operation.id: other
+            for operation in found
+            if operation.incident is not None
+            and (other := await other_payment_of(self._backend.journal, operation)) is not None
+        }
+        return json_reply(shapes.operations_page(found, following, self._backend.book(), others))
 
     async def operation(self, request: web.Request) -> web.Response:
         operation_id = _operation_id(request)

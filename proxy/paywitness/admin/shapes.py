@@ -7,12 +7,14 @@ contradicts, and the entry that opened it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from paywitness.admin.backend import Readiness
-from paywitness.core.announcements import cloud_events
+from paywitness.core.announcements import cloud_events, other_payment_json
+from paywitness.core.inquiry import next_inquiry
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,
@@ -21,13 +23,16 @@ from paywitness.core.operation import (
     Finding,
     HistoryEntry,
     Operation,
+    OtherPayment,
 )
 from paywitness.core.operator_actions import actions_for, proposal_for
 from paywitness.core.payout import Approval, ApprovalStatus
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.redact import redact
 from paywitness.core.reply import operation_summary
+from paywitness.core.result import Classification
 from paywitness.core.template import TemplateValues, in_path
+from paywitness.core.timeline_words import change_text, is_lease_only
 from paywitness.core.was_it_charged import money_summary
 from paywitness.engine.operator_commands import BulkResult
 from paywitness.journal.base import AnnouncementRow
@@ -67,14 +72,20 @@ def find_contradicted_entry(history: Sequence[HistoryEntry], by: HistoryEntry | 
 _PROBLEMS_MAX = 50  # of a policy directory: the first ones are what a person mends first
 
 
-def operations_page(operations: Sequence[Operation], following: str | None, book: PolicyBook | None) -> dict[str, Any]:
-    """A page of a listing. `following`: where the next page begins, None where there is none."""
-    return {"operations": [operation_row(operation, book) for operation in operations], "next": following}
+def operations_page(
+    operations: Sequence[Operation], following: str | None, book: PolicyBook | None, others: Mapping[str, Operation]
+) -> dict[str, Any]:
+    """A page of a listing. `following`: where the next page begins, None where there is none. `others`: by the id of an
+    operation with an incident, the operation that it is with."""
+    rows = [operation_row(operation, book, others.get(operation.id)) for operation in operations]
+    return {"operations": rows, "next": following}
 
 
-def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, Any]:
-    """An operation as lists show it. The words for callers and the words for operators are the same."""
+def operation_row(operation: Operation, book: PolicyBook | None, other: Operation | None = None) -> dict[str, Any]:
+    """An operation as lists show it. The words for callers and the words for operators are the same. `other`: the
+    operation that its incident is with."""
     known = operation_summary(operation)
+    other_payment = _other_payment(operation, other)
     return {
         "id": operation.id,
         "provider": operation.provider,
@@ -103,7 +114,8 @@ def operation_row(operation: Operation, book: PolicyBook | None) -> dict[str, An
         "effect": operation.effect,
         "because": operation.because or None,
         "incident": operation.incident,
-        "proposal": proposal_for(operation),
+        "other_payment": other_payment_json(other_payment),
+        "proposal": proposal_for(operation, other_payment),
         "dashboard": dashboard_link(operation, book),
         "released": operation.key_released,
         "guard": {"kind": operation.guard.kind, "shown": operation.guard.label} if operation.guard else None,
@@ -136,15 +148,23 @@ def operation_detail(
     """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
     `other_payment` the other payment of its intent where there are two, `balance` what stands of its payment."""
     return {
-        **operation_row(operation, book),
+        **operation_row(operation, book, other_payment),
         "balance": balance,
-        "proposal": proposal_for(operation, other_payment),
         "actions": list(actions_for(operation, policy)),
+        "inquiry": _inquiry(operation, policy),
         "contradiction": _contradiction(operation, history, book, other_payment)
         if operation.incident is not None
         else None,
         "timeline": [timeline_entry(entry) for entry in history],
     }
+
+
+def _inquiry(operation: Operation, policy: Policy | None) -> dict[str, Any] | None:
+    """Which inquiry is next, and when there is none any more."""
+    found = next_inquiry(operation, policy.resolve.schedule_s) if policy is not None else None
+    if found is None:
+        return None
+    return {"next": found.number, "of": found.of, "gives_up_at": iso(found.gives_up_at)}
 
 
 def _contradiction(
@@ -155,12 +175,22 @@ def _contradiction(
     contradicted_entry = find_contradicted_entry(history, contradicting_entry)
     return {
         "kind": operation.incident,
-        "proposal": proposal_for(operation, other_payment),
+        "proposal": proposal_for(operation, _other_payment(operation, other_payment)),
         "dashboard": dashboard_link(operation, book),
         "stood_by": timeline_entry(contradicted_entry) if contradicted_entry is not None else None,
         "contradicted_by": timeline_entry(contradicting_entry) if contradicting_entry is not None else None,
         "other_payment": operation_row(other_payment, book) if other_payment is not None else None,
     }
+
+
+def _other_payment(operation: Operation, other: Operation | None) -> OtherPayment | None:
+    """What the incident is with: as it was told then, with what is known of it now."""
+    known = operation.other_payment if operation.incident is not None else None
+    if known is None:
+        return other.as_other_payment if other is not None else None
+    if other is None:
+        return known
+    return replace(known, reference=known.reference or other.reference, money=known.money or other.money)
 
 
 def dashboard_link(operation: Operation, book: PolicyBook | None) -> str | None:
@@ -180,6 +210,8 @@ def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
         "source": entry.source,
         "actor": entry.actor or None,
         "events": list(entry.events),
+        "summary": change_text(entry),
+        "lease_only": is_lease_only(entry),
         "state": entry.state,
         "doubt": sorted(entry.doubt),
         "attempt": attempt_evidence(entry.attempt) if entry.attempt is not None else None,
@@ -206,6 +238,7 @@ def finding_evidence(finding: Finding) -> dict[str, Any]:
         "effect": classification.effect if classification is not None else None,
         "rule": classification.rule if classification is not None else None,
         "reference": classification.reference if classification is not None else None,
+        "shown_amount": _shown_amount(classification),
         "detail": redact(finding.detail) or None,
     }
 
@@ -267,13 +300,21 @@ def attempt_evidence(attempt: AttemptSummary) -> dict[str, Any]:
         "bytes_written": attempt.bytes_written,
         "fault": attempt.fault,
         "status_code": attempt.status_code,
+        "request_id": redact(attempt.request_id) if attempt.request_id is not None else None,
         "reading": attempt.classification.result_class,
         "effect": attempt.classification.effect,
         "rule": attempt.classification.rule,
+        "shown_amount": _shown_amount(attempt.classification),
         "duration_ms": round(attempt.duration_s * 1000, 3),
         "reset_by_us": attempt.reset_by_us,
         "detail": redact(attempt.detail) or None,
     }
+
+
+def _shown_amount(classification: Classification | None) -> str | None:
+    """The amount that an answer shows in the place of the one that was asked for."""
+    money = classification.shown_money if classification is not None else None
+    return str(money) if money is not None else None
 
 
 def policies(book: PolicyBook | None, readiness: Readiness) -> dict[str, Any]:

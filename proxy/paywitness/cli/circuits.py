@@ -17,7 +17,8 @@ from rich.text import Text
 
 from paywitness.admin.client import AdminRefused
 from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
-from paywitness.cli.ops.output import console, print_json, text_of, words
+from paywitness.cli.ops.output import console, print_json
+from paywitness.cli.ops.text import text_of, words
 from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState
 from paywitness.core.holds import LimitedBy
 from paywitness.telemetry.logs import printable

@@ -54,6 +54,7 @@ what goes out
     advice             what the end customer may be told
     limit_info         which limit held a call back, as its reply tells it
     problems           the types, texts and bodies of our problems
+    timeline_words     what a change is called in a timeline; durations as people say them
     was_it_charged     "was it charged?", in one sentence
     payment_words      what stands of a payment, in numbers and in sentences
     announcements      what the outbox publishes, as CloudEvents

@@ -21,6 +21,7 @@ from paywitness.core.operation import (
     FallbackLink,
     HistoryEntry,
     Operation,
+    OtherPayment,
     PayoutStage,
     Posting,
     State,
@@ -97,6 +98,7 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
         result_class=announcement.result_class,
         reference=announcement.reference,
         incident=announcement.incident,
+        other_payment=announcement.other_payment,
         doubt=entry.doubt,
     )
     money, guard = operation.money, operation.guard
@@ -122,6 +124,7 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
         "posting": _posting(announcement.posting),
         "in_doubt": sorted(entry.doubt),
         "incident": announcement.incident,
+        "other_payment": other_payment_json(announcement.other_payment),
         "proposal": proposal_for(then),
         "evidence": entry.source,
         "because": entry.because or None,
@@ -169,6 +172,20 @@ def _fallback(operation: Operation, link: FallbackLink | None) -> dict[str, Any]
     return {"fallback": route}
 
 
+def other_payment_json(other: OtherPayment | None) -> dict[str, Any] | None:
+    """What an incident is with: another payment, or what the provider shows instead."""
+    if other is None:
+        return None
+    return {
+        "operation": other.operation_id or None,
+        "provider": other.provider,
+        "reference": other.reference,
+        "amount": str(other.money.major) if other.money is not None else None,
+        "currency": other.money.currency if other.money is not None else None,
+        "minor_units": other.money.minor_units if other.money is not None else None,
+    }
+
+
 def event_bytes(event: dict[str, Any]) -> bytes:
     """The event as it is signed and sent: the same bytes for the same event."""
     return json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode()
@@ -185,7 +202,13 @@ def announcement_of(before: Operation | None, after: Operation) -> Announcement 
         return _payout_announcement(before, after, kinds)
     if not kinds:
         return None
-    return Announcement(kinds, after.outcome, after.result_class, after.reference, after.incident)
+    return Announcement(
+        kinds, after.outcome, after.result_class, after.reference, after.incident, other_payment=_other_payment(after)
+    )
+
+
+def _other_payment(operation: Operation) -> OtherPayment | None:
+    return operation.other_payment if operation.incident is not None else None
 
 
 def fallback_announcement(after: Operation, link: FallbackLink) -> Announcement:
@@ -242,4 +265,13 @@ def _payout_announcement(
     if not kinds and status is None:
         return None
     posting = movement_of_change(before, after)
-    return Announcement(kinds, after.outcome, after.result_class, after.reference, after.incident, posting, status)
+    return Announcement(
+        kinds,
+        after.outcome,
+        after.result_class,
+        after.reference,
+        after.incident,
+        posting,
+        status,
+        other_payment=_other_payment(after),
+    )

@@ -164,7 +164,7 @@ def _by_response(
     if found.effect is Effect.NONE and found.result_class not in PROVIDER_SAID_NO:
         return found  # it was turned away: there is no payment that it could show
     if not matches_expected(rules.fit, tree, expected):
-        return replace(Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT), shadow_match=observed)
+        return replace(unfit(rules.fit, tree, expected), shadow_match=observed)
     # An error that no row knows may name itself where a payment would stand: asking for that would find nothing.
     names_payment = by_row is not None or 200 <= response.status_code < 300
     if not names_payment or found.result_class in DENIALS:
@@ -335,6 +335,20 @@ def matches_expected(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment
         return read_money(amount, money.currency, fit.unit) == money
     except MoneyError:
         return False
+
+
+def unfit(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment) -> Classification:
+    """The doubt about what does not match what was asked for, with the amount that it shows instead."""
+    found = Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT)
+    amount = evaluate(fit.amount, tree) if fit.amount is not None else None
+    if amount is None or expected.money is None:
+        return found
+    currency = evaluate(fit.currency, tree) if fit.currency is not None else None
+    try:
+        money = read_money(amount, expected.money.currency if currency is None else currency, fit.unit)
+    except MoneyError:
+        return found
+    return replace(found, shown_money=money)
 
 
 def _is_all_of_currency(shown: Tree, currency: str) -> bool:

@@ -91,11 +91,11 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
-    if is_new_state and State.REQUIRES_ACTION in (before.state, after.state):
-        changed["action_since_at"] = context.now if after.state is State.REQUIRES_ACTION else None
-        changed["action_expired"] = False
+    changed |= _customers_time(before, after, context)
     if context.check_asked_by or (after.check_asked_by and changed["due_at"] != before.due_at):
         changed["check_asked_by"] = context.check_asked_by
+    if after.incident is None and after.other_payment is not None:
+        changed["other_payment"] = None
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -110,6 +110,16 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         erase_request=operation.state.ended,
         announcement=_announcement(before, operation, context),
     )
+
+
+def _customers_time(before: Operation, after: Operation, context: WriteContext) -> dict[str, Any]:
+    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
+    if after.state is before.state or State.REQUIRES_ACTION not in (before.state, after.state):
+        return {}
+    return {
+        "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
+        "action_expired": False,
+    }
 
 
 def _announcement(before: Operation, after: Operation, context: WriteContext) -> Announcement | None:

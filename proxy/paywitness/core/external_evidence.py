@@ -18,6 +18,7 @@ from paywitness.core.lifecycle import (
     Event,
     advance,
     contradiction,
+    shown_instead,
 )
 from paywitness.core.operation import Operation, State
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
@@ -119,7 +120,9 @@ def conclude_external(
     paid = operation.state in {State.SUCCEEDED, State.PENDING}
     if classification.rule == DOES_NOT_FIT:
         incident = contradiction(operation, classification) if paid else None
-        return operation.changed(incident=operation.incident or incident), None
+        if incident is None or operation.incident is not None:
+            return operation, None
+        return operation.changed(incident=incident, other_payment=shown_instead(operation, classification)), None
     if _of_another_execution(operation, event_of(source, classification.result_class), classification, contract):
         return operation, None  # what is still open is asked about on its schedule
     if operation.state is State.SUCCEEDED and classification.result_class is ResultClass.CANCELLED:
@@ -141,13 +144,17 @@ def conclude_external(
     ):
         is_authoritative = False  # one attempt was executed and told no; that the others never arrived does not undo it
     newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
+    contradicted = contradiction(operation, classification) if paid else None
+    stands = after.incident or contradicted
+    is_new = stands is not None and operation.incident is None
     return (
         after.changed(
             result_class=classification.result_class if is_authoritative else after.result_class,
             effect=classification.effect if is_authoritative else after.effect,
             advice=classification.advice if is_authoritative else after.advice,
             reference=(shown or after.reference) if newer else (after.reference or shown),
-            incident=after.incident or (contradiction(operation, classification) if paid else None),
+            incident=stands,
+            other_payment=shown_instead(operation, classification) if is_new else operation.other_payment,
         ),
         event,
     )

@@ -36,11 +36,13 @@ from paywitness.core.classify import (
     reference_in,
     tree_of,
     truthy,
+    unfit,
 )
 from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.provider_time import UNKNOWN_CLOCK_S, ProviderTime, time_in
-from paywitness.core.result import DENIALS, DOES_NOT_FIT, PROVIDER_SAID_NO, Classification, Effect, ResultClass
+from paywitness.core.record import record
+from paywitness.core.result import DENIALS, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 from paywitness.core.template import Template, TemplateValues, in_path, in_query
 
 
@@ -368,8 +370,7 @@ def read_object(
                 Finding(source, FindingKind.FAILED, status, found, f"{row.name} reads it as {result_class}")
             )
         if not matches_expected(rules.fit, provider_object, expected):
-            found = Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT)
-            found = replace(found, reference=reference_in(rules, provider_object))
+            found = replace(unfit(rules.fit, provider_object, expected), reference=reference_in(rules, provider_object))
             return FoundObject(
                 Finding(source, FindingKind.NOT_OURS, status, found, "another amount, currency or stamp")
             )
@@ -450,6 +451,27 @@ def _by_schedule(operation: Operation, schedule_s: tuple[float, ...], now: float
     began_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
     ends_at = began_at + _SCHEDULE_SHARE_MIN * sum(schedule_s)
     return ends_at if now < ends_at else None
+
+
+@record
+class NextInquiry:
+    """Where an operation stands in its schedule of inquiries."""
+
+    number: int  # of the next one
+    of: int
+    gives_up_at: float  # about: waits are jittered, and a provider may ask for longer ones
+
+
+def next_inquiry(operation: Operation, schedule_s: tuple[float, ...]) -> NextInquiry | None:
+    """Which inquiry is next, of how many, and when a person is asked if none finds anything; None if none is due."""
+    if operation.due_at is None or operation.state not in {State.UNKNOWN, State.PENDING}:
+        return None
+    number = operation.checks_done + 1
+    began_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
+    soonest_at = began_at + _SCHEDULE_SHARE_MIN * sum(schedule_s)
+    return NextInquiry(
+        number, max(number, len(schedule_s)), max(soonest_at, operation.due_at + sum(schedule_s[number:]))
+    )
 
 
 _SCHEDULE_SHARE_MIN = 0.8  # of the whole schedule: its waits are jittered

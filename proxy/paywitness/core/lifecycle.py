@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from paywitness.core.errors import IllegalTransition
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import Operation, OtherPayment, State
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.result import (
     DOES_NOT_FIT,
@@ -453,6 +453,8 @@ def conclusion_changes(
     changed["reference"] = (shown or known) if newer else (known or shown)
     if paid and changed["incident"] is None:
         changed["incident"] = contradiction(operation, classification)
+    if changed["incident"] is not None and operation.incident is None:
+        changed["other_payment"] = shown_instead(operation, classification)
     return changed, event
 
 
@@ -477,6 +479,14 @@ def _is_authoritative(operation: Operation, event: Event, to: State) -> bool:
         return not _action_was_required(operation)
     # Once an attempt was executed and answered no, that is what is known; a lost or refused one knows less.
     return not (event in {Event.ANSWER_LOST, Event.DOUBT_CLEARED, Event.ACTION_STANDS} and _was_denied(operation))
+
+
+def shown_instead(operation: Operation, classification: Classification) -> OtherPayment | None:
+    """What an answer that contradicts the operation shows in the place of what is known."""
+    shown, money = classification.reference, classification.shown_money
+    if operation.reference is None or shown == operation.reference:
+        shown = None  # it becomes the operation's own, or is
+    return None if shown is None and money is None else OtherPayment("", operation.provider, shown, money)
 
 
 def contradiction(operation: Operation, classification: Classification) -> IncidentKind | None:

@@ -79,6 +79,17 @@ class Guard:
 
 
 @record
+class OtherPayment:
+    """What an open incident holds against an operation, as far as it is known: another payment of ours, or what the
+    provider shows in the place of what was asked for."""
+
+    operation_id: str = ""  # empty: no operation of ours
+    provider: str = ""
+    reference: str | None = None
+    money: Money | None = None
+
+
+@record
 class Lease:
     """The right to send, not the right to know. Times are the journal's."""
 
@@ -130,6 +141,7 @@ class Operation:
     due_at: float | None = None  # when somebody should look at it again
     because: str = ""  # the rule of the last decision
     incident: str | None = None  # an open contradiction; nothing is replayed over it
+    other_payment: OtherPayment | None = None  # what the incident is with; absent from older journals
     cancel_sent: bool = False
     cancel_wanted: bool = False  # an operator or the policy gave it up: cancel it, if that can be shown
     no_bytes_after_at: float | None = None  # from then on no byte of an attempt that has ended can leave any more
@@ -169,6 +181,11 @@ class Operation:
         if len(fields) != len(self.__dict__):
             raise TypeError(f"an operation has no {', '.join(values.keys() - self.__dict__.keys())}")
         return after
+
+    @property
+    def as_other_payment(self) -> OtherPayment:
+        """As the incident of another operation names it."""
+        return OtherPayment(self.id, self.provider, self.reference, self.money)
 
     @property
     def provider_in_keys(self) -> str:
@@ -232,6 +249,7 @@ class AttemptSummary:
     duration_s: float
     reset_by_us: bool
     classification: Classification
+    request_id: str | None = None  # what the provider calls the request, for its support
 
 
 class FindingKind(StrEnum):
@@ -318,6 +336,7 @@ class Announcement:
     posting: Posting | None = None  # the movement that the change shows, the first time it does
     payout: PayoutStage | None = None
     fallback: FallbackLink | None = None
+    other_payment: OtherPayment | None = None  # of an open incident
 
 
 @record

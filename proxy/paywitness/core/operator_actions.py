@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from paywitness.core.lifecycle import TABLE, Event, IncidentKind, advance
-from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.core.operation import GuardKind, Operation, OtherPayment, State
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
@@ -162,13 +162,13 @@ _UNDO = {
 }
 
 
-def proposal_for(operation: Operation, twin: Operation | None = None) -> str | None:
+def proposal_for(operation: Operation, twin: OtherPayment | None = None) -> str | None:
     """What a person should do about the open incident, in one sentence; None without one. `twin` is the other payment
-    of the intent, where there are two."""
+    as it stands now, if it was looked up; else it is told as the incident knew it."""
     if operation.incident is None:
         return None
     propose = _PROPOSALS.get(operation.incident, _compare)
-    return propose(operation, twin)
+    return propose(operation, twin or operation.other_payment)
 
 
 def _payment_text(operation: Operation) -> str:
@@ -177,55 +177,67 @@ def _payment_text(operation: Operation) -> str:
     return f"{name} ({_amount(operation)}) at {operation.provider}"
 
 
-def _amount(operation: Operation) -> str:
-    return str(operation.money) if operation.money is not None else "amount not known"
+def _other_text(other: OtherPayment) -> str:
+    """The same of the other payment, with the operation of ours that it is."""
+    text = f"{other.reference or 'a payment'} ({_amount(other)}) at {other.provider}"
+    return f"{text}, operation {other.operation_id}" if other.operation_id else text
+
+
+def _amount(payment: Operation | OtherPayment) -> str:
+    return str(payment.money) if payment.money is not None else "amount not known"
 
 
 def _undo(operation: Operation) -> str:
     return _UNDO[operation.kind].replace("{it}", _payment_text(operation))
 
 
-def _success_after_failure(operation: Operation, twin: Operation | None) -> str:
+def _success_after_failure(operation: Operation, twin: OtherPayment | None) -> str:
     return f"It was told as failed and {operation.provider} shows it done: {_undo(operation)}."
 
 
-def _failure_after_success(operation: Operation, twin: Operation | None) -> str:
+def _failure_after_success(operation: Operation, twin: OtherPayment | None) -> str:
     return (
         f"It was told as succeeded and a later word denies it: check {_payment_text(operation)}, and if the money is "
         "not there, hold the goods and let the customer pay again."
     )
 
 
-def _doubt_after_failure(operation: Operation, twin: Operation | None) -> str:
+def _doubt_after_failure(operation: Operation, twin: OtherPayment | None) -> str:
     return (
         f"It was told as failed and an attempt may have gone through after all: look for {_payment_text(operation)}, "
         f"and if it is there, {_undo(operation)}."
     )
 
 
-def _two_references(operation: Operation, twin: Operation | None) -> str:
+def _two_references(operation: Operation, twin: OtherPayment | None) -> str:
     verb = {OperationKind.AUTHORIZATION: "void", OperationKind.SALE: "refund", OperationKind.CAPTURE: "refund"}.get(
         operation.kind, "undo"
     )
     return (
-        f"{operation.provider} made two of one call: keep {_payment_text(operation)}, and {verb} the other, whose "
-        "reference the timeline shows."
+        f"{operation.provider} made two of one call: keep {_payment_text(operation)}, and {verb} the other, "
+        f"{twin.reference if twin is not None and twin.reference else 'whose reference the timeline shows'}."
     )
 
 
-def _another_amount(operation: Operation, twin: Operation | None) -> str:
+def _another_amount(operation: Operation, twin: OtherPayment | None) -> str:
+    shown = twin.money if twin is not None else None
+    if shown is not None and shown == operation.money:
+        return (
+            f"{operation.provider} shows {_payment_text(operation)} under a stamp that is not ours: find out whether "
+            "it is somebody else's, and if it is, look for our payment."
+        )
     return (
-        f"Check amounts: {_amount(operation)} was asked for, and {_payment_text(operation)} shows another amount or "
-        "currency; refund or collect the difference."
+        f"Check amounts: {_amount(operation)} was asked for, and {_payment_text(operation)} shows "
+        f"{'another amount or currency' if shown is None else shown}; refund or collect the difference."
     )
 
 
-def _duplicate_success(operation: Operation, twin: Operation | None) -> str:
+def _duplicate_success(operation: Operation, twin: OtherPayment | None) -> str:
     guard = operation.guard
     intent = (
         guard.label if guard is not None and guard.kind is GuardKind.INTENT and guard.label else "the same purchase"
     )
-    first = f" by {_payment_text(twin)}" if twin is not None else ""
+    first = f" by {_other_text(twin)}" if twin is not None else ""
     if operation.kind in {OperationKind.REFUND, OperationKind.REVERSAL}:
         return (
             f"The {operation.kind} {_payment_text(operation)} came back after its purchase was paid again{first}, so "
@@ -234,29 +246,31 @@ def _duplicate_success(operation: Operation, twin: Operation | None) -> str:
     return f"Payment of {intent} was made twice, already{first}: {_undo(operation)}."
 
 
-def _both_keys_returned(operation: Operation, twin: Operation | None) -> str:
+def _both_keys_returned(operation: Operation, twin: OtherPayment | None) -> str:
     return (
         f"Two calls were given the answer of {_payment_text(operation)}: ask their service whether two payments were "
         "meant, and if so, make the second under Paywitness-Distinct."
     )
 
 
-def _journal_rollback(operation: Operation, twin: Operation | None) -> str:
+def _journal_rollback(operation: Operation, twin: OtherPayment | None) -> str:
+    again = f" as {_other_text(twin)}" if twin is not None else ""
     return (
-        f"The journal had forgotten {_payment_text(operation)}, and the same was started again: look for two payments "
-        f"at {operation.provider}, give one back if there are, and close the incident with what was found."
+        f"The journal had forgotten {_payment_text(operation)}, and the same was started again{again}: look for two "
+        f"payments at {operation.provider}, give one back if there are, and close the incident with what was found."
     )
 
 
-def _reference_taken(operation: Operation, twin: Operation | None) -> str:
+def _reference_taken(operation: Operation, twin: OtherPayment | None) -> str:
+    other = _other_text(twin) if twin is not None else "which the timeline names"
     return (
-        f"{operation.provider} showed a reference that belongs to another payment, which the timeline names: find out "
+        f"{operation.provider} showed a reference that belongs to another payment, {other}: find out "
         f"whether {_payment_text(operation)} was paid on its own, and if it was not, hold the goods and let the "
         "customer pay again."
     )
 
 
-def _reference_not_found(operation: Operation, twin: Operation | None) -> str:
+def _reference_not_found(operation: Operation, twin: OtherPayment | None) -> str:
     return (
         f"{operation.provider} gave us {_payment_text(operation)} and does not find it any more: look for it in its "
         "dashboard, ask its support what became of it, and resolve the operation with what was found: it may have been "
@@ -264,14 +278,15 @@ def _reference_not_found(operation: Operation, twin: Operation | None) -> str:
     )
 
 
-def _negative_remainder(operation: Operation, twin: Operation | None) -> str:
+def _negative_remainder(operation: Operation, twin: OtherPayment | None) -> str:
+    had = f", {_other_text(twin)}," if twin is not None and twin.money is not None else ""
     return (
-        f"More was captured or refunded than the payment had: compare all captures and refunds around "
+        f"More was captured or refunded than the payment{had} had: compare all captures and refunds around "
         f"{_payment_text(operation)} with the timeline, and give back or collect the difference."
     )
 
 
-def _unverified_payment(operation: Operation, twin: Operation | None) -> str:
+def _unverified_payment(operation: Operation, twin: OtherPayment | None) -> str:
     return (
         f"{operation.provider} says that it was paid before, not by us, and no inquiry could read it: look for "
         f"{_payment_text(operation)}, and if it was not paid, say so with `ops not-paid {operation.payment}` and let "
@@ -279,11 +294,11 @@ def _unverified_payment(operation: Operation, twin: Operation | None) -> str:
     )
 
 
-def _compare(operation: Operation, twin: Operation | None) -> str:
+def _compare(operation: Operation, twin: OtherPayment | None) -> str:
     return f"Compare {_payment_text(operation)} with the timeline, and close the incident with what was found."
 
 
-_PROPOSALS: dict[str, Callable[[Operation, Operation | None], str]] = {
+_PROPOSALS: dict[str, Callable[[Operation, OtherPayment | None], str]] = {
     IncidentKind.SUCCESS_AFTER_FAILURE: _success_after_failure,
     IncidentKind.FAILURE_AFTER_SUCCESS: _failure_after_success,
     IncidentKind.DOUBT_AFTER_FAILURE: _doubt_after_failure,

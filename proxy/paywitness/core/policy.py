@@ -254,6 +254,7 @@ class Policy:
     observe: bool = False
     budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
     limited_by: LimitedBy = LimitedBy(policy_defaults.LIMITED_BY)  # whom a 429 of the provider concerns
+    request_id_header: str = ""  # where a response says what the provider calls the request; empty: nowhere
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
     @property

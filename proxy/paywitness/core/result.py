@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from paywitness.core.money import Money
 from paywitness.core.record import record
 
 
@@ -174,6 +175,7 @@ class Classification:
     stored: bool = True  # False: the provider does not keep this answer under the key, so a re-send is not its replay
     shadow_match: ShadowMatch | None = None  # what was passed over; told, never acted upon, and not kept
     advice: Advice | None = None  # what the policy has the customer told about this code; None: as the class says
+    shown_money: Money | None = None  # of an answer that does not fit its request: the amount that it shows, if any
 
     @property
     def executed(self) -> bool:

@@ -15,6 +15,7 @@ from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.journal.base import Journal
 from paywitness.limits.budgets import FLUSH_S
 from paywitness.limits.factory import Limits
+from paywitness.repeated_lines import REPEATS
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CircuitChanged
 
@@ -40,7 +41,8 @@ class LimitsSync:
             try:
                 await self.sync()
             except Exception as error:  # noqa: BLE001  # a fault of ours must not freeze the limits for ever
-                _log.error("reporting to the limits failed by %s; it is tried again", type(error).__name__)
+                name = type(error).__name__
+                _log.error("reporting to the limits failed by %s; it is tried again", name, extra=REPEATS)
 
     async def sync(self) -> None:
         await self.limits.budgets.flush()

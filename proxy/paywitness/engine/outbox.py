@@ -27,9 +27,10 @@ from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.retry import Jitter, RetryRule, backoff_delay_s
 from paywitness.journal.base import AnnouncementRow, Journal
 from paywitness.randomness import Randomness
+from paywitness.repeated_lines import REPEATS
 from paywitness.tasks import Tasks
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import OutboxDelivered
+from paywitness.telemetry.events import JournalUnanswered, OutboxDelivered
 from paywitness.telemetry.logs import raised_at
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, WireRequest
@@ -131,10 +132,11 @@ class Outbox:
         try:
             delivered = await self.deliver_page()
         except JournalUnavailable:
-            _log.warning("the journal did not answer; what waits for the sink waits on")
+            self.telemetry.emit(JournalUnanswered("what the sink is to be sent"))
             return _IDLE_S
         except Exception as error:  # noqa: BLE001  # a fault of ours must not end the telling for ever
-            _log.error("delivering failed by %s at %s; it is tried again", type(error).__name__, raised_at(error))
+            name, place = type(error).__name__, raised_at(error)
+            _log.error("delivering failed by %s at %s; it is tried again", name, place, extra=REPEATS)
             return self.sink.backoff.cap_s
         if delivered is None:
             return self.lease_s / RENEWALS_PER_LEASE
@@ -182,7 +184,7 @@ class Outbox:
             self._lose_cursor()
             return None
         if lease is None:
-            _log.info("events are delivered from here now, after %d", delivered_seq)
+            _log.info("events are delivered from here now, after %d", delivered_seq, extra=REPEATS)
             lease = _CursorLease(self._token, 0.0, delivered_seq, delivered_seq)
         lease.expires_boot = requested_boot + self.lease_s
         self._lease = lease
@@ -191,7 +193,7 @@ class Outbox:
     def _lose_cursor(self) -> None:
         """A token holds once. What the sink took under it and the journal does not know comes again."""
         if self._lease is not None:
-            _log.warning("the right to deliver events has run out; it is asked for anew")
+            _log.warning("the right to deliver events has run out; it is asked for anew", extra=REPEATS)
             self.telemetry.emit(OutboxDelivered(0, failed=False, lag=0))
         self._lease, self._token = None, ""
 
@@ -203,7 +205,7 @@ class Outbox:
         try:
             await self._take_cursor()
         except JournalUnavailable:
-            _log.warning("the journal did not answer; events are delivered for as long as the right to it lasts")
+            self.telemetry.emit(JournalUnanswered("the right to deliver events, which runs out"))
         return self._holds_cursor(lease)
 
     async def _release_cursor(self) -> None:
@@ -253,8 +255,9 @@ class Outbox:
                 return True
             attempts += 1
             wait_s = backoff_delay_s(self.sink.backoff, attempts, self.randomness.draw())
-            self._log_failed_delivery(event_id, evidence, attempts, wait_s)
-            self.telemetry.emit(OutboxDelivered(1, failed=True, lag=len(page)))
+            why = _why_not_taken(evidence)
+            _log.debug("the sink did not take event %s (%s, try %d); next in %.1f s", event_id, why, attempts, wait_s)
+            self.telemetry.emit(OutboxDelivered(1, failed=True, lag=len(page), why=why, gone=_is_gone(evidence)))
             await self._save_cursor(page, lease)  # who goes on while the sink is down need not repeat what was taken
             await self.clock.sleep(wait_s)
         return False
@@ -268,28 +271,6 @@ class Outbox:
         request = WireRequest("POST", self.sink.target, headers, body)
         return await self.upstream.send(self.sink.origin, request, self.sink.timeouts)
 
-    def _log_failed_delivery(self, event_id: str, evidence: Evidence, attempts: int, wait_s: float) -> None:
-        response = evidence.response
-        if response is not None and response.status_code == _GONE:
-            _log.error(
-                "the sink answers 410 Gone to event %s: it wants no more of them, but events are never dropped. Take "
-                "the sink out of the settings, or bring it back; next try in %.1f s",
-                event_id,
-                wait_s,
-            )
-            return
-        why = f"status {response.status_code}" if response is not None else str(evidence.fault)
-        # One line for an outage, then one every so often: it may last for hours.
-        level = logging.WARNING if attempts in {1, 5} or attempts % 20 == 0 else logging.DEBUG
-        _log.log(
-            level,
-            "the sink did not take event %s (%s, try %d); next try in %.1f s",
-            event_id,
-            why,
-            attempts,
-            wait_s,
-        )
-
     async def _save_cursor(self, page: _Page, lease: _CursorLease) -> None:
         """Move the cursor over what was taken without a gap. A journal that does not answer is told later."""
         async with self._save_lock:
@@ -300,7 +281,7 @@ class Outbox:
             try:
                 await self._move_cursor(lease)
             except JournalUnavailable:
-                _log.warning("the journal did not take how far the sink has come; the end of it may be sent twice")
+                self.telemetry.emit(JournalUnanswered("how far the sink has come; some of it may be sent twice"))
             else:
                 page.unsaved -= saved
 
@@ -313,3 +294,19 @@ class Outbox:
             return False
         lease.saved_seq = delivered_seq
         return True
+
+
+def _is_gone(evidence: Evidence) -> bool:
+    return evidence.response is not None and evidence.response.status_code == _GONE
+
+
+def _why_not_taken(evidence: Evidence) -> str:
+    response = evidence.response
+    if response is None:
+        return str(evidence.fault)
+    if _is_gone(evidence):
+        return (
+            "status 410, it wants no more events, but events are never dropped: take the sink out of the settings, or "
+            "bring it back"
+        )
+    return f"status {response.status_code}"

@@ -31,6 +31,7 @@ from paywitness.core.operation import (
     HistoryEntry,
     Lease,
     Operation,
+    OtherPayment,
     Outcome,
     PayoutStage,
     Posting,
@@ -231,6 +232,8 @@ def _state_document(operation: Operation) -> str:
         value["effect"] = operation.effect
     if operation.advice is not None:
         value["advice"] = operation.advice
+    if operation.other_payment is not None:
+        value["other"] = _other_payment_to_value(operation.other_payment)
     known = operation.__dict__
     rare = _RARE_FIELDS if _rare_values(known) != _RARE_EMPTY else ()
     for key, field, empty in (*_COMMON_FIELDS, *rare):
@@ -286,6 +289,7 @@ def operation_from_row(row: RowValues) -> Operation:
         result_class=None if reading is None else enum_or_safest(ResultClass, reading, ResultClass.UNKNOWN_OUTCOME),
         effect=None if effect is None else enum_or_safest(Effect, effect, Effect.POSSIBLE),
         advice=_advice_from_value(standing),
+        other_payment=_other_payment_from_value(standing.get("other")),
         **{field: standing.get(key, empty) for key, field, empty in _PLAIN_STATE_FIELDS},
         lease=None if lease_token is None else Lease(lease_token, lease_until_at),
     )
@@ -350,6 +354,7 @@ def _attempt_to_value(attempt: AttemptSummary) -> dict[str, Any]:
         "detail": attempt.detail,
         "duration_s": attempt.duration_s,
         "reset_by_us": attempt.reset_by_us,
+        **({"request_id": attempt.request_id} if attempt.request_id is not None else {}),
         **_classification_to_value(attempt.classification),
     }
 
@@ -365,6 +370,7 @@ def _attempt_from_value(value: dict[str, Any]) -> AttemptSummary:
         duration_s=value["duration_s"],
         reset_by_us=value.get("reset_by_us", False),
         classification=_classification_from_value(value),
+        request_id=value.get("request_id"),
     )
 
 
@@ -378,6 +384,8 @@ def _classification_to_value(classification: Classification) -> dict[str, Any]:
     }
     if classification.advice is not None:
         value["advice"] = classification.advice
+    if classification.shown_money is not None:
+        value["shown"] = [classification.shown_money.minor_units, classification.shown_money.currency]
     return value if classification.stored else {**value, "stored": False}
 
 
@@ -390,6 +398,7 @@ def _classification_from_value(value: dict[str, Any]) -> Classification:
         reference=value.get("reference"),
         stored=value.get("stored", True),
         advice=_advice_from_value(value),
+        shown_money=Money(*value["shown"]) if "shown" in value else None,
     )
 
 
@@ -429,10 +438,25 @@ def _announcement_to_value(told: Announcement) -> list[Any]:
         movement = [posting.key, posting.kind, posting.minor_units, posting.currency, posting.of, posting.reverses]
     if link is not None:
         route = [link.provider, link.operation_id, link.reason]
-    later = [movement, told.payout, route]
+    other = None if told.other_payment is None else _other_payment_to_value(told.other_payment)
+    later = [movement, told.payout, route, other]
     while later and later[-1] is None:  # most changes tell none of these
         later.pop()
     return [*value, *later]
+
+
+def _other_payment_to_value(other: OtherPayment) -> list[Any]:
+    money = (None, None) if other.money is None else (other.money.minor_units, other.money.currency)
+    return [other.operation_id, other.provider, other.reference, *money]
+
+
+def _other_payment_from_value(value: list[Any] | None) -> OtherPayment | None:
+    if value is None:
+        return None
+    operation_id, provider, reference, minor_units, currency = value[:5]
+    return OtherPayment(
+        operation_id, provider, reference, None if minor_units is None else Money(minor_units, currency)
+    )
 
 
 def _announcement_from_value(value: list[Any]) -> Announcement:
@@ -447,6 +471,7 @@ def _announcement_from_value(value: list[Any]) -> Announcement:
         Posting(*later[0][:6]) if later and later[0] is not None else None,
         PayoutStage(later[1]) if len(later) > 1 and later[1] in _PAYOUT_STAGES else None,
         FallbackLink(*later[2][:3]) if len(later) > 2 and later[2] is not None else None,
+        _other_payment_from_value(later[3]) if len(later) > 3 else None,
     )
 
 

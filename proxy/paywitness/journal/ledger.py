@@ -16,7 +16,7 @@ from paywitness.core.credential_owners import Maker
 from paywitness.core.guard import is_remembered
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
-from paywitness.core.operation import Guard, GuardKind, Operation, Posting, RepeatPaymentRule, State
+from paywitness.core.operation import Guard, GuardKind, Operation, OtherPayment, Posting, RepeatPaymentRule, State
 from paywitness.core.payment import FOLLOW_UPS, Movement, MovementStatus, PaidElsewhere, Payment, ShownBalance
 from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
@@ -426,7 +426,8 @@ def plan_payment(
         payment = with_unknown_numbers(payment, forgotten_at)
     change = after_change(payment, operation, replace(shown, names=free))
     if change.negative and operation.incident is None:
-        operation = operation.changed(incident=IncidentKind.NEGATIVE_REMAINDER)
+        with_payment = _other_payment(change.payment, operation)
+        operation = operation.changed(incident=IncidentKind.NEGATIVE_REMAINDER, other_payment=with_payment)
     rows: list[LedgerRow] = []
     is_found = bool(change.payment.names or change.payment.movements or change.payment.elsewhere)
     if is_found and (own is None or merged or change.payment != own.payment):
@@ -476,6 +477,19 @@ def _rows_of_merged(
 def _without_reference(operation: Operation, taken: _TakenNames) -> Operation:
     """The operation without a reference that belongs to another payment. An incident, if both claim the effect."""
     both_paid = operation.kind.pays and operation.state is State.SUCCEEDED and taken[0][1].payment.paid
-    incident = IncidentKind.REFERENCE_TAKEN if both_paid and operation.incident is None else operation.incident
     is_taken = operation.reference in {name.name for name, _ in taken}
-    return operation.changed(reference=None if is_taken else operation.reference, incident=incident)
+    reference = None if is_taken else operation.reference
+    if not both_paid or operation.incident is not None:
+        return operation.changed(reference=reference)
+    name, found = taken[0]
+    other = replace(_other_payment(found.payment, operation), reference=name.name)
+    return operation.changed(reference=reference, incident=IncidentKind.REFERENCE_TAKEN, other_payment=other)
+
+
+def _other_payment(payment: Payment, operation: Operation) -> OtherPayment:
+    """A payment as the incident of an operation names it, with what it had: captured, if that was to be refunded."""
+    refunds = operation.kind in {OperationKind.REFUND, OperationKind.REVERSAL}
+    had = payment.captured if refunds else payment.authorised
+    money = Money(had, payment.currency) if had is not None and payment.currency else None
+    name = payment.names[0] if payment.names else None
+    return OtherPayment(payment.paid_by or payment.id, payment.provider, name, money)

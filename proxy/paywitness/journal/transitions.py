@@ -24,6 +24,7 @@ from paywitness.core.result import ResultClass
 from paywitness.journal.base import LedgerRow, OperationChange, OperationQuery
 from paywitness.journal.ledger import OperationLookups, operations_behind, payment_holds, plan_payment
 from paywitness.journal.payouts import rows_of_change
+from paywitness.repeated_lines import repeats
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -83,7 +84,8 @@ def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[Op
         try:
             acted_upon.append(lease_end_write(operation, drop_lease(operation, now), now))
         except IllegalTransition as error:
-            _log.error("the lease of operation %s is over, and it cannot be acted upon: %s", operation.id, error)
+            text = "the lease of operation %s is over, and it cannot be acted upon: %s"
+            _log.error(text, operation.id, error, extra=repeats(operation.id))
     return acted_upon
 
 
@@ -171,8 +173,12 @@ def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups
     if intent is None or hold_of_payment(payment) in {IntentHold.FREE, IntentHold.REFUNDED}:
         return operation
     others = [other for other in lookups.guarded(intent.value) if other.payment != payment.id and is_paid(other)]
-    paid_again = bool(_not_given_back(others, lookups))
-    return operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS) if paid_again else operation
+    standing = _not_given_back(others, lookups)
+    return _paid_twice(operation, standing[0]) if standing else operation
+
+
+def _paid_twice(operation: Operation, other: Operation) -> Operation:
+    return operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS, other_payment=other.as_other_payment)
 
 
 def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[Operation]:
@@ -188,7 +194,15 @@ def _with_word(announcement: Announcement | None, operation: Operation, word: An
     kinds = kinds if word in kinds else (*kinds, word)
     posting, payout = (announcement.posting, announcement.payout) if announcement is not None else (None, None)
     return Announcement(
-        kinds, operation.outcome, operation.result_class, operation.reference, operation.incident, posting, payout
+        kinds,
+        operation.outcome,
+        operation.result_class,
+        operation.reference,
+        operation.incident,
+        posting,
+        payout,
+        announcement.fallback if announcement is not None else None,
+        operation.other_payment,
     )
 
 
@@ -200,7 +214,7 @@ def record_write(
     announcement, note = change.announcement, change.note
     twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None
     if twin is not None and operation.incident in {None, IncidentKind.SUCCESS_AFTER_FAILURE}:
-        operation = operation.changed(incident=IncidentKind.DUPLICATE_SUCCESS)
+        operation = _paid_twice(operation, twin)
         announcement = _with_word(announcement, operation, AnnouncementKind.INCIDENT_OPENED)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     lease = _lease_after(change, stored_lease, now)

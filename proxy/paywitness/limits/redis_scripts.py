@@ -27,6 +27,7 @@ from paywitness.randomness import Randomness
 from paywitness.redis.connection import CONNECTION_FAILURES, LIMITS_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions, RedisPipeline
 from paywitness.redis.url import RedisTarget
+from paywitness.repeated_lines import DependencyOutage, OutageLine
 
 _log = logging.getLogger("paywitness.limits")
 
@@ -63,6 +64,7 @@ class StoreBreaker:
         self._pauses = 0
         self._paused_until_mono = 0.0
         self._probing = False
+        self._outage = DependencyOutage(clock.mono)
 
     @property
     def allows(self) -> bool:
@@ -75,8 +77,8 @@ class StoreBreaker:
         self._probing = self._failures >= _FAILURES_MAX
 
     def succeeded(self) -> None:
-        if self._failures >= _FAILURES_MAX:
-            _log.warning("the limits' Redis answers again")
+        if self._failures >= _FAILURES_MAX and (report := self._outage.worked()) is not None:
+            _log.warning("the limits' Redis answers again, after %.1f s", report.down_s)
         self._failures, self._pauses, self._probing = 0, 0, False
 
     def call_cancelled(self) -> None:
@@ -90,8 +92,9 @@ class StoreBreaker:
         self._failures += 1
         if self._failures < _FAILURES_MAX:
             return
-        if self._failures == _FAILURES_MAX:
-            _log.warning("the limits' Redis does not answer (%s): limits are local until it does", error)
+        if (report := self._outage.failed()) is not None:
+            since = f" for {report.down_s:.0f} s" if report.line is OutageLine.STILL_DOWN else ""
+            _log.warning("the limits' Redis does not answer%s (%s): limits are local until it does", since, error)
         pause_s = min(_PAUSE_MAX_S, _PAUSE_S * _PAUSE_GROWTH**self._pauses)
         pause_s *= 1 - _PAUSE_SPREAD + 2 * _PAUSE_SPREAD * self._chance.draw()
         self._pauses = min(self._pauses + 1, 10)

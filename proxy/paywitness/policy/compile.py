@@ -136,6 +136,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         has_hint_webhook=webhook_is_hint(file),
         observe=file.read_or("mode", choice_of("enforce", "observe"), "enforce") == "observe",
         budget=read_budget(file),
+        request_id_header=_read_request_id(file),
         limited_by=file.read_or("limited_by", one_of(LimitedBy), LimitedBy(policy_defaults.LIMITED_BY)),
         priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
     )
@@ -209,6 +210,15 @@ def _read_upstream(file: Section) -> str:
 # Credentials change, and an account must not. `Api-Key` and `X-Auth-Token` are credentials too, but a policy in use may
 # select an account by them, and its sidecar must still start.
 _NOT_AN_ACCOUNT = frozenset({"authorization", "cookie", "x-api-key"})
+_SECRET_HEADERS = _NOT_AN_ACCOUNT | {"set-cookie", "authentication-info"}
+
+
+def _read_request_id(file: Section) -> str:
+    """The response header that names a request, for the provider's support. It is kept and shown: nothing secret."""
+    found = file.read("request_id", field_ref(FieldKind.HEADER))
+    if found is not None and found.name.lower() in _SECRET_HEADERS:
+        file.add_problem("request_id", f"{found.name} may hold a secret, and a request id is kept and shown")
+    return found.name if found is not None else ""
 
 
 def _read_account(file: Section) -> tuple[FieldRef, ...]:

@@ -65,6 +65,7 @@ FILE = Block(
         "budget": "a mapping: the allowance for retries",
         "circuit": "a mapping: when to stop calling",
         "limited_by": "credential, account or provider",
+        "request_id": "header:NAME of a response",
         "priority": "a list of rows that tell which calls matter more",
         "resolve": "a mapping: how doubt is resolved",
         "webhook": "a mapping: how the provider's events are read",

@@ -9,6 +9,7 @@ means.
     body                 the caller's body: whole within bounds, or piece by piece
     reply_encoding       a reply to bytes; pure
     limits_and_timeouts  the limits on size and time of everything that a caller sends or takes
+    refused_hosts        what the log says of hosts that callers do not get through to, and what mends it
     registry             the open connections of one server, and what is counted
     connection_deadlines  the base of a connection: which timeout runs, and the ways to end
     request_boundary     where one request ends and the next begins, and whether that is ambiguous; pure
@@ -21,5 +22,5 @@ means.
     server               listeners, timeout checks, drain; the listeners of single providers
 
 Rules: ambiguous framing is rejected, never repaired. Every wait for a caller is bounded. Nothing of a request is
-ever logged. A body that ended early never looks complete.
+ever logged, but the name of a host that a caller did not get through to. A body that ended early never looks complete.
 """

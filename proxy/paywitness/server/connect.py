@@ -24,6 +24,7 @@ from paywitness.option_defaults import Unlisted
 from paywitness.server.connection import ServerConnection
 from paywitness.server.errors import RequestRejected, malformed
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
+from paywitness.server.refused_hosts import log_refused_certificate, log_unlisted_host
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.request_boundary import has_plain_request_line
@@ -153,6 +154,7 @@ class ConnectHandler(asyncio.Protocol):
         self._wire: asyncio.Transport | None = None
         self._buffered = b""
         self._due_mono = inf
+        self._user_agent = ""  # of CONNECT
         self._head_due_mono = inf  # of the first request's head, whatever comes before it
         self._tunnel: Tunnel | None = None
         self._task: asyncio.Task[None] | None = None
@@ -261,6 +263,7 @@ class ConnectHandler(asyncio.Protocol):
             raise malformed("The request line has a space too many.")
         if early:
             raise malformed("Bytes came after CONNECT before it was answered.")
+        self._user_agent = messages[0][0].headers.get("User-Agent", "")
         return _authority(messages[0][0])
 
     def _connect(self, host: str, port: int) -> None:
@@ -302,8 +305,9 @@ class ConnectHandler(asyncio.Protocol):
                 ssl_handshake_timeout=max(HANDSHAKE_S_MIN, self._head_due_mono - self._loop.time()),
                 ssl_shutdown_timeout=limits.linger_s,
             )
-        except (OSError, TimeoutError):  # what TLS raises is an OSError too
+        except (OSError, TimeoutError) as error:  # what TLS raises is an OSError too
             self._registry.counters.refused[TLS_FAILED] += 1
+            log_refused_certificate(ingress.host or "", error, self._user_agent)
             wire.abort()
             self._unregister()
             return
@@ -380,6 +384,7 @@ def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
     if port != HTTPS_PORT:
         raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"Tunnels lead to port {HTTPS_PORT} alone.")
     if intercept.unlisted is not Unlisted.TUNNEL:
+        log_unlisted_host(host)
         detail = f"No policy names {host[:80]!r}. Name it in one, or let such hosts pass with --unlisted tunnel."
         raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
 

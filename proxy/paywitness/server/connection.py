@@ -22,6 +22,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from paywitness.core.problems import Problem
+from paywitness.repeated_lines import REPEATS
 from paywitness.server.connection_deadlines import AWAITING_REQUEST, TimedConnection, TimeoutPhase
 from paywitness.server.errors import BodyIncomplete, RequestRejected, malformed
 from paywitness.server.limits_and_timeouts import TOO_MANY_CONNECTIONS
@@ -126,7 +127,7 @@ class ServerConnection(TimedConnection):
             raise
         except Exception as error:  # noqa: BLE001 - nobody knows what has been done: promise nothing
             # Its text may hold a caller's bytes; its class does not.
-            _log.error("a connection ended by %s", type(error).__name__)
+            _log.error("a connection ended by %s", type(error).__name__, extra=REPEATS)
             self.reset()
         return False
 

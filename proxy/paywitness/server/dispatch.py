@@ -21,6 +21,7 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
+from paywitness.repeated_lines import repeats
 from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
@@ -220,4 +221,4 @@ def _log_failure(activity: str, error: Exception) -> None:
     """Its class and place. Never its text, which may hold a caller's data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
-    _log.error("%s failed by %s at %s", activity, type(error).__name__, place)
+    _log.error("%s failed by %s at %s", activity, type(error).__name__, place, extra=repeats(activity, place))

@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from paywitness.core.problems import Problem
+from paywitness.repeated_lines import REPEATS
 from paywitness.server.connect import (
     HANDSHAKE_S_MIN,
     ConnectHandler,
@@ -29,6 +30,7 @@ from paywitness.server.connect import (
 from paywitness.server.connection import ServerConnection
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
+from paywitness.server.refused_hosts import log_refused_certificate
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.request_target import Ingress
 from paywitness.tasks import TaskRefused
@@ -166,7 +168,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("a connection could not be accepted: %s", error.strerror)
+                _log.error("a connection could not be accepted: %s", error.strerror, extra=REPEATS)
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(_ACCEPT_PAUSE_S, self._resume_accepting, listening)
                 return
@@ -245,7 +247,8 @@ class RedirectedConnection:
         if not first_bytes:
             return
         if self._intercept.tunnel_dialer.is_own_connection(self._accepted.getpeername()):
-            _log.error("our own connections are redirected to us: give paywitness redirect install our --uid or --gid")
+            text = "our own connections are redirected to us: give paywitness redirect install our --uid or --gid"
+            _log.error(text, extra=REPEATS)
             return
         if first_bytes[0] != TLS_HANDSHAKE:
             await self._hand_to_connection(Ingress(redirected=True), None)
@@ -265,12 +268,16 @@ class RedirectedConnection:
         if context is not None:
             bounds["ssl_handshake_timeout"] = max(HANDSHAKE_S_MIN, due_mono - self._loop.time())
             bounds["ssl_shutdown_timeout"] = self._registry.limits.linger_s
-        await self._loop.connect_accepted_socket(
-            lambda: ServerConnection(self._registry, self._server, ingress, due_mono=due_mono),
-            self._accepted.dup(),
-            ssl=context,
-            **bounds,
-        )
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: ServerConnection(self._registry, self._server, ingress, due_mono=due_mono),
+                self._accepted.dup(),
+                ssl=context,
+                **bounds,
+            )
+        except OSError as error:
+            log_refused_certificate(ingress.host or "", error)
+            raise
 
     async def _open_tunnel(self) -> None:
         tunnel = Tunnel(self._loop)

@@ -18,6 +18,7 @@ from paywitness.core.reply import Reply
 from paywitness.server.control_headers import RequestHead, read_head
 from paywitness.server.engine_interface import CallHandler
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.refused_hosts import log_unlisted_host
 from paywitness.server.request_target import (
     HTTP_PORT,
     HTTPS_PORT,
@@ -177,6 +178,7 @@ def _received_by(hop: bytes) -> bytes:
 def _provider_of_host(host: str | None, provider_at: Callable[[str], str | None]) -> str:
     provider = provider_at(host) if host is not None else None
     if provider is None:
+        log_unlisted_host(host or "", can_tunnel=False)
         detail = f"No policy names the host {(host or '')[:80]!r}, and plain HTTP to other hosts is not passed on."
         raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
     return provider

@@ -22,6 +22,7 @@ from paywitness.core.problems import PROBLEM_TYPE_PREFIX, Problem
 from paywitness.core.reply import Reply
 from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
 from paywitness.option_defaults import DEFAULTS, Network
+from paywitness.repeated_lines import REPEATS
 from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
@@ -138,7 +139,7 @@ class _WebhookDispatcher(RequestDispatcher):
         try:
             reply = await self.receiver.receive(provider, account[0] if account else "", request.head.headers, whole)
         except Exception as error:  # noqa: BLE001 - an answer all the same: not kept, so not 2xx
-            _log.error("receiving a webhook failed by %s at %s", type(error).__name__, raised_at(error))
+            _log.error("receiving a webhook failed by %s at %s", type(error).__name__, raised_at(error), extra=REPEATS)
             return WebhookReply(500)
         if reply.genuine:
             self.sources.give_back(source)

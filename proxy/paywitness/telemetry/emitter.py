@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from paywitness.repeated_lines import repeats
 from paywitness.telemetry.events import (
     ActionExpired,
     AttemptFinished,
@@ -26,6 +27,7 @@ from paywitness.telemetry.events import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
+    JournalUnanswered,
     LimitChecked,
     OperationEnded,
     OperationStarted,
@@ -155,6 +157,7 @@ class Telemetry:
             JournalRolledBack: (metrics.journal_rolled_back, logs.journal_rolled_back),
             ClockJumped: (metrics.background.clock_jumped, logs.clock_jumped),
             JournalCalled: (metrics.journal_called, logs.journal_called),
+            JournalUnanswered: (_not_counted, logs.journal_unanswered),
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }
         self._listeners = listeners if tracing is None else tracing.with_span_listeners(listeners)
@@ -166,4 +169,5 @@ class Telemetry:
             count(event)
             write(event)
         except Exception as error:  # noqa: BLE001  # whatever went wrong here is not the call's fault
-            _log.error("a %s was not told: %s", type(event).__name__, type(error).__name__)
+            names = (type(event).__name__, type(error).__name__)
+            _log.error("a %s was not told: %s", *names, extra=repeats(*names))

@@ -3,12 +3,12 @@
 Who tells what: whoever claims tells `OperationStarted`; the engine tells `AttemptFinished` after each attempt's record
 is durable, and the `transition_events` of every write that it or the resolver made; the server tells `CallAnswered`
 once for each call, and `CallRefused` or `CallForwarded` where that is what became of it; whoever calls the journal
-tells `JournalCalled`; the watch over the policy files tells `PolicyReloaded`. The resolver tells `InquiryFinished` and
-`ScheduleRanOut`; whoever receives and applies webhooks `WebhookReceived` and `WebhookDelayed`; whoever takes another
-route `FellBack`; the outbox `OutboxDelivered`. Whoever asks for a retry's allowance tells `RetryRefused`; whoever
-reports to the circuits `CircuitChanged`; the admin port `CircuitForced`; whoever runs an operator's command on a
-payment `PaymentCommandRun`; whoever sees that the journal went back `JournalRolledBack`. Whoever only watches a call
-tells `CallShadowed`.
+tells `JournalCalled`, and a loop of ours that it kept waiting `JournalUnanswered`; the watch over the policy files
+tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and applies webhooks
+`WebhookReceived` and `WebhookDelayed`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever
+asks for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
+`CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`; whoever sees that the journal went
+back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
 """
 
 from __future__ import annotations
@@ -206,6 +206,8 @@ class OutboxDelivered:
     count: int
     failed: bool
     lag: int
+    why: str = ""  # it failed; words of our code
+    gone: bool = False  # the sink wants no more events at all
 
 
 @record
@@ -280,6 +282,13 @@ class JournalCalled:
 
 
 @record
+class JournalUnanswered:
+    """One of our own loops could not do its work, because the journal did not answer."""
+
+    waits: str  # the work that waits; words of our code
+
+
+@record
 class PolicyReloaded:
     """The policy files were read, at the start or after an edit. Not ok: the last good book stays in force."""
 
@@ -317,6 +326,7 @@ TelemetryEvent = (
     | JournalRolledBack
     | ClockJumped
     | JournalCalled
+    | JournalUnanswered
     | PolicyReloaded
 )
 

@@ -16,11 +16,14 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import TextIO
 
+from paywitness.clock import SystemClock
 from paywitness.core.circuit import CircuitState
 from paywitness.core.decide import Action
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.problems import Problem
 from paywitness.core.redact import redact, redact_tree
 from paywitness.core.result import Classification, ResultClass
+from paywitness.repeated_lines import DependencyOutage, OutageLine, OutageReport, RepeatedLines
 from paywitness.telemetry.events import (
     ActionExpired,
     AttemptFinished,
@@ -39,6 +42,7 @@ from paywitness.telemetry.events import (
     InquiryFinished,
     JournalCalled,
     JournalRolledBack,
+    JournalUnanswered,
     LimitChecked,
     OperationEnded,
     OutboxDelivered,
@@ -98,9 +102,11 @@ class TextLogFormatter(logging.Formatter):
 
 def _event_fields(record: logging.LogRecord) -> dict[str, object]:
     fields = getattr(record, "fields", None)
+    held_back = {"left_out": left_out} if (left_out := getattr(record, "left_out", 0)) else {}
     if isinstance(fields, dict):
-        return {"event": record.getMessage(), **fields}
+        return {"event": record.getMessage(), **fields, **held_back}
     event_fields: dict[str, object] = {"event": "note", "message": record.getMessage(), "logger": record.name}
+    event_fields |= held_back
     if record.exc_info and record.exc_info[1] is not None:
         event_fields["error"] = type(record.exc_info[1]).__name__
         event_fields["place"] = raised_at(record.exc_info[1])
@@ -137,6 +143,7 @@ def install_logging(stream: TextIO, level: int, line_format: LogFormat = LogForm
     root, ours = logging.getLogger(), logging.getLogger(LOGGER_NAME)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextLogFormatter(colour=stream.isatty()) if text else JsonLogFormatter())
+    handler.addFilter(RepeatedLines())
     earlier = list(root.handlers), root.level, ours.level
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
@@ -165,9 +172,15 @@ _PAYMENT_COMMANDS = {"adopt": "payment_adopted", "not-paid": "payment_declared_u
 class LogWriter:
     """Writes records to a logger. `clean_level` is the level of what went well at the first try."""
 
-    def __init__(self, logger: logging.Logger, clean_level: int = logging.DEBUG) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        clean_level: int = logging.DEBUG,
+        mono: Callable[[], float] = SystemClock.mono,
+    ) -> None:
         self._logger = logger
         self._clean_level = clean_level
+        self._journal, self._sink = DependencyOutage(mono), DependencyOutage(mono)
 
     def attempt_finished(self, event: AttemptFinished) -> None:
         operation = event.operation
@@ -205,6 +218,8 @@ class LogWriter:
         )
 
     def call_answered(self, event: CallAnswered) -> None:
+        if event.problem is Problem.JOURNAL_UNAVAILABLE:
+            self._journal.refused()
         notable = event.problem is not None or event.outcome is Outcome.UNKNOWN
         level = logging.INFO if notable else self._clean_level
         if not self._logger.isEnabledFor(level):
@@ -277,7 +292,8 @@ class LogWriter:
         self._write(logging.INFO, "doubt_closed", {**_end_fields(event.operation), **fields})
 
     def incident_opened(self, event: IncidentOpened) -> None:
-        self._write(logging.ERROR, "incident_opened", {**_end_fields(event.operation), "kind": event.kind})
+        fields = {**_end_fields(event.operation), **_other_payment_fields(event.operation), "kind": event.kind}
+        self._write(logging.ERROR, "incident_opened", fields)
 
     def review_opened(self, event: ReviewOpened) -> None:
         self._write(logging.WARNING, "review_opened", _end_fields(event.operation))
@@ -325,9 +341,14 @@ class LogWriter:
         )
 
     def outbox_delivered(self, event: OutboxDelivered) -> None:
-        level = logging.WARNING if event.failed else logging.DEBUG
+        if event.failed:
+            fields = {"why": event.why, "lag": event.lag, "formerly": "outbox_delivery_failed"}
+            level = logging.ERROR if event.gone else logging.WARNING
+            self._write_outage("sink", self._sink.failed(), fields, level)
+        elif event.count:
+            self._write_outage("sink", self._sink.worked(), {"lag": event.lag})
         name = "outbox_delivery_failed" if event.failed else "outbox_delivered"
-        self._write(level, name, {"count": event.count, "lag": event.lag})
+        self._write(logging.DEBUG, name, {"count": event.count, "lag": event.lag})
 
     def retry_refused(self, event: RetryRefused) -> None:
         names = {"provider": event.provider, "operation": event.operation_name}
@@ -378,11 +399,31 @@ class LogWriter:
         self._write(logging.WARNING, "clock_gap" if event.gap else "clock_jumped", fields)
 
     def journal_called(self, event: JournalCalled) -> None:
-        level = logging.WARNING if event.failed else logging.DEBUG
-        if not self._logger.isEnabledFor(level):
+        if event.failed:
+            self._write_journal_down({"call": event.call})
+        elif self._journal.is_down:
+            self._write_outage("journal", self._journal.worked(), {"call": event.call})
+        if not self._logger.isEnabledFor(logging.DEBUG):
             return
         name = "journal_call_failed" if event.failed else "journal_called"
-        self._write(level, name, {"call": event.call, "duration_ms": _milliseconds(event.duration_s)})
+        self._write(logging.DEBUG, name, {"call": event.call, "duration_ms": _milliseconds(event.duration_s)})
+
+    def journal_unanswered(self, event: JournalUnanswered) -> None:
+        self._write_journal_down({"waits": event.waits})
+        self._write(logging.DEBUG, "journal_unanswered", {"waits": event.waits})
+
+    def _write_journal_down(self, fields: Mapping[str, object]) -> None:
+        self._write_outage("journal", self._journal.failed(), {**fields, "formerly": "journal_call_failed"})
+
+    def _write_outage(
+        self, what: str, report: OutageReport | None, fields: Mapping[str, object], level: int = logging.WARNING
+    ) -> None:
+        """One line when it goes down, one a minute, one when it is back: `journal_down`, `journal_back`."""
+        if report is None:
+            return
+        down_s = report.down_s if report.line is not OutageLine.DOWN else None
+        counts = {"down_s": down_s, "failures": report.failures, "refused": report.refused or None}
+        self._write(level, f"{what}_{report.line}", {**counts, **fields})
 
     def policy_reloaded(self, event: PolicyReloaded) -> None:
         if event.ok:
@@ -413,6 +454,20 @@ def _money_fields(operation: Operation) -> dict[str, object]:
     if operation.money is None:
         return {}
     return {"amount": str(operation.money.major), "currency": operation.money.currency}
+
+
+def _other_payment_fields(operation: Operation) -> dict[str, object]:
+    """What an incident is with."""
+    other = operation.other_payment
+    if other is None:
+        return {}
+    money = other.money
+    return {
+        "other_operation_id": other.operation_id or None,
+        "other_provider": other.provider,
+        "other_amount": str(money.major) if money is not None else None,
+        "other_currency": money.currency if money is not None else None,
+    }
 
 
 def _end_fields(operation: Operation) -> dict[str, object]:

@@ -25,6 +25,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from paywitness.core.operation import Operation, Outcome
+from paywitness.repeated_lines import REPEATS
 from paywitness.telemetry.emitter import EventListener, EventListeners
 from paywitness.telemetry.events import AttemptFinished, CallAnswered, InquiryFinished, JournalCalled, OperationEnded
 
@@ -65,7 +66,7 @@ class Spans:
             parent = _propagator.extract({name: value for name, value in headers.items() if value is not None})
             return self._tracer.start_span("call", parent, SpanKind.SERVER, start_time=self._now_ns())
         except Exception as error:  # noqa: BLE001  # a payment does not fail for want of a span
-            _log.error("a call has no span: %s", type(error).__name__)
+            _log.error("a call has no span: %s", type(error).__name__, extra=REPEATS)
             return trace.INVALID_SPAN
 
     def with_span_listeners(self, listeners: EventListeners) -> EventListeners:

@@ -86,6 +86,18 @@ async def test_every_attempt_sends_the_bytes_of_the_first(sandbox: Sandbox) -> N
     server.close()
 
 
+async def test_each_attempt_keeps_what_the_provider_calls_the_request(world: World) -> None:
+    """What its support asks for first. An attempt without an answer has none."""
+    await world.charge(fault="drop_after_commit")
+    [operation] = await world.journal.find_operations(OperationQuery())
+    attempts = [entry.attempt for entry in await world.journal.history(operation.id) if entry.attempt is not None]
+    assert [attempt.status_code for attempt in attempts] == [None, 200]
+    lost, answered = (attempt.request_id for attempt in attempts)
+    assert lost is None
+    assert answered is not None
+    assert answered.startswith("req_")
+
+
 @pytest.mark.parametrize("fault", ["drop_after_commit", "truncated_body", "garbage", "html_502"])
 async def test_without_idempotency_a_lost_answer_is_unknown_and_never_sent_again(sandbox: Sandbox, fault: str) -> None:
     world = await make_world(sandbox, *NO_KEY_EDITS)

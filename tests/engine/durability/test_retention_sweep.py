@@ -10,6 +10,7 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.retention_sweep import Retention
 from paywitness.journal.base import PAYMENTS_KEPT_S
+from tests.engine.world import telemetry_for
 from tests.journal.memory import MemoryJournal
 
 
@@ -67,19 +68,21 @@ class FullJournal(MemoryJournal):
 
 async def test_a_sweep_goes_on_while_there_is_more_and_pauses_in_between() -> None:
     journal, clock = FullJournal(1_200), Time()
-    assert await Retention(journal, clock, EXACT, 30.0, 90.0, 400.0).sweep() == 1_200
+    assert await Retention(journal, clock, EXACT, telemetry_for(clock), 30.0, 90.0, 400.0).sweep() == 1_200
     assert journal.asked == [(30.0, 90.0, 400.0, 500)] * 3
     assert clock.slept_s == [0.1, 0.1]
 
 
 async def test_a_sweep_ends_though_there_is_always_more() -> None:
     journal = FullJournal(10_000_000)
-    assert await Retention(journal, Time(), EXACT, 30.0, 90.0, 400.0).sweep() == 300 * 500
+    assert await Retention(journal, Time(), EXACT, telemetry_for(Time()), 30.0, 90.0, 400.0).sweep() == 300 * 500
 
 
 async def test_the_loop_starts_late_goes_on_every_minute_and_outlives_an_outage() -> None:
     journal, clock = FullJournal(2, failures=1), Time()
-    loop = asyncio.ensure_future(Retention(journal, clock, EXACT, 30.0, 90.0, 400.0).keep_sweeping())
+    loop = asyncio.ensure_future(
+        Retention(journal, clock, EXACT, telemetry_for(clock), 30.0, 90.0, 400.0).keep_sweeping()
+    )
     while len(journal.asked) < 3:  # noqa: ASYNC110  # the clock does not wait, so neither do we
         await asyncio.sleep(0)
     loop.cancel()

@@ -18,6 +18,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Response
 from paywitness.core.lifecycle import Event, advance
+from paywitness.core.money import Money
 from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.calls.attempt_recorder import EvidenceSpool
@@ -339,7 +340,8 @@ async def test_what_is_put_comes_back_with_the_answer_sealed_for_its_operation(
 ) -> None:
     takes: EvidenceSpool = spool  # what the life of a call asks for
     operation = await sending(journal)
-    attempt = summary(ResultClass.SUCCEEDED)
+    strange = replace(summary(ResultClass.SUCCEEDED).classification, shown_money=Money(4200, "EUR"))
+    attempt = replace(summary(ResultClass.SUCCEEDED), request_id="req_1", classification=strange)
     assert await takes.put(operation, attempt, RESPONSE, no_bytes_after_at=None, undelivered=False)
     assert await spool.put(
         operation, attempt, None, no_bytes_after_at=3.0, undelivered=True, sealed_credential=b"sealed"

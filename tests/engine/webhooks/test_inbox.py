@@ -16,10 +16,12 @@ import aiohttp
 import pytest
 
 from paywitness.clock import SystemClock
+from paywitness.core.announcements import cloud_events
 from paywitness.core.call import CallerOptions
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import AnnouncementKind, Operation, Outcome, State
+from paywitness.core.money import Money
+from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, OtherPayment, Outcome, State
 from paywitness.core.payment_names import payment_key
 from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.policy_reload import reload_event
@@ -445,6 +447,10 @@ async def test_another_amount_is_never_a_success(hooks: Hooks) -> None:
     assert (after.state, after.doubt, after.incident) == (State.UNKNOWN, operation.doubt, None)
 
 
+def _told(entry: HistoryEntry) -> tuple[str, ...]:
+    return entry.announcement.kinds if entry.announcement is not None else ()
+
+
 async def test_another_amount_of_a_paid_operation_is_an_incident(hooks: Hooks) -> None:
     await hooks.world.charge()
     paid = await hooks.operation()
@@ -452,6 +458,17 @@ async def test_another_amount_of_a_paid_operation_is_an_incident(hooks: Hooks) -
     await hooks.until_counted("does_not_fit")
     after = await hooks.operation()
     assert (after.state, after.incident) == (State.SUCCEEDED, "another_amount")
+    shown = OtherPayment("", "acme", None, Money(5, "EUR"))
+    assert after.other_payment == shown
+    assert paid.money is not None
+    [told] = [entry for entry in await hooks.world.journal.history(after.id) if "incident_opened" in _told(entry)]
+    assert told.finding is not None
+    assert told.finding.classification is not None
+    assert told.finding.classification.shown_money == shown.money
+    [first] = [event for event in cloud_events(after, told) if event["data"]["incident"]]
+    assert first["data"]["other_payment"]["amount"] == "0.05"
+    assert f"{paid.money} was asked for" in first["data"]["proposal"]
+    assert "shows 0.05 EUR" in first["data"]["proposal"]
 
 
 async def test_another_currency_or_stamp_does_not_fit_either(hooks: Hooks) -> None:
@@ -604,6 +621,19 @@ async def test_a_secret_that_is_not_set_lets_the_provider_try_again(sandbox: San
         async with hooked(sandbox, environment=environment) as hooks:
             assert (await hooks.tell(event(), secret="")).status_code == 503
             assert hooks.count("no_secret") == 1
+
+
+async def test_only_if_no_secret_of_a_list_is_set_a_line_says_so(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchanged = (SECRETS, "  secrets: [env:ACME_WEBHOOK_SECRET, env:ACME_WEBHOOK_SECRET_OLD]")
+    async with hooked(sandbox, exchanged) as hooks:
+        assert (await hooks.tell(event())).status_code == 200
+    assert "ACME_WEBHOOK_SECRET_OLD" not in caplog.text
+    async with hooked(sandbox, exchanged, environment={}) as hooks:
+        assert (await hooks.tell(event())).status_code == 503
+    [said] = [line for line in caplog.messages if "ACME_WEBHOOK_SECRET" in line]
+    assert said.endswith("set ACME_WEBHOOK_SECRET or ACME_WEBHOOK_SECRET_OLD")
 
 
 async def test_both_secrets_fit_while_they_are_exchanged(sandbox: Sandbox) -> None:

@@ -5,5 +5,7 @@ actions  inquire, park, resume, resolve, cancel, close-incident
 payments adopt, balance
 credentials  credential show, map, unmap
 approvals  approvals, approve
-output   tables, timelines, JSON and CSV
+output   tables, facts, JSON and CSV
+timeline the timeline of an operation or payment
+text     texts, names and times for a terminal
 """

@@ -26,7 +26,8 @@ from paywitness.cli.admin_options import (
     error_text,
     filter_options,
 )
-from paywitness.cli.ops.output import console, print_json, text_of
+from paywitness.cli.ops.output import console, print_json
+from paywitness.cli.ops.text import text_of
 from paywitness.core.operator_actions import OperatorAction
 
 _BULK_MAX = 500

@@ -8,7 +8,8 @@ import click
 
 from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
 from paywitness.cli.ops.actions import actor_of_session
-from paywitness.cli.ops.output import console, print_json, text_of
+from paywitness.cli.ops.output import console, print_json
+from paywitness.cli.ops.text import text_of
 
 
 @click.command("approvals", epilog=EPILOG)

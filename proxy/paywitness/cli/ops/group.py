@@ -23,6 +23,7 @@ from paywitness.cli.ops.approvals import APPROVAL_COMMANDS
 from paywitness.cli.ops.credentials import credential
 from paywitness.cli.ops.output import csv_of, print_intent, print_json, print_list, print_operation, print_payment
 from paywitness.cli.ops.payments import adopt, balance, not_paid
+from paywitness.clock import SystemClock
 from paywitness.ids import OPERATION_ID_PREFIX
 from paywitness.telemetry.logs import printable
 
@@ -122,8 +123,11 @@ def _page(client: AdminClient, query: list[tuple[str, str]], limit: int, before:
 @ops.command("show", epilog=EPILOG)
 @click.argument("name", metavar="ID")
 @click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
+@click.option("--leases", "with_leases", is_flag=True, help="Also the changes that say only which sidecar holds it.")
 @admin_options
-def show(admin: str, token: str | None, home: Path, as_json: bool, name: str, provider: str | None) -> None:
+def show(
+    admin: str, token: str | None, home: Path, as_json: bool, name: str, provider: str | None, with_leases: bool
+) -> None:
     """Show an operation, a payment or a purchase, and what happened to it.
 
     ID is an operation's id, the provider's name for a payment (ch_..., pi_...), or the order's number. The first line
@@ -136,11 +140,15 @@ def show(admin: str, token: str | None, home: Path, as_json: bool, name: str, pr
         operation = _known(lambda: client.operation(name))
         if operation is not None:
             payment = _known(lambda: client.payment(name)) if operation["payment"] and not as_json else None
-            _print(operation, lambda: print_operation(operation, payment), as_json=as_json)
+            _print(
+                operation,
+                lambda: print_operation(operation, payment, now=SystemClock().now(), with_leases=with_leases),
+                as_json=as_json,
+            )
             return
     payment = _known(lambda: client.payment(name, [("provider", provider)] if provider else []))
     if payment is not None:
-        _print(payment, lambda: print_payment(payment), as_json=as_json)
+        _print(payment, lambda: print_payment(payment, with_leases=with_leases), as_json=as_json)
         return
     if name.startswith(OPERATION_ID_PREFIX):
         call_admin(lambda: client.operation(name))  # says that there is none
@@ -150,7 +158,7 @@ def show(admin: str, token: str | None, home: Path, as_json: bool, name: str, pr
             "The journal knows no operation, payment or order of this name. `paywitness ops list` shows what it holds; "
             "what has ended leaves it after a while."
         )
-    _print(intent, lambda: print_intent(intent), as_json=as_json)
+    _print(intent, lambda: print_intent(intent, with_leases=with_leases), as_json=as_json)
 
 
 def _known(request: Callable[[], AdminResponse]) -> AdminResponse | None:

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paywitness.cli.ops.text import moment, moment_ahead, numbers, text_of, words
+from paywitness.cli.ops.timeline import print_timeline
 from paywitness.telemetry.logs import printable
 
 _PIPE_COLUMNS = 200  # little is folded where nobody looks at a screen
@@ -45,7 +47,7 @@ def print_list(found: dict[str, Any], *, narrowed: bool) -> None:
     if screen.width < _TABLE_COLUMNS_MIN:
         for row in operations:
             key = f"{row['provider']} {row['operation']}, {row['client_key']}"
-            screen.print(text_of(f"{row['id']}  {_moment(row['created_at'])}  {key}"), soft_wrap=True)
+            screen.print(text_of(f"{row['id']}  {moment(row['created_at'])}  {key}"), soft_wrap=True)
             screen.print(Text.assemble("    ", text_of(row["verdict"], _colour(row))), soft_wrap=True)
             if row["proposal"]:
                 screen.print(Text.assemble("    to do: ", text_of(row["proposal"])), soft_wrap=True)
@@ -65,7 +67,7 @@ def _table(operations: list[dict[str, Any]]) -> Table:
     for row in operations:
         table.add_row(
             text_of(row["id"]),
-            text_of(_moment(row["created_at"])),
+            text_of(moment(row["created_at"])),
             text_of(f"{row['provider']} {row['operation']}"),
             text_of(row["client_key"]),
             _verdict_cell(row),
@@ -78,27 +80,29 @@ def _verdict_cell(row: dict[str, Any]) -> Text:
     return Text.assemble(verdict, "\nto do: ", text_of(row["proposal"])) if row["proposal"] else verdict
 
 
-def print_operation(found: dict[str, Any], payment: dict[str, Any] | None = None) -> None:
+def print_operation(
+    found: dict[str, Any], payment: dict[str, Any] | None = None, *, now: float, with_leases: bool = False
+) -> None:
     """An operation. If others act on the same payment, the timeline is that of all of them."""
     screen = console()
     screen.print(Text.assemble(text_of(found["id"]), " ", text_of(found["verdict"], _colour(found))))
-    _print_facts(screen, _facts(found))
+    _print_facts(screen, _facts(found, now))
     if payment is None or (len(payment["operations"]) <= 1 and not _has_commands(payment)):
-        _print_timeline(screen, found["timeline"])
+        print_timeline(screen, found["timeline"], with_leases=with_leases)
         return
     screen.print("\nPayment")
     _print_balance(screen, payment)
-    _print_timeline(screen, payment["timeline"])
+    print_timeline(screen, payment["timeline"], with_leases=with_leases)
 
 
-def print_payment(found: dict[str, Any]) -> None:
+def print_payment(found: dict[str, Any], *, with_leases: bool = False) -> None:
     screen = console()
     screen.print(text_of(f"{_name_of(found)} at {found['provider']}"))
     _print_balance(screen, found)
-    _print_timeline(screen, found["timeline"])
+    print_timeline(screen, found["timeline"], with_leases=with_leases)
 
 
-def print_intent(found: dict[str, Any]) -> None:
+def print_intent(found: dict[str, Any], *, with_leases: bool = False) -> None:
     screen = console()
     safe = found["safe_to_pay"]
     answer = "may be paid" if safe else "must not be paid now"
@@ -110,7 +114,7 @@ def print_intent(found: dict[str, Any]) -> None:
         screen.print(text_of(f"\n{_name_of(payment)} at {payment['provider']}"))
         _print_facts(screen, _payment_facts(payment))
     _print_operations(screen, found["operations"])
-    _print_timeline(screen, found["timeline"])
+    print_timeline(screen, found["timeline"], with_leases=with_leases)
 
 
 def _name_of(payment: dict[str, Any]) -> str:
@@ -154,7 +158,7 @@ def _payment_facts(payment: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for kind, text in payment["reserved"].items():
         yield f"open {kind}", amount(text)
     if payment["expires_at"]:
-        yield "expires", _moment(payment["expires_at"])
+        yield "expires", moment(payment["expires_at"])
 
 
 def _print_operations(screen: Console, operations: list[dict[str, Any]]) -> None:
@@ -169,32 +173,10 @@ def _print_operations(screen: Console, operations: list[dict[str, Any]]) -> None
         )
 
 
-def _print_timeline(screen: Console, timeline: list[dict[str, Any]]) -> None:
-    screen.print("\nTimeline (UTC)")
-    for entry in timeline:
-        for number, line in enumerate(_entry_lines(entry)):
-            screen.print(text_of(line, "dim" if number and line.startswith(" " * 7) else ""))
-
-
-def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
-    who = f"{entry['source']} {entry['actor']}" if entry["actor"] else entry["source"]
-    if command := entry.get("command"):
-        yield f"  {_moment(entry['at'])}  {words(command['action'])}: {command['stated']}  ({who})"
-        if command["evidence"]:
-            yield f"      evidence: {command['evidence']}"
-        yield f"      reason: {entry['note']}"
-        return
-    events = ", ".join(words(event) for event in entry["events"]) or _unnamed_change(entry)
-    whose = f"{entry['name']} {entry['operation']}: " if "operation" in entry else ""
-    yield f"  {_moment(entry['at'])}  {whose}{events} -> {words(entry['state'])}  ({who})"
-    for line in _details(entry):
-        yield f"      {line}"
-
-
-def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(found: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
     """What is worth a line, leaving out what is not known."""
     amount = f"{found['amount']} {found['currency']}" if found["amount"] else None
-    doubt = f", in doubt: {_numbers(found['doubt'])}" if found["doubt"] else ""
+    doubt = f", in doubt: {numbers(found['doubt'])}" if found["doubt"] else ""
     under_way = ", one under way" if found["attempt_under_way"] else ""
     guard = found["guard"]
     about = f"{guard['kind']} {guard['shown']}" if guard and guard["shown"] else None
@@ -214,70 +196,40 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("because", found["because"]),
         ("customer advice", words(found["advice"])),
         ("incident", words(found["incident"]) if found["incident"] else None),
+        ("other amount", _other_amount(found.get("other_payment"))),
+        ("other payment", _other_payment(found.get("other_payment"))),
         ("to do", found["proposal"]),
         ("provider's page", found["dashboard"]),
         ("you may", ", ".join(found["actions"])),
-        ("created", _moment(found["created_at"])),
-        ("ended", _moment(found["ended_at"]) if found["ended_at"] else None),
-        ("next check", _moment(found["next_check_at"]) if found["next_check_at"] else None),
+        ("created", moment(found["created_at"])),
+        ("ended", moment(found["ended_at"]) if found["ended_at"] else None),
+        ("next check", moment_ahead(found["next_check_at"], now) if found["next_check_at"] else None),
+        ("inquiry", _inquiry(found.get("inquiry"), now)),
         ("policy revision", found["revision"]),
     )
     return ((name, value) for name, value in lines if value)
 
 
-def _unnamed_change(entry: dict[str, Any]) -> str:
-    """What a change was that is no event of the lifecycle."""
-    if entry["actor"] and entry["decision"]:
-        return words(entry["decision"]["action"])
-    return "looked" if entry["finding"] else "written"
+def _inquiry(inquiry: dict[str, Any] | None, now: float) -> str | None:
+    """Where it stands in its schedule: 3 of 8, gives up at 2026-01-31 12:00:00 (in 5 h)."""
+    if inquiry is None:
+        return None
+    return f"{inquiry['next']} of {inquiry['of']}, gives up at {moment_ahead(inquiry['gives_up_at'], now)}"
 
 
-def _details(entry: dict[str, Any]) -> Iterator[str]:
-    attempt, finding, decision = entry["attempt"], entry["finding"], entry["decision"]
-    if attempt is not None:
-        answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole answer"
-        fault = f", {words(attempt['fault'])}" if attempt["fault"] else ""
-        reach = f"reached {attempt['phase']}, {attempt['bytes_written']} bytes written"
-        yield f"attempt {attempt['number']}: {answer}{fault}; {reach}, {attempt['duration_ms']:.0f} ms"
-        meaning = f"read as {words(attempt['reading'])}, effect {attempt['effect']} (rule {attempt['rule']})"
-        yield f"  {meaning}{'; ' + attempt['detail'] if attempt['detail'] else ''}"
-    if finding is not None:
-        status = f", answered {finding['status_code']}" if finding["status_code"] else ""
-        detail = f"; {finding['detail']}" if finding["detail"] else ""
-        yield f"{finding['source']}: {words(finding['found'])}{status}{detail}"
-        if finding["reading"]:
-            reference = f", reference {finding['reference']}" if finding["reference"] else ""
-            meaning = f"read as {words(finding['reading'])}, effect {finding['effect']} (rule {finding['rule']})"
-            yield f"  {meaning}{reference}"
-    if entry["doubt"]:
-        yield f"in doubt: attempt {_numbers(entry['doubt'])}"
-    if decision is not None and not entry["actor"]:
-        delay = f" after {decision['delay_s']:g} s" if decision["delay_s"] else ""
-        yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
-    if entry["note"]:
-        yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
+def _other_amount(other: dict[str, Any] | None) -> str | None:
+    return f"{other['amount']} {other['currency']}" if other and other["amount"] else None
 
 
-def text_of(value: str, style: str = "") -> Text:
-    """As it is: no markup is read in it, and nothing in it commands the terminal."""
-    return Text(printable(value), style=style)
+def _other_payment(other: dict[str, Any] | None) -> str | None:
+    """What the incident is with: its operation, its reference, its provider."""
+    if not other or not (other["operation"] or other["reference"]):
+        return None
+    return " ".join(part for part in (other["operation"], other["reference"], "at", other["provider"]) if part)
 
 
 def _colour(row: dict[str, Any]) -> str:
     return "bold red" if row["incident"] else _COLOURS.get(row["outcome"], "")
-
-
-def words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _numbers(attempts: list[int]) -> str:
-    return ", ".join(str(number) for number in attempts)
-
-
-def _moment(iso: str) -> str:
-    """2026-01-31T12:00:00.123Z as people write it."""
-    return iso[:19].replace("T", " ")
 
 
 # --- CSV

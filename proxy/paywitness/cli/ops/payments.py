@@ -9,7 +9,8 @@ import click
 
 from paywitness.cli.admin_options import EPILOG, admin_options, call_admin, client_for
 from paywitness.cli.ops.actions import actor_of_session
-from paywitness.cli.ops.output import print_json, print_payment, text_of
+from paywitness.cli.ops.output import print_json, print_payment
+from paywitness.cli.ops.text import text_of
 
 _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 

@@ -89,7 +89,7 @@ class AttemptRecorder:
         classification: Classification,
     ) -> tuple[Operation, Decision]:
         """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
-        attempt = attempt_summary(operation.attempts, evidence, classification)
+        attempt = attempt_summary(operation.attempts, evidence, classification, policy)
         wait_s = self._backoff_s(call_context, policy, classification, evidence.response)
         finished = _FinishedAttempt(call_context, policy, evidence, attempt, wait_s)
         call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN

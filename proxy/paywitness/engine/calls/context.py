@@ -13,7 +13,7 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, Priority
 from paywitness.core.circuit import CallGroup
-from paywitness.core.classify import ExpectedPayment
+from paywitness.core.classify import ExpectedPayment, reference_text
 from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
@@ -269,9 +269,11 @@ def _first_sent_at(operation: Operation) -> float:
     return operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
 
 
-def attempt_summary(number: int, evidence: Evidence, classification: Classification) -> AttemptSummary:
+def attempt_summary(number: int, evidence: Evidence, classification: Classification, policy: Policy) -> AttemptSummary:
     """What is kept of an attempt: facts and what they were read as."""
-    status_code = evidence.response.status_code if evidence.response is not None else None
+    response = evidence.response
+    status_code = response.status_code if response is not None else None
+    named = response.header(policy.request_id_header) if response is not None and policy.request_id_header else None
     return AttemptSummary(
         number,
         evidence.phase.label,
@@ -282,4 +284,5 @@ def attempt_summary(number: int, evidence: Evidence, classification: Classificat
         evidence.duration_s,
         evidence.reset_by_us,
         classification,
+        reference_text(named),
     )

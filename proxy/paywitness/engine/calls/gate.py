@@ -29,6 +29,7 @@ from paywitness.engine.calls.context import AttemptPermit, CallContext
 from paywitness.limits.admission import Admission, NotAdmitted
 from paywitness.limits.circuits import Circuits, Probe
 from paywitness.policy.book import PolicyBook
+from paywitness.repeated_lines import REPEATS
 
 _log = logging.getLogger("paywitness.limits")
 _FAILURES_OF_AN_OUTAGE = (
@@ -224,7 +225,7 @@ class Gate:
             if attempt_permit.probe is not None:
                 await self.circuits.end_probe(attempt_permit.probe, health_sample)
         except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
-            _log.error("what %s showed was not counted: %s", provider, type(error).__name__)
+            _log.error("what %s showed was not counted: %s", provider, type(error).__name__, extra=REPEATS)
 
     def _slow_after_s(self, attempt_permit: AttemptPermit) -> float:
         provider = self.book().providers.get(attempt_permit.policy.provider)

@@ -266,7 +266,7 @@ class CallPipeline:
     async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
         expected = operation.expected_payment
         classification, tree = await self._read(evidence, policy, expected)
-        attempt = attempt_summary(operation.attempts, evidence, classification)
+        attempt = attempt_summary(operation.attempts, evidence, classification, policy)
         response = evidence.response
         sealed_response = seal_response(self.vault, response, operation.id) if response is not None else None
         late_evidence = LateEvidence(attempt, "harvest", "answer_came_late", sealed_response, provider_object=tree)

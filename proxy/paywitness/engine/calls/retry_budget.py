@@ -19,6 +19,7 @@ from paywitness.core.provider_health import Health, HealthSample
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine.calls.context import CallContext
 from paywitness.limits.budgets import STORE_UNAVAILABLE, BudgetRefusal, Budgets, Grant
+from paywitness.repeated_lines import REPEATS
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import RetryRefused
 
@@ -48,7 +49,7 @@ class RetryBudget:
         try:
             found = await self.budgets.acquire(request)
         except Exception as error:  # noqa: BLE001  # a fault of the limits costs the retry, never what is known
-            _log.error("the retry budget failed by %s; nothing is tried again", type(error).__name__)
+            _log.error("the retry budget failed by %s; nothing is tried again", type(error).__name__, extra=REPEATS)
             found = BudgetRefusal(
                 BudgetScope.PROVIDER, policy.budget.window_s, 0.0, fleet=False, because=STORE_UNAVAILABLE
             )

@@ -33,6 +33,7 @@ from paywitness.engine.calls.passthrough import StreamedReply, failure_reply, st
 from paywitness.engine.calls.stored_messages import with_readable_codings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
+from paywitness.repeated_lines import REPEATS
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded, CallShadowed
@@ -170,7 +171,7 @@ class ShadowMode:
         try:
             return self._recognise(call, book, still_there)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not cost the call
-            _log.error("a call was not observed: %s", type(error).__name__)
+            _log.error("a call was not observed: %s", type(error).__name__, extra=REPEATS)
             return None
 
     def _recognise(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
@@ -235,7 +236,7 @@ class ShadowMode:
         try:
             event = self._decide(shadow_call, with_policy_timeouts(evidence, policy))
         except Exception as error:  # noqa: BLE001  # as above
-            _log.error("a call of %s was not judged: %s", policy.provider, type(error).__name__)
+            _log.error("a call of %s was not judged: %s", policy.provider, type(error).__name__, extra=REPEATS)
             return
         status_code = evidence.response.status_code if evidence.response is not None else None
         self.telemetry.emit(replace(event, status_code=status_code, duration_s=evidence.duration_s))

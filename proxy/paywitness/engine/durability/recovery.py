@@ -12,7 +12,7 @@ from paywitness.engine.durability.ages import Ages
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import EXPIRY_NOTICE_S
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import EvidenceKind, JournalCalled, transition_events
+from paywitness.telemetry.events import EvidenceKind, JournalCalled, JournalUnanswered, transition_events
 from paywitness.telemetry.gauges import queue_rows, reviews_by_reason
 
 _log = logging.getLogger("paywitness.recovery")
@@ -60,7 +60,7 @@ class Recovery:
                 await self._update_gauges()
             except JournalUnavailable:
                 unavailable_boot = self.clock.boot()
-                _log.warning("the journal does not answer; looking again in %.0f s", _CHECK_EVERY_S)
+                self.telemetry.emit(JournalUnanswered("leases that run out"))
             await self.clock.sleep(_CHECK_EVERY_S)
 
     async def _update_gauges(self) -> None:

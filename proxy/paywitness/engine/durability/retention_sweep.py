@@ -15,6 +15,8 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.engine.durability.ages import Ages
 from paywitness.journal.base import Journal
 from paywitness.option_defaults import DEFAULTS
+from paywitness.telemetry.emitter import Telemetry
+from paywitness.telemetry.events import JournalUnanswered
 
 _log = logging.getLogger("paywitness.retention")
 
@@ -30,6 +32,7 @@ class Retention:
     journal: Journal
     clock: Clock
     ages: Ages
+    telemetry: Telemetry
     retention_s: float
     tombstone_s: float
     payments_kept_s: float = DEFAULTS.payments_kept_s
@@ -57,7 +60,7 @@ class Retention:
                     break
                 await self.clock.sleep(_PAUSE_S)
         except JournalUnavailable:
-            _log.warning("the journal does not answer; retiring goes on in %.0f s", _SWEEP_EVERY_S)
+            self.telemetry.emit(JournalUnanswered("retiring what ended long ago"))
         if retired:
             _log.info("retired what ended long ago: %d", retired)
         return retired

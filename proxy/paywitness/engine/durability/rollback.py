@@ -20,7 +20,7 @@ from paywitness.engine.durability.leases import Leases, forgotten_by
 from paywitness.journal.base import Journal
 from paywitness.policy.book import PolicyBook
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import JournalRolledBack
+from paywitness.telemetry.events import JournalRolledBack, JournalUnanswered
 
 _log = logging.getLogger("paywitness.rollback")
 
@@ -130,7 +130,7 @@ class RollbackMonitor:
             try:
                 await self.check()
             except JournalUnavailable:
-                _log.warning("the journal does not answer; what it may have forgotten is put back later")
+                self._telemetry.emit(JournalUnanswered("putting back what it may have forgotten"))
             await self._clock.sleep(_CHECK_EVERY_S)
 
     async def check(self) -> int:

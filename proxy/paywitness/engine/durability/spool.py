@@ -23,6 +23,7 @@ from typing import Any
 from paywitness.clock import Clock
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, SettingsError, UnreadableSecret
 from paywitness.core.evidence import Response
+from paywitness.core.money import Money
 from paywitness.core.operation import AttemptSummary, Operation
 from paywitness.core.result import Advice, Classification, Effect, ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
@@ -30,6 +31,7 @@ from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
 from paywitness.policy.book import PolicyBook
+from paywitness.repeated_lines import repeats
 from paywitness.secrets import Vault
 
 _log = logging.getLogger("paywitness.spool")
@@ -66,6 +68,7 @@ def _encode(evidence: SpooledEvidence) -> bytes:
         "recorded_at": evidence.recorded_at,
         "quiet_at": evidence.no_bytes_after_at,
         "unheard": evidence.undelivered,
+        "request_id": evidence.attempt.request_id,  # not among the attempt's: an earlier release could not read it
         "lengths": [None if blob is None else len(blob) for blob in blobs],
     }
     return b"\n".join([_FORMAT, json.dumps(facts).encode(), b"".join(blob or b"" for blob in blobs)])
@@ -91,6 +94,7 @@ def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
             "reference": read_as.reference,
             "stored": read_as.stored,
             "advice": read_as.advice,
+            "shown": None if (money := read_as.shown_money) is None else [money.minor_units, money.currency],
         },
     }
 
@@ -104,6 +108,7 @@ def _classification_of(value: dict[str, Any]) -> Classification:
         reference=value.get("reference"),
         stored=value.get("stored", True),
         advice=Advice(value["advice"]) if value.get("advice") else None,
+        shown_money=Money(*value["shown"]) if value.get("shown") else None,
     )
 
 
@@ -124,7 +129,7 @@ def _decode(plain: bytes) -> SpooledEvidence:
             recorded_at=facts["recorded_at"],
             no_bytes_after_at=facts.get("quiet_at"),
             undelivered=facts.get("unheard", False),
-            attempt=AttemptSummary(**attempt, classification=classification),
+            attempt=AttemptSummary(**attempt, classification=classification, request_id=facts.get("request_id")),
             sealed_response=None if response_length is None else rest[:split_at],
             sealed_credential=None if credential_length is None else rest[split_at:],
         )
@@ -246,7 +251,8 @@ class Spool:
             self._forget(name)
             return None
         except OSError as error:
-            _log.error("evidence cannot be read now: %s: %s", self._directory / name, error.strerror)
+            path, why = self._directory / name, error.strerror
+            _log.error("evidence cannot be read now: %s: %s", path, why, extra=repeats(name))
             return None
         try:
             return _decode(self._vault.open(sealed, _associated_data(name)))

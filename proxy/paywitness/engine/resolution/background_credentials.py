@@ -30,6 +30,7 @@ from paywitness.engine.calls.stored_messages import StoredRequest, credential_he
 from paywitness.engine.credential_owners import CredentialOwners
 from paywitness.engine.resolution.control_question import ControlQuestion
 from paywitness.journal.base import Journal
+from paywitness.repeated_lines import repeats
 from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import WireRequest
@@ -125,8 +126,8 @@ class CredentialSource:
     async def _from_environment(self, policy: Policy, credentials: BackgroundCredentials) -> Headers:
         found = headers_from(credentials, self.environment)
         if found is None:
-            names = [name for name in credentials.variables if not self.environment.get(name)]
-            _log.warning("the environment has no %s, which the policy's credentials name", " nor ".join(names))
+            names = " nor ".join(name for name in credentials.variables if not self.environment.get(name))
+            _log.warning("the environment has no %s, which the policy's credentials name", names, extra=repeats(names))
             return ()
         if credentials.oauth2 is None:
             return found
@@ -141,7 +142,8 @@ class CredentialSource:
             return stored[0]
         client, secret = self.environment.get(oauth2.client_id), self.environment.get(oauth2.client_secret)
         if client is None or secret is None:
-            _log.warning("the environment has no %s or %s", oauth2.client_id, oauth2.client_secret)
+            names = (oauth2.client_id, oauth2.client_secret)
+            _log.warning("the environment has no %s or %s", *names, extra=repeats(*names))
             return None
         origin, prefix = address_of(policy)
         form = {"grant_type": "client_credentials", **({"scope": oauth2.scope} if oauth2.scope else {})}
@@ -156,7 +158,8 @@ class CredentialSource:
         evidence = await self.upstream.send(origin, request, UpstreamTimeouts())
         token, lifetime_s = _parse_token(evidence.response.body if evidence.response is not None else b"")
         if token is None:
-            _log.warning("%s gave no token at %s", policy.provider, oauth2.path)
+            place = (policy.provider, oauth2.path)
+            _log.warning("%s gave no token at %s", *place, extra=repeats(*place))
             return None
         self._tokens[key] = (token, self.clock.mono() + max(0.0, lifetime_s - _RENEW_BEFORE_S))
         return token

@@ -8,7 +8,6 @@ one acts.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,9 +38,7 @@ from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import EvidenceKind, LimitChecked, transition_events
-
-_log = logging.getLogger("paywitness.payments")
+from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, LimitChecked, transition_events
 
 _SWEEP_EVERY_S = 5.0
 _BATCH_MAX = 50
@@ -66,7 +63,7 @@ class PaymentSweep:
             try:
                 await self.sweep()
             except JournalUnavailable:
-                _log.warning("the journal does not answer; payments that are due wait")
+                self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
 
     async def sweep(self) -> int:
         """Act on payments that are due; how many. Raises JournalUnavailable."""

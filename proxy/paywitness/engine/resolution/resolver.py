@@ -41,9 +41,10 @@ from paywitness.engine.resolution.next_checks import action_check, after_action_
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
+from paywitness.repeated_lines import REPEATS
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import EvidenceKind, ScheduleRanOut, transition_events
+from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, ScheduleRanOut, transition_events
 
 _log = logging.getLogger("paywitness.resolver")
 _POLL_INTERVAL_S = 0.25
@@ -72,8 +73,7 @@ class Resolver:
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
     async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Look for ever. `before_each_poll` is run before each look: what a spool kept is known, and must not be asked
-        for."""
+        """Look for ever. `before_each_poll` runs before each look: what a spool kept is known, and not asked for."""
         waiters = self.external_evidence.waiters
         waiters.resolver_running = True
         while True:
@@ -82,9 +82,9 @@ class Resolver:
                     await before_each_poll()
                 await self.start_due()
             except JournalUnavailable:
-                _log.warning("the journal does not answer; what is due waits")
+                self.telemetry.emit(JournalUnanswered("what is due"))
             except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
-                _log.error("looking for what is due failed by %s; it is tried again", type(error).__name__)
+                _log.error("looking for what is due failed by %s", type(error).__name__, extra=REPEATS)
                 await self.clock.sleep(_POLL_INTERVAL_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_INTERVAL_S):
@@ -126,8 +126,10 @@ class Resolver:
         try:
             await self.failpoints.hit(failpoints.DUE_TAKEN)
             await self.resolve(operation, token)
-        except (JournalUnavailable, StaleWrite):
-            _log.warning("%s: what was found was not taken by the journal; it is looked at again", operation.id)
+        except JournalUnavailable:
+            self.telemetry.emit(JournalUnanswered("what an inquiry has found"))
+        except StaleWrite:
+            _log.info("%s was changed by somebody else meanwhile; it is looked at again", operation.id)
         finally:
             self._active_by_provider[operation.provider] -= 1
             if self._active_by_provider[operation.provider] <= 0:
@@ -411,8 +413,7 @@ class Resolver:
         self.external_evidence.waiters.notify(recorded.id)  # also if nothing was found: a caller may know enough now
 
     async def _postpone(self, operation: Operation, token: str, wait_s: float) -> None:
-        """Our own limits hold it back: that was no look, and says nothing. When the provider is back, what is due later
-        is pulled forward, so there is no hurry to look again before."""
+        """Our own limits hold it back. When they let it go it is pulled forward: there is no hurry to look before."""
         wait_s = self._postpone_delay_s(wait_s)
 
         def change_from(current: Operation) -> OperationChange:

@@ -49,6 +49,7 @@ from paywitness.engine.webhooks.verification import (
 )
 from paywitness.journal.base import Journal, StoredWebhookEvent, WebhookEventResult
 from paywitness.policy.book import PolicyBook
+from paywitness.repeated_lines import REPEATS, repeats
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.telemetry.emitter import Telemetry
@@ -114,7 +115,6 @@ class WebhookInbox:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _relays: Tasks = field(default_factory=lambda: Tasks(RELAYS_MAX))
     _relaying: set[int] = field(default_factory=set)  # numbers of webhook events
-    _unset_secrets: set[str] = field(default_factory=set)  # variables that were missed, told once each
     _signer_certificates: SignerCertificates = field(init=False)
     _hints: Hints = field(init=False)
 
@@ -201,11 +201,12 @@ class WebhookInbox:
         return reply
 
     def _secrets(self, names: tuple[str, ...]) -> list[bytes]:
-        for name in names:
-            if not self.environment.get(name) and name not in self._unset_secrets:
-                self._unset_secrets.add(name)
-                _log.error("a webhook's secret is not set: %s; deliveries signed with it are refused", name)
-        return [value.encode() for name in names if (value := self.environment.get(name))]
+        """Those of one list that are set. There are two while one is exchanged for the other; else one is enough."""
+        found = [value.encode() for name in names if (value := self.environment.get(name))]
+        if names and not found:
+            text = "no secret of these webhooks is set, so they are refused: set %s"
+            _log.error(text, " or ".join(names), extra=repeats(*names))
+        return found
 
     async def _store(
         self,
@@ -301,7 +302,8 @@ class WebhookInbox:
             if isinstance(outcome, JournalUnavailable):
                 raise outcome
             if isinstance(outcome, BaseException):  # one that we cannot cope with must not stop the others
-                _log.error("a webhook was not seen to: %s at %s", type(outcome).__name__, raised_at(outcome))
+                name, place = type(outcome).__name__, raised_at(outcome)
+                _log.error("a webhook was not seen to: %s at %s", name, place, extra=repeats(place))
                 continue
             processed += 1
             if outcome.due_at is not None:
@@ -326,7 +328,8 @@ class WebhookInbox:
             bound_to = _bound_to(webhook_event.provider, webhook_event.account, webhook_event.event_id)
             webhook = open_webhook(self.vault, webhook_event.sealed, bound_to)
         except UnreadableSecret:
-            _log.error("a kept webhook of %s cannot be opened: is a key of the ring missing?", webhook_event.provider)
+            text = "a kept webhook of %s cannot be opened: is a key of the ring missing?"
+            _log.error(text, webhook_event.provider, extra=REPEATS)
         if webhook_event.result is WebhookEventResult.WAITING and _is_due(webhook_event.due_at, now):
             after, operation = await self._apply(webhook_event, provider, webhook)
         url = rules.relay if rules is not None and webhook is not None else None
@@ -375,7 +378,8 @@ class WebhookInbox:
             except JournalUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001  # one event that we cannot cope with must not stop the others
-                _log.error("applying a webhook failed by %s at %s", type(error).__name__, raised_at(error))
+                name, place = type(error).__name__, raised_at(error)
+                _log.error("applying a webhook failed by %s at %s", name, place, extra=repeats(place))
         operation_id = operation.id if operation is not None else webhook_event.operation_id
         updated = replace(webhook_event, operation_id=operation_id, attempts=webhook_event.attempts + 1)
         if result is not WebhookEventResult.WAITING:

@@ -16,6 +16,7 @@ from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.operation import Operation
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.engine.webhooks.verification import StoredWebhook
+from paywitness.repeated_lines import REPEATS
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, WireRequest
 
@@ -52,7 +53,7 @@ class Relay:
             async with self._slots:
                 evidence = await self.upstream.send(origin, request, _TIMEOUTS)
         except ValueError as error:
-            _log.error("a webhook cannot be relayed: %s", error)  # names no value: the wire's own words
+            _log.error("a webhook cannot be relayed: %s", error, extra=REPEATS)  # names no value: the wire's own words
             return False
         return evidence.response is not None and 200 <= evidence.response.status_code < 300
 

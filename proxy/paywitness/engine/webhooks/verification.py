@@ -24,6 +24,7 @@ from paywitness.core.call import Headers
 from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.webhook_event import WebhookRules
+from paywitness.repeated_lines import REPEATS
 from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import Origin, WireRequest
@@ -170,7 +171,7 @@ class SignerCertificates:
         response = evidence.response
         pem = response.body if response is not None and response.status_code == 200 else b""
         if len(pem) > _CERTIFICATE_BYTES_MAX or parse_certificate(pem) is None:
-            _log.warning("a webhook's certificate was not to be had from %s", parts.netloc)
+            _log.warning("a webhook's certificate was not to be had from %s", parts.netloc, extra=REPEATS)
             return None
         self._cache[url] = (now_mono, pem)
         self._cache.move_to_end(url)

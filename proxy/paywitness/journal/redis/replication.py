@@ -39,6 +39,7 @@ from paywitness.journal.transitions import OperationWrite, history_entry
 from paywitness.redis.connection import Command, RedisUnavailable, ReplicationInfo
 from paywitness.redis.pipeline import NeedsReplication
 from paywitness.redis.url import RedisTarget
+from paywitness.repeated_lines import REPEATS
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -81,7 +82,8 @@ class JournalMark:
             partial.write_text(f"{self._journal} {epoch} {mark}\n", "ascii")
             partial.replace(self._path)
         except OSError as error:
-            _log.warning("what is known of the journal cannot be kept in %s: %s", self._path, error.strerror)
+            text = "what is known of the journal cannot be kept in %s: %s"
+            _log.warning(text, self._path, error.strerror, extra=REPEATS)
 
 
 class ReplicationStatus:
@@ -236,6 +238,7 @@ def plan_restore(
     operation = known.changed(
         lease=lease,
         incident=known.incident or (IncidentKind.JOURNAL_ROLLBACK if others else None),
+        other_payment=known.other_payment if known.incident or not others else others[0].as_other_payment,
     )
     had = "nothing of it" if stored is None else f"only version {stored.version} of it"
     note = f"put back: after a rollback the journal had {had}"

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from paywitness.core.errors import JournalUnavailable
+from paywitness.repeated_lines import REPEATS, repeats
 
 _log = logging.getLogger("paywitness.journal")
 
@@ -199,14 +200,17 @@ class SqliteWorker:
         try:
             return self._backend.run_batch(calls, self._computed.set)
         except Exception as error:  # noqa: BLE001  # whatever it was: nobody must wait for ever, and the thread goes on
-            _log.error("journal %s failed with %s", self._name, type(error).__name__, exc_info=error)
+            name = type(error).__name__
+            _log.error("journal %s failed with %s", self._name, name, exc_info=error, extra=repeats(name))
             return [JournalUnavailable(f"the journal failed: {type(error).__name__}") for _ in calls]
 
     def _run_idle(self) -> None:
         try:
             self._backend.on_idle()
         except Exception as error:  # noqa: BLE001  # it will rest another time; the thread goes on
-            _log.warning("journal %s could not rest: %s", self._name, type(error).__name__, exc_info=error)
+            _log.warning(
+                "journal %s could not rest: %s", self._name, type(error).__name__, exc_info=error, extra=REPEATS
+            )
 
     def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> bool:
         """False where there is no loop to tell any more: it was closed before the journal was."""

@@ -88,6 +88,7 @@ class SharedRules:
     observe: bool
     budget: BudgetRules
     limited_by: LimitedBy
+    request_id_header: str
     priorities: tuple[PriorityRule, ...]
 
 
@@ -169,6 +170,7 @@ def _with_provider_rules(policy: Policy, shared: SharedRules) -> Policy:
         policy,
         connections=shared.connections,
         limited_by=shared.limited_by,
+        request_id_header=shared.request_id_header,
         stamp_reserved=_read_reserved_stamp(shared),
     )
     if not can_fall_back(policy):

@@ -34,6 +34,7 @@ _FILE_WIDE = frozenset(
         "encoding",
         "budget",
         "limited_by",
+        "request_id_header",
         "problem",
         "credentials",
         "accounts",
