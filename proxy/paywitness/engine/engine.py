@@ -150,6 +150,8 @@ class Engine:
                 await self.intent_reader.complete(context)
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             reply = joined or await self._admit_and_run(context)
+            if reply.problem in _SAYS_NO_EFFECT:
+                self.pipeline.check_journal_remembers()
             if context.limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
                 reply = with_limit_info(reply, context.limit_info)
         except JournalNotAsked as not_asked:
@@ -256,6 +258,7 @@ class Engine:
         return operation_reply(operation)
 
 
+_SAYS_NO_EFFECT = frozenset({Problem.NOT_SENT, Problem.ABSENT})
 _NO_SUCH_OPERATION = (
     "The journal knows no operation of this id that this credential may see. Send the credential headers of the call "
     "that made it."

@@ -369,6 +369,21 @@ async def test_a_claim_that_the_rollback_came_before_sends_nothing_that_could_be
     assert (operation.state, operation.key_released) == (State.SUCCEEDED if effects else State.FAILED, not effects)
 
 
+async def test_nobody_is_told_not_sent_while_the_journal_may_have_forgotten_who_paid(
+    server: RedisServer, sidecar: MakeWorld
+) -> None:
+    """A duplicate at another sidecar saw a claim that was ended unsent, because the journal had just come back as
+    another, and was told 503. The journal had forgotten the payment that its first call was told."""
+    world = await sidecar()
+    Backup(server).take_over()
+    await _connected_again(world.journal)
+    assert world.parts.rollback is not None
+    await world.parts.rollback.check()
+    await world.sandbox.stop()
+    not_sent = await world.charge()
+    assert (not_sent.status_code, problem_type(not_sent), world.effects()) == (504, "journal-unavailable", 0)
+
+
 async def _connected_again(journal: object) -> None:
     assert isinstance(journal, RedisJournal)
     for _ in range(20):

@@ -87,7 +87,6 @@ class CallPipeline:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
         context.waits_for = claim.operation if claim.waits else None
-        self._check_journal_remembers(claim)
         return await self.duplicates.reply_to(context, claim)
 
     async def _claim_after_check(self, context: CallContext, payout: PayoutClaim) -> Claim:
@@ -106,10 +105,10 @@ class CallPipeline:
             return await self.refused_lookups.claim(context)
         return await self.journal_writer.claim(context, permitted=True)
 
-    def _check_journal_remembers(self, claim: Claim) -> None:
+    def check_journal_remembers(self) -> None:
         """A journal that has just lost its last moments, or all it had, cannot say that nothing was sent."""
         rollback = self.journal_writer.rollback
-        if claim.verdict is ClaimVerdict.ABSENT and rollback is not None and rollback.recently_rolled_back():
+        if rollback is not None and rollback.recently_rolled_back():
             raise JournalNotAsked(JOURNAL_FORGOT)
 
     async def reply_to_refused(self, context: CallContext) -> Reply | None:
