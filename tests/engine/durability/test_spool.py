@@ -14,6 +14,7 @@ import pytest
 
 from paywitness.clock import JournalClock, SystemClock
 from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.classify import UNREAD_SUCCESS
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Response
@@ -389,6 +390,28 @@ async def test_late_evidence_resolves_what_recovery_has_taken_for_doubt(
     told = (await journal.history(operation.id))[-1].announcement
     assert told is not None
     assert set(told.kinds) == {AnnouncementKind.RESOLVED, AnnouncementKind.ENDED}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "left"])
+async def test_a_2xx_that_was_passed_on_from_the_spool_is_not_given_to_the_next_equal_call(
+    spool: Spool, replay: SpoolReplayer, journal: DownJournal, told: bool
+) -> None:
+    """No row knows it, and its caller has had it. An inquiry finds later that it was paid."""
+    operation = await owned(journal, revision=BOOK.providers["acme"].revision, guard=TARGET)
+    piece = evidence_of(operation.id, ResultClass.UNKNOWN_OUTCOME, undelivered=not told)
+    unread = replace(piece.attempt.classification, rule=UNREAD_SUCCESS)
+    await spool.store(replace(piece, attempt=replace(piece.attempt, classification=unread)))
+    await replay.clock.sleep(2 * LEASE_S)
+    await journal.expire_leases()
+    assert await replay.replay_all() == 1
+    passed_on = await read(journal, operation)
+    found = advance(passed_on, Event.INQUIRY_FOUND_SUCCESS, result_class=ResultClass.SUCCEEDED, effect=Effect.DONE)
+    events = (Event.INQUIRY_FOUND_SUCCESS,)
+    await journal.record(change_of(passed_on, found, events, WriteContext(replay.clock.now(), reached=False)))
+    claim = await journal.claim(asking("key-2", guard=TARGET))
+    assert (claim.verdict, claim.alias) == (
+        (ClaimVerdict.GUARDED, AliasKind.REFUSED) if told else (ClaimVerdict.REPLAY, AliasKind.TAKEN)
+    )
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "left"])

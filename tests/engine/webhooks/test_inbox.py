@@ -844,6 +844,33 @@ async def test_under_many_merchants_an_event_that_names_nobody_is_nobodys(
         assert ((await hooks.operation()).state, hooks.count("applied")) == (State.SUCCEEDED, 1)
 
 
+async def test_an_event_of_no_account_is_not_found_by_a_name_that_another_merchant_may_have_chosen(
+    sandbox: Sandbox,
+) -> None:
+    """Two merchants behind one address for events. The other one has paid past the sidecar, under an equal key and
+    order: its event ended our merchant's payment, which was never made."""
+    named = """account: [const:main]
+merchants: many
+accounts:
+  shop_a: {merchant: alpha, owner: a, credentials: {header: {Authorization: env:KEY_A}}}
+  shop_b: {merchant: beta, owner: b, credentials: {header: {Authorization: env:KEY_B}}}
+"""
+    by_order = ("    - {reference: data.id}", "    - {reference: data.id}\n    - {intent: data.metadata.order_id}")
+    edits = (ONE_TRY, by_order, ("account: [const:main, header:Acme-Account]", named))
+    async with hooked(sandbox, *edits) as hooks:
+        owners = hooks.world.engine.credential_owners
+        owners.environment = {"KEY_A": "Bearer test", "KEY_B": "Bearer b"}
+        hooks.world.engine.book = await owners.listed(hooks.world.engine.book)
+        hooks.apply_from_now_on()
+        operation = await hooks.unknown()
+        assert (operation.named_account, operation.provider_key) == ("shop_a", "key-1")
+        theirs: dict[str, Any] = {"idempotency_key": "key-1", "id": "ch_theirs", "metadata": {"order_id": "order-1"}}
+        await hooks.tell(event(None, event_id="evt_theirs", **theirs))
+        await hooks.tell(event(operation, event_id="evt_ours"))  # it bears our stamp
+        ended = await hooks.until(lambda found: found.state is State.SUCCEEDED)
+        assert (ended.reference, ended.incident, hooks.count("applied")) == ("ch_1", None, 1)
+
+
 async def test_an_account_may_also_be_named_to_us_alone(sandbox: Sandbox) -> None:
     by_account = (SECRETS, "  secrets: {shop-a: [env:ACME_WEBHOOK_SECRET]}")
     async with hooked(sandbox, ONE_TRY, by_account) as hooks:

@@ -82,6 +82,7 @@ class WebhookMatcher:
                 candidate
                 for operation in listed
                 if (candidate := await self._candidate_of_account(operation, account_name, provider, book)) is not None
+                and (account_name or not _may_be_another_merchants(finder, candidate))
                 and await self._belongs(webhook_event, candidate)
             ]
             candidates = _steps_as_one(_without_unsent(candidates, listed))
@@ -265,6 +266,21 @@ class WebhookMatcher:
         for owner in {self._owner_named(policy, account_name), made_by or ""}:
             found |= account_hashes_of_owner(policy, owner, account_name, secret)
         return found
+
+
+def _may_be_another_merchants(finder: MatchKey, candidate: _Candidate) -> bool:
+    """Whether an event that names no account may have been found by a name that another merchant has chosen too: its
+    key or its order. Our stamp, a key of ours and the provider's reference are one payment's alone."""
+    policy, operation = candidate.policy, candidate.operation
+    if policy is None or not policy.accounts.many:
+        return False
+    match finder:
+        case MatchKey.CLIENT_KEY | MatchKey.INTENT:
+            return True
+        case MatchKey.PROVIDER_KEY:
+            return operation.provider_key == operation.client_key
+        case MatchKey.OPERATION_ID | MatchKey.REFERENCE:
+            return False
 
 
 def _is_shared(finder: MatchKey, candidate: _Candidate) -> bool:
