@@ -13,8 +13,10 @@ from paywitness.core.result import ADVICE, Advice, ResultClass
 _WITHOUT_EFFECT = {
     ResultClass.IDEMPOTENCY_CONFLICT: Advice.CONTACT_SUPPORT,  # the service used one key for two payments
 }
-# What may be true of an earlier call, whether or not its operation can be named here.
+# With these money may have moved, by this call or an earlier one, also if no operation can be named: a call that is no
+# operation of ours may pay all the same, and who holds the money may no longer be kept.
 MAY_BE_PAID = frozenset({Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Problem.ACCOUNT_UNKNOWN, Problem.KEY_EXPIRED})
+MAY_BE_PAID |= {Problem.FORWARD_FAILED, Problem.GUARDED}
 _TRY_LATER = frozenset({Problem.NOT_SENT, Problem.TOO_SLOW, Problem.CAP_EXCEEDED, Problem.APPROVAL_NEEDED})
 
 
@@ -26,8 +28,7 @@ def advice_of_problem(kind: Problem, operation: Operation | None) -> Advice:
         return advice_for(operation)
     if kind in _TRY_LATER:
         return Advice.TRY_AGAIN_LATER
-    doubtful = kind in MAY_BE_PAID or kind in {Problem.FORWARD_FAILED, Problem.GUARDED}
-    return Advice.DO_NOT_PAY_AGAIN if doubtful else Advice.CONTACT_SUPPORT
+    return Advice.DO_NOT_PAY_AGAIN if kind in MAY_BE_PAID else Advice.CONTACT_SUPPORT
 
 
 def advice_for(operation: Operation) -> Advice:
