@@ -1,8 +1,11 @@
 """What every test stands on: the profile of the property tests. Fixtures live beside the rooms that need them."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
+from tests.leftovers import kill_leftovers
 from tests.randomness import restart_seeds
 
 # A busy machine is not a counterexample, so single examples have no deadline: pytest's own timeout bounds each test.
@@ -16,6 +19,14 @@ settings.load_profile("paywitness")
 def pytest_runtest_setup() -> None:
     """Each test draws the same, whichever tests ran before it."""
     restart_seeds()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails on its way may leave a server behind; one that passes must not."""
+    yield
+    left = kill_leftovers()
+    assert not left or request.session.testsfailed, f"left running: {left}"
 
 
 # Files whose tests wait for leases, kills and settling: half a minute each, most of it spent waiting.

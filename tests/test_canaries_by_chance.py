@@ -12,7 +12,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 _BY_CHANCE = re.compile(r"[0-9a-fA-F]{1,7}")  # digits of a time or of an id
-_WRITTEN = re.compile(r"caplog|\.body|stdout|stderr|output|printed")  # texts that hold times and ids
+# Texts that hold times, ports and ids.
+_WRITTEN = re.compile(r"caplog|\.body|\.text|\.log\b|stdout|stderr|output|printed|shown|read_text|read_bytes|getvalue")
 
 
 def _short(node: ast.expr) -> bool:
@@ -47,6 +48,7 @@ def found_by_chance(source: str) -> list[int]:
 def test_what_can_stand_there_by_chance_is_told() -> None:
     assert found_by_chance('assert "987" not in caplog.text') == [1]
     assert found_by_chance('assert b"4242" not in answer.body') == [1]
+    assert found_by_chance('assert "5c1f0e" not in (folder / "log").read_text()') == [1]
     assert found_by_chance('for secret in ("canary", "987"):\n    assert secret not in done.stdout') == [2]
     assert found_by_chance('assert "4242424242424242" not in caplog.text') == []
     assert found_by_chance('assert "987" not in message') == []

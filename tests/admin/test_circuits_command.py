@@ -61,11 +61,11 @@ def test_the_list_shows_who_forced_it_how_full_it_is_and_what_is_left(running: R
 
 def test_who_was_asked_to_wait_is_counted(running: Running) -> None:
     told = HealthSample(Health.THROTTLED, retry_after_s=90.0)
-    for party in ("c:5c1f0e", "c:9ad201", "a:77be30"):
+    for party in ("c:5c1f0e77aa19", "c:9ad201", "a:77be30"):
         running.world.circuits.add_sample("acme", CallGroup.WRITE, told, party)
     shown = type_in(running, columns=200).output
     assert "2 credentials asked to wait, 1m 30s at most; 1 account asked to wait, 1m 30s at most" in shown
-    assert "5c1f0e" not in shown
+    assert "5c1f0e77aa19" not in shown
 
 
 def test_the_lists_json_is_the_apis_own(running: Running) -> None:

@@ -526,6 +526,18 @@ def test_header_and_body_give_the_same_advice() -> None:
             assert header(reply, "Paywitness-Advice") == members(reply)["advice"]
 
 
+@pytest.mark.parametrize("kind", list(Problem))
+def test_what_names_no_operation_says_of_the_effect_what_it_advises(kind: Problem) -> None:
+    """A call that no operation matches may pay all the same; so may have paid what is no longer kept."""
+    found = members(problem_reply(kind, ""))
+    assert found["side_effect_may_exist"] is (found["advice"] == "do_not_pay_again")
+
+
+@pytest.mark.parametrize("reply", [paid_before_reply("op_1"), problem_reply(Problem.FORWARD_FAILED, "", sent=True)])
+def test_what_was_paid_or_may_have_been_is_never_told_to_be_without_effect(reply: Reply) -> None:
+    assert members(reply)["side_effect_may_exist"] is True
+
+
 def test_an_error_that_arrived_is_not_called_a_lost_answer() -> None:
     arrived = standing(State.UNKNOWN, doubt=frozenset({1}), answered_attempts=frozenset({1}))
     assert "its answer leaves open" in members(unknown_reply(arrived, sent=True))["detail"]

@@ -29,9 +29,9 @@ HURRIED = (
     ("settle: 10m ", "settle: 32s "),
     ("authorization_expires: 7d ", "authorization_expires: 1d "),
     ("capture_before: capture_before ", "capture_before: not_shown "),
-    ("rate_limited: {attempts: 5, base: 1s, cap: 20s}", "rate_limited: {attempts: 3, base: 20ms, cap: 50ms}"),
+    ("rate_limited: {attempts: 4, base: 1s, cap: 20s}", "rate_limited: {attempts: 3, base: 20ms, cap: 50ms}"),
     (
-        "network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}",
+        "network_connect_failure: {attempts: 4, base: 200ms, cap: 2s}",
         "network_connect_failure: {attempts: 2, base: 10ms}",
     ),
 )

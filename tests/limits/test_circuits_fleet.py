@@ -304,7 +304,7 @@ async def test_a_store_that_forgot_everything_starts_from_closed(fleet_of, clien
 async def test_a_real_redis_is_killed_and_comes_back(mortal_redis):
     target = parse_limits_url(mortal_redis.url)
     chance, clock = SeededRandomness(5), SystemClock()
-    scripts = RedisScriptRunner.open(target, clock, chance)
+    scripts = RedisScriptRunner.open(target, clock, chance, timeout_s=5.0)  # the machine may be busy
     circuits = RedisCircuits(scripts, target.prefix, lambda: RULES, clock, chance, {})
 
     async def until(true: Callable[[], Any]) -> None:

@@ -81,6 +81,26 @@ TWO_MORE = """  back:
 """
 
 
+def test_one_fault_that_an_alias_repeats_is_told_once_with_all_its_places():
+    ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
+    pay = MINIMAL[MINIMAL.index("  pay:") : MINIMAL.index("answers:")]
+    others = "".join(
+        pay.replace("  pay:", f"  {name}:").replace("/v1/payments\n", f"/v1/{name}\n").replace(ask, "    ask: *asked\n")
+        for name in ("sell", "book")
+    )
+    text = changed("answers:\n  payment:", f"{others}answers:\n  payment:")
+    text = changed(ask, ask.replace("ask:", "ask: &asked").replace("answer: payment", "answer: paymnt"), text)
+    (told,) = problems_of(text)
+    assert told.count("found 'paymnt'") == 1
+    assert told.endswith("; the same at operations.sell.ask[0].answer, operations.book.ask[0].answer")
+
+
+def test_two_keys_that_one_block_lacks_are_two_problems():
+    told = problems_of(changed("amount: {at: amount, unit: minor}", "cancel: {}"))
+    keys = {line.split(": ")[1] for line in told}
+    assert {"operations.pay.cancel.request", "operations.pay.cancel.read"} <= keys
+
+
 @pytest.mark.parametrize(
     ("fault", "key"),
     [

@@ -9,6 +9,8 @@ import pytest
 from paywitness.policy.check import check
 from tests.policy.texts import MINIMAL, changed
 
+COMPARED_WITH_NOTHING = changed("    reference: id\n", "    reference: id\n    fits: none\n")
+
 
 def written(tmp_path: Path, text: str, name: str = "bank.yaml") -> Path:
     path = tmp_path / name
@@ -21,12 +23,13 @@ def test_a_good_file_is_described(tmp_path):
     report = check([path])
     assert report.ok
     assert report.lines[0] == f"{path}: OK"
-    assert report.lines[2:] == (
+    assert report.lines[2:-1] == (
         "    pay (sale): POST /v1/payments",
         "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
         "re-sent after a lost answer, asked about after a 5xx; can be asked",
         "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
-        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s, ours by the reference at id); "
+        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s, "
+        "once an answer or event has shown its reference, ours by the reference at id); "
         "re-sent for 2m where that is safe; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
         "absent only after 10m of silence and the misses above; "
         "then a person's",
@@ -36,6 +39,7 @@ def test_a_good_file_is_described(tmp_path):
         "degraded at bad 20%, unknown 5%, slow 50%, throttled 10%; slow after 8s",
         "    a 429 concerns: the credential of the call",
     )
+    assert report.lines[-1].startswith(f"  warning: {path}:10:3: operations.pay.fits: found nothing in 'pay': ")
 
 
 def test_the_numbers_of_limits_are_told(tmp_path):
@@ -99,12 +103,12 @@ def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):
 
     shared = 'ask: [{request: GET /v1/payments, query: {order: "{body:order}"}, at: data, answer: payment}]'
     ask = 'ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}'
-    text = changed(ask, shared)
+    text = changed(ask, shared, COMPARED_WITH_NOTHING)
     (warning,) = warnings(text)
     assert "operations.pay.ask[0]: looks for what other operations may share" in warning
     assert not warnings(changed("{body:order}", "{provider_key}", text))
     fits = "    reference: id\n    fits: {amount: amount, unit: minor}\n"
-    assert not warnings(changed("    reference: id\n", fits, text))
+    assert not warnings(changed("    reference: id\n    fits: none\n", fits, text))
     compared = changed("at: data,", "at: \"data[?amount == '{body:amount}']\",", text)
     assert not warnings(compared)
 
@@ -134,15 +138,16 @@ def test_b5_a_merchant_that_joins_whatever_accounts_a_call_names_is_told(tmp_pat
     def warnings(text: str) -> list[str]:
         return [line for line in check([written(tmp_path, text)]).lines if line.startswith("  warning: ")]
 
-    named = changed("account: [const:main]", "account: [const:main, header:Tenant]")
+    named = changed("account: [const:main]", "account: [const:main, header:Tenant]", COMPARED_WITH_NOTHING)
     (warning,) = warnings("merchant: shop\n" + named)
     assert ": merchant: makes one merchant of all accounts that header:Tenant can name: " in warning
     assert not warnings(named)
-    assert not warnings("merchant: shop\n" + MINIMAL)
+    assert not warnings("merchant: shop\n" + COMPARED_WITH_NOTHING)
 
 
 def test_warnings_do_not_fail_a_check(tmp_path):
-    text = "identity_change: accepted\n" + changed("http://127.0.0.1:9000", "http://api.bank.example.com")
+    text = changed("http://127.0.0.1:9000", "http://api.bank.example.com", COMPARED_WITH_NOTHING)
+    text = "identity_change: accepted\n" + text
     text = changed("  window: 24h\n", "  window: 24h\n  take_from: [header:Paywitness-Key]\n", text)
     text = changed("deadline: 20s", "deadline: 2s", text)
     text = changed("classify:\n", "classify:\n  - {status: 503, as: rate_limited}\n", text)

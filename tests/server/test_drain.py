@@ -26,7 +26,7 @@ async def test_an_idle_server_drains_at_once(edge: Edge) -> None:
     idle, silent = await edge.caller(), await edge.caller()
     await idle.ask(request())
     await until(lambda: edge.server.counters.connections_open == 2)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(GRACE_S / 2):
         assert await edge.server.drain(GRACE_S) == 0
     assert await idle.rest() == b""
     assert await silent.rest() == b""

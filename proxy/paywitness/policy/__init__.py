@@ -5,6 +5,7 @@
     schema            the one list of keys, block by block
     shipped_policies  the policies we ship, and `extends`
     identity_rules    what keys, fingerprints and guards are made from, and what an edit would change in it
+    unkept_promises   warnings: what a file says that cannot come to pass
     watch             hot reload: the next book, only if it is whole and keeps the meaning of keys
     check             `paywitness policy check`, and a policy in words
     explain           what would be decided for a failure, and by which rule

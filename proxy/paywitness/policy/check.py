@@ -273,7 +273,10 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
     if inquiry.shared:
         since = f", unless it was made later by {fields.denied_at}" if fields.denied_at is not None else ""
         belongs += f", shared with other operations: a denial counts only after all has settled{since}"
-    return f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag}{belongs})"
+    known = ", once an answer or event has shown its reference" if inquiry.needs_reference else ""
+    return (
+        f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag}{known}{belongs})"
+    )
 
 
 def _describe_fallbacks(policy: Policy) -> str:

@@ -49,6 +49,7 @@ from paywitness.policy.reading.value_readers import (
     upstream,
 )
 from paywitness.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
+from paywitness.policy.unkept_promises import warn_of_unkept_promises
 
 # RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
 _PROBLEM_MEMBERS = frozenset(
@@ -89,6 +90,7 @@ def compile_file(document: MapNode, source: str, problems: FileProblems) -> Comp
     provider = _provider(file, shared, policies, content, source)
     if problems.count:
         return None
+    warn_of_unkept_promises(file, policies, provider.webhook_rules)
     return CompiledFile(provider, problems.warnings, shared.fallbacks, document.location)
 
 

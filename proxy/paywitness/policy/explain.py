@@ -21,6 +21,7 @@ from paywitness.policy.check import (
     describe_payment,
     describe_priorities,
 )
+from paywitness.policy.unkept_promises import needs_answer_first
 
 _NO_RESPONSE = frozenset({ResultClass.NETWORK_READ_TIMEOUT, ResultClass.UNKNOWN_OUTCOME})
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
@@ -119,6 +120,7 @@ def _explanation_lines(
         f"  state:    {after.state} ({may})",
         f"  decision: {decision.action}: {_ACTION_TEXTS[decision.action]}",
         f"  because:  {decision.because}",
+        *_unaskable_lines(policy, scenario.failure, decision),
         f"  contract: {describe_contract(policy.contract)}",
         *((f"  payment:  {describe_payment(policy.payment)}",) if policy.payment != PaymentRules() else ()),
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
@@ -127,6 +129,13 @@ def _explanation_lines(
         *_shadow_lines(policy, scenario.failure),
         *(_limit_lines(policy, cost) if decision.action in _RETRIES else ()),
     )
+
+
+def _unaskable_lines(policy: Policy, failure: ResultClass, decision: Decision) -> tuple[str, ...]:
+    """That the inquiry which was decided on has to wait, if only an answer could show by what to ask."""
+    if decision.action is not Action.STATUS_INQUIRY or failure not in _NO_RESPONSE or not needs_answer_first(policy):
+        return ()
+    return ("  but:      'ask' needs the provider's reference: nobody can be asked before an answer or event shows it",)
 
 
 def _shadow_lines(policy: Policy, failure: ResultClass) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ OPERATION = Block(
         "intent": f"{_EXPRESSION} over the request's body",
         "target": "path:PARAMETER, body:PATH or header:NAME; of a payout also a list of them",
         "reference": f"{_EXPRESSION} over the answer",
-        "fits": "a mapping: where the answer shows amount, currency and our stamp",
+        "fits": "a mapping: where the answer shows amount, currency and our stamp; or none",
         "payment": "path:PARAMETER, body:PATH or header:NAME, or a list of them",
         "also_known_as": f"{_EXPRESSION} over the provider's object, or a list of them",
         "captures": f"automatic, manual or {_EXPRESSION} over the answer",

@@ -61,8 +61,8 @@ class TwoRoutes:
 async def two_routes(first: Sandbox, second: Sandbox, fallback: str) -> TwoRoutes:
     few = "{attempts: 2, base: 10ms, cap: 20ms}"
     quick = (
-        ("network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}", f"network_connect_failure: {few}"),
-        ("rate_limited: {attempts: 5, base: 1s, cap: 20s}", f"rate_limited: {few}"),
+        ("network_connect_failure: {attempts: 4, base: 200ms, cap: 2s}", f"network_connect_failure: {few}"),
+        ("rate_limited: {attempts: 4, base: 1s, cap: 20s}", f"rate_limited: {few}"),
     )
     elsewhere = ("\nunmatched: forward", f"\nfallback: [{fallback}]\nunmatched: forward")
     mirror = ("\nunmatched: forward", "\nsame_credentials_as: acme\nunmatched: forward")

@@ -48,7 +48,7 @@ MANY_PER_INTENT = (("  per_intent: 3 ", "  per_intent: 100 "),)
 FIVE_TRIES = (
     ("default: {attempts: 3, backoff: full, base: 100ms, cap: 5s}", "default: {attempts: 5, base: 10ms, cap: 20ms}"),
     (
-        "network_connect_failure: {attempts: 5, base: 200ms, cap: 2s}",
+        "network_connect_failure: {attempts: 4, base: 200ms, cap: 2s}",
         "network_connect_failure: {attempts: 9, base: 10ms, cap: 20ms}",
     ),
 )

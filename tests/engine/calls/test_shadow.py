@@ -107,6 +107,8 @@ async def test_nothing_that_could_hold_a_call_back_is_asked(world: World) -> Non
 async def test_a_lost_answer_is_not_sent_again_and_counted_as_what_would_have_been(world: World) -> None:
     reply = await world.charge(fault="drop_after_commit")
     assert problem_type(reply) == "forward-failed"
+    assert isinstance(reply.body, bytes)
+    assert json.loads(reply.body)["side_effect_may_exist"] is True
     assert (len(world.arrivals), world.effects()) == (1, 1)
     assert decisions(world) == {("sale", "unknown_outcome", "retry_same_operation", "in_doubt_same_key_is_safe"): 1}
 

@@ -328,7 +328,8 @@ def _read_amount(section: Section) -> AmountField | None:
 
 
 def _read_fit(section: Section, stamp: FieldRef | None, *, of_payment: bool) -> ResponseMatcher:
-    fits = section.child("fits", FITS)
+    shows_nothing = isinstance(section.node("fits"), TextNode) and section.read("fits", choice_of("none")) is not None
+    fits = section.child("fits", FITS) if not shows_nothing else None
     if fits is None:
         return ResponseMatcher()
     nothing = "there is nothing to hold the answer against"

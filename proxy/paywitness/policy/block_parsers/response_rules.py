@@ -10,7 +10,7 @@ from paywitness.core.classify import ResponseRule
 from paywitness.core.evidence import Response
 from paywitness.core.result import DEFAULT_EFFECTS, Advice, Effect, ResultClass
 from paywitness.policy.reading.document import ListNode, MapNode
-from paywitness.policy.reading.expressions import expression
+from paywitness.policy.reading.expressions import JmesPath, expression, implies
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
 from paywitness.policy.reading.section import (
     Section,
@@ -76,13 +76,62 @@ def read_answers(file: Section, tables: Tables) -> dict[str, tuple[ResponseRule,
     found = {}
     for entry in file.entries("answers"):
         sections = rows_of(entry.node, entry.path, ROW, file.problems)
-        found[entry.name] = tuple(row for row in (read_row(section, tables) for section in sections) if row)
+        found[entry.name] = _read_in_order(sections, tables)
     return found
 
 
 def read_rows(parent: Section, key: str, tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
-    sections = parent.children(key, ROW)
-    return tuple(row for row in (read_row(section, tables, of_event=of_event) for section in sections) if row)
+    return _read_in_order(parent.children(key, ROW), tables, of_event=of_event)
+
+
+def _read_in_order(sections: list[Section], tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
+    """The rows, of which the first that matches decides. One that can never be the first is warned about."""
+    rows: list[ResponseRule] = []
+    for section in sections:
+        row = read_row(section, tables, of_event=of_event)
+        if row is None:
+            continue
+        before = next((earlier for earlier in rows if hides(earlier, row)), None)
+        if before is not None:
+            found = f"is never reached: {before.name} above matches whatever it matches; put this one before it"
+            section.problems.warn(section.location, section.path, found)
+        rows.append(row)
+    return tuple(rows)
+
+
+def hides(earlier: ResponseRule, later: ResponseRule) -> bool:
+    """Whether the earlier row takes every response that the later one could read, as far as their shape shows it."""
+    if earlier.observe or not _has_no_more_conditions(earlier, later):
+        return False
+    if later.recognises_page and not earlier.recognises_page:
+        return False  # only such a row reads a gateway's page
+    if later.reads_empty_body and not earlier.reads_empty_body:
+        return False
+    reads_errors = later.status_codes is not None and any(not 200 <= code < 300 for code in later.status_codes)
+    if reads_errors and earlier.status_codes is None and any(map(earlier.says_done, earlier.result_classes)):
+        return False  # without a status it reads a success from a 2xx alone
+    return _reads_all_codes(earlier, later)
+
+
+def _has_no_more_conditions(earlier: ResponseRule, later: ResponseRule) -> bool:
+    if earlier.status_codes is not None and not (
+        later.status_codes is not None and later.status_codes <= earlier.status_codes
+    ):
+        return False
+    if not set(earlier.headers) <= set(later.headers):
+        return False
+    if earlier.when is None:
+        return True
+    return isinstance(earlier.when, JmesPath) and isinstance(later.when, JmesPath) and implies(later.when, earlier.when)
+
+
+def _reads_all_codes(earlier: ResponseRule, later: ResponseRule) -> bool:
+    """Whether a row whose other conditions hold has a reading for whatever code the later one knows."""
+    if earlier.code is None or earlier.otherwise is not None:
+        return True
+    same_place = later.code is not None and str(later.code) == str(earlier.code)
+    known = (earlier.table or {}).keys()
+    return same_place and later.otherwise is None and (later.table or {}).keys() <= known
 
 
 def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> ResponseRule | None:

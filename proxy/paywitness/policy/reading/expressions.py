@@ -287,6 +287,24 @@ def form_expression(text: str) -> JmesPath:
     return compiled
 
 
+def implies(condition: JmesPath, weaker: JmesPath) -> bool:
+    """Whether whatever the condition holds for, the weaker one holds for too, as far as their shape shows it: one of
+    the parts that "and" joins, or of those that "or" joins there. False says nothing."""
+    return _implies(condition._parsed, weaker._parsed)  # made in this module
+
+
+def _implies(condition: Any, weaker: Any) -> bool:
+    if condition == weaker:
+        return True
+    if weaker["type"] == "and_expression":
+        return all(_implies(condition, part) for part in weaker["children"])
+    if condition["type"] == "or_expression":
+        return all(_implies(part, weaker) for part in condition["children"])
+    if weaker["type"] == "or_expression" and any(_implies(condition, part) for part in weaker["children"]):
+        return True
+    return condition["type"] == "and_expression" and any(_implies(part, weaker) for part in condition["children"])
+
+
 def expression_over(encoding: Encoding) -> Reader[JmesPath]:
     """The reader of expressions over a request's body."""
     return form_expression if encoding is Encoding.FORM else expression

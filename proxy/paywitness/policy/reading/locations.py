@@ -26,26 +26,30 @@ _OPERATIONS = "{operations}"  # in a text: the operations that have the problem,
 
 @dataclass(slots=True)
 class _Problem:
-    location: SourceLocation
+    paths: dict[str, None] = field(default_factory=dict)  # where the file says it: several, if YAML's aliases repeat it
     operations: dict[str, None] = field(default_factory=dict)
+
+
+_Problems = dict[tuple[SourceLocation, str, str], _Problem]  # by location, key and text
 
 
 @dataclass(slots=True)
 class FileProblems:
     """Everything found wrong (or doubtful) in the files being read: gathered, not raised one by one.
 
-    The same problem said twice counts once: what a provider says for all its operations is read with each of them. A
-    text that names the operation says `{operations}` instead: told once, with the names of all that have the problem.
+    The same problem said twice counts once: what a provider says for all its operations is read with each of them, and
+    so is what an alias repeats. A text that names the operation says `{operations}` instead: told once, with the names
+    of all that have the problem.
     """
 
-    _errors: dict[str, _Problem] = field(default_factory=dict)
-    _warnings: dict[str, _Problem] = field(default_factory=dict)
+    _errors: _Problems = field(default_factory=dict)
+    _warnings: _Problems = field(default_factory=dict)
 
     def add(self, location: SourceLocation, path: str, text: str, *, operation: str = "") -> None:
-        self._errors.setdefault(_line(location, path, text), _Problem(location)).operations[operation] = None
+        _put(self._errors, location, path, text, operation)
 
     def warn(self, location: SourceLocation, path: str, text: str, *, operation: str = "") -> None:
-        self._warnings.setdefault(_line(location, path, text), _Problem(location)).operations[operation] = None
+        _put(self._warnings, location, path, text, operation)
 
     @property
     def count(self) -> int:
@@ -61,15 +65,25 @@ class FileProblems:
         return _in_order(self._warnings)
 
 
-def _line(location: SourceLocation, path: str, text: str) -> str:
-    line = f"{location}: {path}: {text}" if path else f"{location}: {text}"
+def _put(found: _Problems, location: SourceLocation, path: str, text: str, operation: str) -> None:
+    # Two keys of one block that lack the same kind of value are two problems, although both are told at the block.
+    problem = found.setdefault((location, path.rpartition(".")[2], text), _Problem())
+    problem.paths[path] = None
+    problem.operations[operation] = None
+
+
+def _in_order(found: _Problems) -> tuple[str, ...]:
+    lines = sorted(found.items(), key=lambda each: each[0][0])
+    return tuple(_line(location, problem, text) for (location, _, text), problem in lines)
+
+
+def _line(location: SourceLocation, problem: _Problem, text: str) -> str:
+    path, *others = problem.paths
+    text = text.replace(_OPERATIONS, operation_names(problem.operations))
+    also = f"; the same at {listed(others)}" if others else ""
+    line = f"{location}: {path}: {text}{also}" if path else f"{location}: {text}{also}"
     # A key may carry line breaks or terminal escapes; a problem is one plain line whatever the file says.
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in line)
-
-
-def _in_order(found: dict[str, _Problem]) -> tuple[str, ...]:
-    lines = sorted(found.items(), key=lambda each: each[1].location)
-    return tuple(line.replace(_OPERATIONS, operation_names(problem.operations)) for line, problem in lines)
 
 
 def operation_names(names: Iterable[str]) -> str:

@@ -158,6 +158,7 @@ def _headers() -> Schema:
 _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("file", "operations"): lambda: _map_of(_ref(OPERATION.title)),
     ("file", "accounts"): lambda: _map_of(_ref("accounts")),
+    ("operation", "fits"): lambda: {"anyOf": [_ref("fits"), {"const": "none"}]},
     ("accounts", "selectors"): _headers,
     ("accounts", "credentials"): lambda: {"anyOf": [_ref("credentials"), _list_of(_ref("credentials"))]},
     ("file", "answers"): lambda: _map_of(_list_of(_ref(ROW.title))),
