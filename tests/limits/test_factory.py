@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from paywitness.core.budget import ScopeRule
@@ -21,8 +23,8 @@ async def test_what_an_attempt_shows_the_circuits_the_budgets_know_as_well(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, store: str, health: Health
 ) -> None:
     # With a timeout for busy machines, and few round trips: what is known halves in half a second of the server's time.
-    connect = RedisScriptRunner.open
-    monkeypatch.setattr(RedisScriptRunner, "open", lambda *given: connect(*given, timeout_s=5.0))
+    patient = functools.partial(RedisScriptRunner.open, timeout_s=5.0)
+    monkeypatch.setattr(RedisScriptRunner, "open", patient)
     limits = limits_factory(LOCAL if store == "local" else redis_server.url)(
         lambda: {"acme": CircuitRules()}, HandClock(), SeededRandomness(1)
     )
