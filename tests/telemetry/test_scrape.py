@@ -99,9 +99,10 @@ async def test_what_a_scrape_shows_reads_no_more_of_a_larger_journal(counted: Co
         await journal.record(doubting(await owned(journal, f"open-{number}")))
     await pay(journal, 0, OPEN)
     await recovery._update_gauges()
-    few = await counting(recovery._update_gauges)
+    # The least of some: what a connection says of itself now and then is counted too.
+    few = min([await counting(recovery._update_gauges) for _ in range(3)])
     await pay(journal, OPEN, ENDED)
-    many = await counting(recovery._update_gauges)
+    many = min([await counting(recovery._update_gauges) for _ in range(3)])
     assert few > OPEN
     assert many < few * 1.2  # ended ones come in by the thousand; not one of them is read
     in_journal = {"journal": journal.journal_id()[:8], **ACME}
