@@ -176,6 +176,27 @@ def test_what_no_continuation_can_mend_is_refused_at_once(beginning: bytes) -> N
         parser.next_request()
 
 
+def test_empty_lines_without_end_are_a_head_too_large() -> None:
+    parser = RequestParser(LIMITS)
+    for _ in range(LIMITS.head_bytes_max // 1000):
+        parser.feed(b"\r\n" * 500)
+        assert parser.next_request() is None
+    parser.feed(b"\r\n" * 500_000)
+    with pytest.raises(RequestRejected) as refused:
+        parser.next_request()
+    assert (refused.value.kind, refused.value.status_code) == (Problem.TOO_LARGE, 431)
+
+
+def test_requests_by_the_thousand_in_one_read_are_each_read() -> None:
+    parser = RequestParser(LIMITS)
+    parser.feed(b"\r\n".join(request(f"/acme/v1/charges/{number}") for number in range(3000)))
+    for number in range(3000):
+        found = parser.next_request()
+        assert found is not None
+        assert (found.target, parser.body.take(HUGE)) == (f"/acme/v1/charges/{number}", b"{}")
+    assert (parser.next_request(), parser.held_bytes) == (None, 0)
+
+
 def test_a_head_without_end_is_refused_once_it_is_too_large() -> None:
     parser = RequestParser(LIMITS)
     parser.feed(LINE + HOST)

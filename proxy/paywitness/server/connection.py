@@ -263,7 +263,8 @@ class ServerConnection(asyncio.Protocol):
             await self._drain_waiter
         finally:
             self._drain_waiter = None
-            self._clear_timeout()
+            if self._timeout_phase is TimeoutPhase.READING_REPLY:
+                self._clear_timeout()
         if self._wire is None:
             raise ConnectionResetError
 
@@ -286,7 +287,8 @@ class ServerConnection(asyncio.Protocol):
             await self._body_waiter
         finally:
             self._body_waiter = None
-            self._clear_timeout()
+            if self._timeout_phase is TimeoutPhase.BODY:
+                self._clear_timeout()
 
     @property
     def is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from paywitness.core.call import CallerOptions, Headers, Priority
@@ -44,18 +44,17 @@ class RequestHead(NamedTuple):
     names: frozenset[bytes]  # of all headers, in lower case
 
 
-def read_head(raw: Iterable[tuple[bytes, bytes]], *, is_http11: bool) -> RequestHead:
+def read_head(raw: Sequence[tuple[bytes, bytes]], *, is_http11: bool) -> RequestHead:
     """Sort the headers. Raises RequestRejected for framing that may be read in two ways, and for options that make no
     sense."""
     forwarded: list[tuple[bytes, bytes]] = []
     special: list[tuple[bytes, bytes]] = []
     control: dict[bytes, bytes] = {}
-    names: set[bytes] = set()
-    for pair in raw:
-        name = pair[0].lower()
-        if name in names and name in _SINGLE_HEADERS:
-            raise malformed(f"{_display_name(name)} was sent twice; it may be sent once.")
-        names.add(name)
+    names = [name.lower() for name, _ in raw]
+    distinct_names = frozenset(names)
+    if len(distinct_names) < len(names):
+        _refuse_repeated(names)
+    for name, pair in zip(names, raw, strict=True):
         if name in _SPECIAL_HEADERS:
             if name == b"prefer":
                 _forward_preferences(pair, forwarded)
@@ -67,10 +66,16 @@ def read_head(raw: Iterable[tuple[bytes, bytes]], *, is_http11: bool) -> Request
             control[name] = pair[1]
         else:
             forwarded.append(pair)
-    if b"transfer-encoding" in names and b"content-length" in names:
+    if b"transfer-encoding" in distinct_names and b"content-length" in distinct_names:
         raise malformed("A request with Content-Length and Transfer-Encoding can be read in two ways.")
     options = read_caller_options(control) if control else _NO_OPTIONS
-    return _build_head(forwarded, special, options, frozenset(names), is_http11=is_http11)
+    return _build_head(forwarded, special, options, distinct_names, is_http11=is_http11)
+
+
+def _refuse_repeated(names: Sequence[bytes]) -> None:
+    for name in _SINGLE_HEADERS.intersection(names):
+        if names.count(name) > 1:
+            raise malformed(f"{_display_name(name)} was sent twice; it may be sent once.")
 
 
 def _build_head(
@@ -94,8 +99,12 @@ def _build_head(
         elif name == b"transfer-encoding":
             chunked = _is_chunked(value, is_http11=is_http11)
         elif name in _CONNECTION:
-            connection_tokens.update([token.strip(b" \t") for token in value.lower().split(b",")])
-            if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+            lowered = value.lower()
+            if lowered in _PLAIN_CONNECTION:
+                connection_tokens.add(lowered)
+                continue
+            connection_tokens.update([token.strip(b" \t") for token in lowered.split(b",")])
+            if name == b"connection":
                 connection.append((name, value))
         elif name == b"expect":
             expects_continue = _is_continue(value) and is_http11

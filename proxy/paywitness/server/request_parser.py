@@ -40,6 +40,7 @@ _LINE_END = b"\r\n"
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*(\n|\r[^\n])?")  # then a bare CR or LF; a CR that came last is none yet
 _BEGINNING = re.compile(rb"[A-Z\r\n]")
+_CHEAPLY_COPIED_BYTES = 8 * 1024
 _SPACES = 2  # in a request line: before its target and behind it
 
 _CHUNKED_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
@@ -86,6 +87,10 @@ class LengthBody:
     def held_bytes(self) -> int:
         """Bytes that nobody has taken yet."""
         return len(self._held)
+
+    def share_of(self, size: int) -> int:
+        """How many of the next bytes are its own."""
+        return min(size, self._bytes_left)
 
     def feed(self, data: bytes) -> bytes:
         """Read on, and return what is behind its end."""
@@ -141,6 +146,9 @@ class ChunkedBody(LengthBody):
         parser.feed_data(raw_head)
         self._tail = raw_head[-len(_LINE_END) :]
         return parser
+
+    def share_of(self, size: int) -> int:
+        return size  # perhaps: only httptools will know
 
     def feed(self, data: bytes) -> bytes:
         if self._parser is None:
@@ -257,12 +265,13 @@ def _head_fault(raw: bytes) -> str:
 class RequestParser:
     """Reads the requests of one connection, one at a time. What comes behind one is kept until it is asked for."""
 
-    __slots__ = ("_limits", "_searched", "_unread", "body")
+    __slots__ = ("_empty_line_bytes", "_limits", "_searched", "_unread", "body")
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._unread: bytes | bytearray = b""  # what came behind the latest request
         self._searched = 0  # of it, for the end of a head
+        self._empty_line_bytes = 0  # before it
         self.body = LengthBody(0)  # of the latest request
 
     @property
@@ -300,11 +309,26 @@ class RequestParser:
             self._refuse_early()
             self._searched = len(unread)
             return None
-        request, self.body = parse_head(bytes(unread[:end]), self._limits)
-        self._searched = 0
-        rest = bytes(unread[end:])
-        self._unread = self.body.feed(rest) if rest else b""
+        self._searched = self._empty_line_bytes = 0
+        request, self.body = parse_head(self._cut_off(end), self._limits)
+        if self._unread and not self.body.complete:
+            self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
         return request
+
+    def _cut_off(self, size: int) -> bytes:
+        """The first bytes of what is unread. Of many small requests in one read each costs its own size, not all."""
+        unread = self._unread
+        if size == len(unread):
+            self._unread = b""
+            return bytes(unread)
+        if len(unread) <= _CHEAPLY_COPIED_BYTES:
+            self._unread = unread[size:]
+            return bytes(unread[:size])
+        if isinstance(unread, bytes):
+            unread = self._unread = bytearray(unread)  # its front can be cut off without moving the rest
+        first = bytes(unread[:size])
+        del unread[:size]
+        return first
 
     def begins_ambiguously(self) -> bool:
         """Whether what came behind the latest request begins in a way that others read otherwise."""
@@ -327,6 +351,7 @@ class RequestParser:
             return False
         self._unread = unread[lines.end() :]
         self._searched = 0
+        self._empty_line_bytes += lines.end()
         return True
 
     def _refuse_early(self) -> None:
@@ -337,5 +362,5 @@ class RequestParser:
             raise malformed(_HEAD_FAULT)
         if _BARE_LINE_FEED.search(unread, max(0, self._searched - 1), self._limits.head_bytes_max):
             raise malformed("A bare CR or LF stands in the head.")
-        if len(unread) > self._limits.head_bytes_max:
+        if len(unread) + self._empty_line_bytes > self._limits.head_bytes_max:
             raise head_too_large(self._limits)
