@@ -254,6 +254,27 @@ def test_what_comes_behind_a_chunked_body_in_the_same_read_is_not_trusted(behind
     assert not (parser.body.complete and parser.body.ends_plainly)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        LINE + HOST + b'Content-Length: 2\r\n\r\n{"amount": 1099}',
+        LINE + HOST + b"Content-Lenght: 2\r\n\r\n{}" + FOLLOWER,
+        LINE + HOST + b"Transfer-Encodin: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        request() + b"\r\n{}" + FOLLOWER,
+        request() + b"AMOUNT=5\r\n" + FOLLOWER,
+        request() + b"AMOUNT",
+        CHUNKED + b"2\r\n{}}\r\n0\r\n\r\n",
+    ],
+    ids=["a short length", "no length", "no coding", "behind an empty line", "a line", "a word", "a broken chunk"],
+)
+def test_a_request_whose_length_is_known_to_be_wrong_reaches_nobody(data: bytes) -> None:
+    found, refused = read([data])
+    if data.endswith(b"AMOUNT"):  # it may still become the name of a method
+        assert [body for _, _, body, _ in found] == [b"{}"]
+    else:
+        assert (found, refused) == ([], True)
+
+
 def test_nothing_of_one_request_is_in_the_next() -> None:
     parser = RequestParser(LIMITS)
     parser.feed(CHUNKED + b"2\r\n{}\r\n")

@@ -40,6 +40,8 @@ _LINE_END = b"\r\n"
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*(\n|\r[^\n])?")  # then a bare CR or LF; a CR that came last is none yet
 _BEGINNING = re.compile(rb"[A-Z\r\n]")
+_METHOD = re.compile(rb"[A-Z]{1,20}(?: |\Z)")
+_REQUEST_LINE = re.compile(rb"[A-Z]{1,20} ++[\x21-\x7e]++ ++HTTP/1\.[01]\r\n")
 _CHEAPLY_COPIED_BYTES = 8 * 1024
 _SPACES = 2  # in a request line: before its target and behind it
 
@@ -311,9 +313,25 @@ class RequestParser:
             return None
         self._searched = self._empty_line_bytes = 0
         request, self.body = parse_head(self._cut_off(end), self._limits)
-        if self._unread and not self.body.complete:
-            self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
+        if self._unread:
+            if not self.body.complete:
+                self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
+            self._refuse_torn()
         return request
+
+    def _refuse_torn(self) -> None:
+        """Refuse a request whose body is known to be broken before anybody has seen it, or behind which something
+        stands that begins no request: its length is wrong, or what it says of it. Raises RequestRejected.
+
+        A bare CR or LF behind it, or a space too many in the next request line, only ends the connection.
+        """
+        if self.body.fault is not None:
+            raise self.body.fault
+        if self.body.complete and self._skip_empty_lines() and self._unread:
+            line_end = self._unread.find(_LINE_END)
+            beginning = _METHOD if line_end < 0 else _REQUEST_LINE
+            if not beginning.match(self._unread) and self._unread[0] not in _LINE_END:
+                raise malformed("What stands behind the body begins no request: the length of the body is wrong.")
 
     def _cut_off(self, size: int) -> bytes:
         """The first bytes of what is unread. Of many small requests in one read each costs its own size, not all."""
