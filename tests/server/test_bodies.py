@@ -136,6 +136,22 @@ async def test_a_body_that_nobody_takes_is_not_read(edge: Edge) -> None:
     assert sum(map(len, edge.carrier.forward_seen.pieces)) == 100_000_000
 
 
+async def test_requests_behind_the_one_that_is_served_are_not_read_without_end(edge: Edge) -> None:
+    edge.carrier.hold()
+    caller = await edge.caller()
+    caller.send(request())
+    await edge.carrier.arrived.wait()
+    large, sent = request(body=b"x" * 100_000), 0
+    while await takes(caller, large):
+        sent += 1
+        assert sent < 200  # what the kernel's buffers and ours hold
+    assert len(edge.carrier.calls) == 1
+    edge.carrier.release()
+    for _ in range(1 + sent + 1):
+        assert (await caller.answer()).status_code == 200
+    assert len(edge.carrier.calls) == sent + 2
+
+
 @pytest.mark.parametrize("path", ["/acme/v1/charges", "/acme/v1/files"])
 async def test_a_caller_that_expects_it_is_told_to_continue(edge: Edge, path: str) -> None:
     caller = await edge.caller()

@@ -15,6 +15,7 @@ from aiohttp import ClientSession
 
 from paywitness.engine.engine import Engine
 from paywitness.server.engine_interface import CallHandler
+from paywitness.server.request_parser import RequestParser
 from tests.server.conftest import Edge, MakeEdge
 from tests.server.raw_client import get, request, until
 from tests.server.test_hostile import MALFORMED
@@ -71,31 +72,31 @@ async def test_noise_is_answered_or_ended_and_disturbs_nobody(
         assert (call.provider, call.path[:1]) == ("acme", "/")
 
 
-class Exploding:
-    """A parser that fails in a way it should not."""
-
-    def feed_data(self, data: bytes) -> NoReturn:
-        raise ValueError("canary")
+def explode(parser: RequestParser, data: bytes) -> NoReturn:
+    """Fail in a way that a parser should not."""
+    raise ValueError("canary")
 
 
-async def test_a_parser_that_fails_is_the_requests_fault(make_edge: MakeEdge) -> None:
+async def test_a_parser_that_fails_is_the_requests_fault(make_edge: MakeEdge, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = await make_edge(provider="acme")
     caller = await edge.caller()
     await until(lambda: edge.server.counters.connections_open == 1)
-    edge.connection._parser = Exploding()  # type: ignore[assignment]
+    monkeypatch.setattr(RequestParser, "feed", explode)
     assert (await caller.ask(request())).problem == "malformed"
     assert await caller.is_closed()
 
 
-async def test_a_parser_that_fails_behind_a_request_does_not_spoil_its_answer(edge: Edge) -> None:
+async def test_a_parser_that_fails_behind_a_request_does_not_spoil_its_answer(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edge.carrier.hold()
     caller = await edge.caller()
     caller.send(request())
     await edge.carrier.arrived.wait()
     connection = edge.connection
-    connection._parser = Exploding()  # type: ignore[assignment]
+    monkeypatch.setattr(RequestParser, "feed", explode)
     caller.send(request())
-    await until(lambda: connection._close)
+    await until(lambda: connection._closes)
     edge.carrier.release()
     answer = await caller.answer()
     assert (answer.status_code, answer.header("Connection")) == (200, "close")

@@ -11,9 +11,8 @@ means.
     limits_and_timeouts  the limits on size and time of everything that a caller sends or takes
     refused_hosts        what the log says of hosts that callers do not get through to, and what mends it
     registry             the open connections of one server, and what is counted
-    connection_deadlines  the base of a connection: which timeout runs, and the ways to end
-    request_boundary     where one request ends and the next begins, and whether that is ambiguous; pure
-    connection           one caller's connection: half-close, disconnect, keep-alive
+    request_parser       bytes to requests; refuses ambiguous framing; pure
+    connection           one caller's connection: its timeouts, half-close, disconnect, keep-alive, the ways to end
     dispatch             one request from its head to its reply, whole or streamed
     connect              a connection until its protocol is known: CONNECT, TLS interception, tunnels
     listener             the main port: accepts sockets, direct and redirected; peeks at redirected ones

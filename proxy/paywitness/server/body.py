@@ -5,28 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from aiohttp import StreamReader
-from aiohttp.web_protocol import RequestPayloadError
-
 from paywitness.core.problems import Problem
 from paywitness.server.connection import ServerConnection
 from paywitness.server.control_headers import RequestHead
-from paywitness.server.errors import BodyIncomplete, CallerDisconnected, RequestRejected
+from paywitness.server.errors import CallerDisconnected, RequestRejected
 from paywitness.server.limits_and_timeouts import ServerLimits
 
 
 class RequestBody:
-    """One request's body. Read it once, in one of the two ways."""
+    """The body of the request that its connection serves now. Read it once, in one of the two ways."""
 
-    __slots__ = ("_connection", "_continue_due", "_limits", "_stream", "_waited_s", "length", "present")
+    __slots__ = ("_connection", "_continue_due", "_limits", "_received", "_waited_s", "length", "present")
 
-    def __init__(
-        self, connection: ServerConnection, stream: StreamReader, head: RequestHead, limits: ServerLimits
-    ) -> None:
+    def __init__(self, connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> None:
         self.present = head.chunked or bool(head.length)
         self.length = head.length
         self._connection = connection
-        self._stream = stream
+        self._received = connection.body
         self._limits = limits
         self._continue_due = head.expects_continue
         self._waited_s = 0.0
@@ -39,8 +34,8 @@ class RequestBody:
         limit = self._limits.body_bytes_max
         if self.length is not None and self.length > limit:
             raise _too_large(limit)
-        if self._stream.is_eof() and self._stream.total_bytes <= limit:
-            return self._stream.read_nowait()  # it came with its head, as most do
+        if self._received.complete and self._received.received_bytes <= limit:
+            return self._connection.take_body(limit)  # it came with its head, as most do
         pieces: list[bytes] = []
         size = 0
         while piece := await self._read_piece():
@@ -57,31 +52,28 @@ class RequestBody:
 
     async def _read_piece(self) -> bytes:
         """The next piece; empty at the end."""
-        stream = self._stream
-        try:
-            piece = stream.read_nowait(self._limits.piece_bytes_max)
-            if piece or stream.at_eof():
-                return piece
+        received = self._received
+        while True:
+            if received.fault is not None:
+                raise received.fault
+            if received.held_bytes:
+                return self._connection.take_body(self._limits.piece_bytes_max)
+            if received.complete:
+                return b""
+            if not self._connection.is_open:
+                raise CallerDisconnected
             if self._continue_due:
                 self._continue_due = False
                 self._connection.send_continue()
-            return await self._wait_for_piece()
-        except RequestPayloadError:
-            raise BodyIncomplete(Problem.MALFORMED, "The framing of the body is broken.") from None
-        except (ConnectionError, RuntimeError) as error:
-            if self._connection.connected:
-                raise
-            raise CallerDisconnected from error
+            await self._wait()
 
-    async def _wait_for_piece(self) -> bytes:
+    async def _wait(self) -> None:
         limits = self._limits
         loop = asyncio.get_running_loop()
         began_mono = loop.time()
-        earned_s = limits.body_start_s + self._stream.total_bytes / limits.body_bytes_per_s_min
-        within_s = min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s)
-        piece = await self._connection.read_body(self._stream, limits.piece_bytes_max, within_s)
+        earned_s = limits.body_start_s + self._received.received_bytes / limits.body_bytes_per_s_min
+        await self._connection.wait_for_body(min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s))
         self._waited_s += loop.time() - began_mono
-        return piece
 
 
 def _too_large(limit: int) -> RequestRejected:

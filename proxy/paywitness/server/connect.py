@@ -14,20 +14,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol, cast
 
-from aiohttp import web
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
-
 from paywitness.core.allowed_hosts import host_and_port
 from paywitness.core.problems import Problem
 from paywitness.option_defaults import Unlisted
-from paywitness.server.connection import ServerConnection
+from paywitness.server.connection import ServerConnection, ServeRequest
 from paywitness.server.errors import RequestRejected, malformed
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.refused_hosts import log_refused_certificate, log_unlisted_host
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
-from paywitness.server.request_boundary import has_plain_request_line
+from paywitness.server.request_parser import IncomingRequest, RequestParser
 from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress
 from paywitness.tasks import TaskRefused, Tasks
 
@@ -116,7 +112,6 @@ class Tunnel:
 
 _CONNECT = b"CONNECT "
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_READ_BYTES = 64 * 1024
 HANDSHAKE_S_MIN = 0.1  # no timeout at all is an error to the loop
 
 
@@ -146,9 +141,9 @@ class InterceptConfig:
 class ConnectHandler(asyncio.Protocol):
     """One connection until it is known what it is; or for as long as it is a tunnel."""
 
-    def __init__(self, registry: ConnectionRegistry, server: web.Server, intercept: InterceptConfig) -> None:
+    def __init__(self, registry: ConnectionRegistry, serve: ServeRequest, intercept: InterceptConfig) -> None:
         self._registry = registry
-        self._server = server
+        self._serve = serve
         self._intercept = intercept
         self._loop = asyncio.get_running_loop()
         self._wire: asyncio.Transport | None = None
@@ -231,7 +226,7 @@ class ConnectHandler(asyncio.Protocol):
         self._unregister()
         if wire is None or wire.is_closing():
             return
-        connection = ServerConnection(self._registry, self._server, ingress, due_mono=self._head_due_mono)
+        connection = ServerConnection(self._registry, self._serve, ingress, due_mono=self._head_due_mono)
         wire.set_protocol(connection)
         connection.connection_made(wire)
         if buffered:
@@ -241,30 +236,15 @@ class ConnectHandler(asyncio.Protocol):
 
     def _read_connect(self, head: bytes) -> tuple[str, int] | None:
         """Whom it asks for; None while the head is not whole. Raises RequestRejected."""
-        limits = self._registry.limits
-        if len(head) > limits.head_bytes_max:
-            raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
-        parser = HttpRequestParser(
-            BaseProtocol(self._loop),
-            self._loop,
-            _READ_BYTES,
-            max_line_size=limits.line_bytes_max,
-            max_field_size=limits.line_bytes_max,
-            max_headers=limits.headers_max,
-            auto_decompress=False,
-        )
-        try:
-            messages, _, early = parser.feed_data(head)
-        except Exception:  # noqa: BLE001 - the parser lets more than its own errors escape; none may be logged
-            raise malformed("The request is not well-formed HTTP/1.1.") from None
-        if not messages:
+        parser = RequestParser(self._registry.limits)
+        parser.feed(head)
+        request = parser.next_request()
+        if request is None:
             return None
-        if not has_plain_request_line(head):
-            raise malformed("The request line has a space too many.")
-        if early:
+        if parser.held_bytes:
             raise malformed("Bytes came after CONNECT before it was answered.")
-        self._user_agent = messages[0][0].headers.get("User-Agent", "")
-        return _authority(messages[0][0])
+        self._user_agent = "".join(request.values(b"user-agent"))
+        return _authority(request)
 
     def _connect(self, host: str, port: int) -> None:
         wire = self._wire
@@ -399,19 +379,17 @@ def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContex
     return context
 
 
-def _authority(message: RawRequestMessage) -> tuple[str, int]:
+def _authority(request: IncomingRequest) -> tuple[str, int]:
     """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises RequestRejected."""
-    if message.version not in (HttpVersion10, HttpVersion11):
-        raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
-    requested = host_and_port(message.path)
+    requested = host_and_port(request.target)
     if requested is None or requested[1] is None:
         raise malformed("CONNECT asks for host:port.")
-    if message.chunked or message.headers.get("Content-Length", "0") != "0":
+    head = request.head
+    if head.chunked or head.length:
         raise malformed("CONNECT has no body, and one was announced.")
-    hosts = message.headers.getall("Host", [])
-    if not hosts and message.version == HttpVersion10:
+    if b"host" not in head.names and not request.is_http11:
         return requested[0], requested[1]
-    host_header = host_and_port(hosts[0]) if len(hosts) == 1 else None
+    host_header = host_and_port(head.host.decode("latin-1"))
     if host_header is None or host_header[0] != requested[0] or host_header[1] not in (None, requested[1]):
         raise malformed("CONNECT asks for one host, and Host names another.")
     return requested[0], requested[1]

@@ -1,11 +1,8 @@
-"""One caller's connection: aiohttp's, with what it lacks.
+"""One caller's connection: the bytes it sends become requests, served one after the other in one task of its own.
 
-aiohttp parses and queues; it has no bound on the time that heads and bodies take, drops the answer of a caller that
-half-closes, leaves a body waiting for ever once its framing has failed, gives the trailers of one request to the next,
-is lenient where a request begins, and logs malformed lines as they came. That is mended here, in `connection_deadlines`
-and in `request_boundary`. What it would make for every request (a task, a request, a writer, a response) nobody here
-needs: `start` takes the parsed heads itself. Some of the attributes with an underscore are aiohttp's own; the tests of
-this room hold them down.
+It knows what it waits for, how long, and how to end. The one rule: while `_timeout_phase` is NONE the next step is
+ours; otherwise it is the caller's, and there is a moment at which we stop waiting. The server's clock looks at every
+connection once a tick, so a wait costs no timer. `request_parser` judges the bytes; `dispatch` serves the requests.
 """
 
 from __future__ import annotations
@@ -13,115 +10,177 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from math import inf
 from typing import cast
 
-from aiohttp import StreamReader, web
-from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
-
 from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
-from paywitness.server.connection_deadlines import AWAITING_REQUEST, TimedConnection, TimeoutPhase
-from paywitness.server.errors import BodyIncomplete, RequestRejected, malformed
-from paywitness.server.limits_and_timeouts import TOO_MANY_CONNECTIONS
+from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
 from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import CONNECTION_CLOSE, CONNECTION_IMPLICIT, CONNECTION_KEEP_ALIVE
-from paywitness.server.request_boundary import BoundaryTracker
+from paywitness.server.reply_encoding import (
+    CONNECTION_CLOSE,
+    CONNECTION_IMPLICIT,
+    CONNECTION_KEEP_ALIVE,
+    CONTINUE,
+    reply_bytes,
+)
+from paywitness.server.request_parser import IncomingRequest, LengthBody, RequestParser
 from paywitness.server.request_target import Ingress
 
 _log = logging.getLogger("paywitness.edge")
 
-ServeRequest = Callable[
-    [RawRequestMessage, StreamReader, "ServerConnection"], Awaitable[bool]
-]  # whether the connection goes on
+ServeRequest = Callable[[IncomingRequest, "ServerConnection"], Awaitable[bool]]  # whether the connection goes on
 
-_CHUNKED_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
+_LINGER_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, not an end
+# Of what has come and nobody has taken: a body that is passed on, or the requests behind the one being served. From the
+# higher bound on we do not read; from the lower one on we do again. A head that is not whole must fit below both.
+_HELD_BYTES_MAX = 128 * 1024
+_HELD_BYTES_LOW = 64 * 1024
 
 
-class ServerConnection(TimedConnection):
+class TimeoutPhase(Enum):
+    """What the caller owes us."""
+
+    FIRST_BYTE = auto()
+    HEAD = auto()
+    NEXT_REQUEST = auto()
+    BODY = auto()
+    READING_REPLY = auto()  # of the answer
+    CLOSING = auto()  # its side too, now that we have said our last
+    FLUSHING = auto()  # to take what was written before we closed
+    NONE = auto()
+
+
+_AWAITING_REQUEST = (  # it has no whole request with us
+    TimeoutPhase.FIRST_BYTE,
+    TimeoutPhase.HEAD,
+    TimeoutPhase.NEXT_REQUEST,
+)
+
+
+class ServerConnection(asyncio.Protocol):
     __slots__ = (
-        "_boundary",
+        "_body_waiter",
         "_caller_watched",
-        "_head_bytes",
-        "_head_due_mono",
-        "_latest_chunked",
-        "_latest_request",
-        "_partial_request",
+        "_closes",
+        "_drain_waiter",
+        "_due_mono",
+        "_half_closed",
+        "_loop",
+        "_parser",
+        "_reading_paused",
+        "_registry",
+        "_reply_started",
+        "_request",
+        "_request_waiter",
+        "_serve",
         "_serving",
-        "_tail",
-        "head_may_exceed_limit",
+        "_task",
+        "_timeout_phase",
+        "_unsent_bytes",
+        "_wire",
+        "_writing_paused",
         "http11",
         "ingress",
     )
 
     def __init__(
-        self, registry: ConnectionRegistry, server: web.Server, ingress: Ingress, *, due_mono: float = inf
+        self, registry: ConnectionRegistry, serve: ServeRequest, ingress: Ingress, *, due_mono: float = inf
     ) -> None:
         """`due_mono`: when its first head must be whole, where its time has begun before."""
-        super().__init__(registry, server)
         self.ingress = ingress
-        self._head_due_mono = due_mono
         self.http11 = True
-        self.head_may_exceed_limit = False  # a head may have been larger than is allowed: measure it
-        self._latest_request: object = None  # the request that came last
-        self._latest_chunked = False
-        self._tail = b""  # the last bytes of its chunked body
-        self._boundary = BoundaryTracker()
-        self._head_bytes = 0  # of a head that is not whole yet
-        self._partial_request = False  # bytes came after the latest request that are no whole request yet
+        self._registry = registry
+        self._serve = serve
+        self._loop = asyncio.get_running_loop()
+        self._parser = RequestParser(registry.limits)
+        self._wire: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timeout_phase = TimeoutPhase.FIRST_BYTE
+        self._due_mono = due_mono
+        self._request: IncomingRequest | None = None  # the next one to be served
+        self._request_waiter: asyncio.Future[None] | None = None
+        self._body_waiter: asyncio.Future[None] | None = None
+        self._drain_waiter: asyncio.Future[None] | None = None
         self._serving = False  # a request is being answered
         self._caller_watched = False  # whether its caller can still be told decides something
+        self._reply_started = False  # a byte of its final answer was written
+        self._closes = False  # no further request is served
+        self._half_closed = False
+        self._reading_paused = self._writing_paused = False
+        self._unsent_bytes = 0
 
     # -- what the loop tells us
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = cast(asyncio.Transport, transport)
         if not self._registry.try_register(self):
             self._registry.counters.refused[TOO_MANY_CONNECTIONS] += 1
-            cast(asyncio.Transport, transport).abort()
+            wire.abort()
             return
-        self._wire = cast(asyncio.Transport, transport)
+        self._wire = wire
+        wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        due_mono = self._due_mono
         self._start_timeout(TimeoutPhase.FIRST_BYTE, self._registry.limits.head_s)
-        self._due_mono = min(self._due_mono, self._head_due_mono)
-        super().connection_made(transport)
+        self._due_mono = min(self._due_mono, due_mono)
+        self._task = self._registry.tasks.start(self._serve_requests(), name="connection")
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._wire is None:
             return  # it was never let in
         self._registry.unregister(self)
         self._wire = None
-        if self._body is not None and not self._body.is_eof():
-            self._body.set_exception(ConnectionResetError())  # somebody may be waiting for the rest of it
-        super().connection_lost(exc)
+        self._closes = True
+        for waiter in (self._request_waiter, self._body_waiter, self._drain_waiter):
+            _wake(waiter)
 
-    async def start(self) -> None:
-        """Serve one request after the other, in the one task that aiohttp makes for a connection."""
-        serve = cast(ServeRequest, self._request_handler)
-        while not self._force_close:
-            if not self._messages:
-                self._waiter = self._loop.create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
-                continue  # what woke us may have been refused since
-            message, body = self._messages.popleft()
-            if self._parser is not None:
-                self._parser.message_consumed()
-            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-                self._resume_reading_if_drained()
-            if not await self._serve_one(serve, message, body):
-                break
-        if not self._force_close and self._wire is not None:
-            self._wire.close()
-
-    async def _serve_one(self, serve: ServeRequest, message: object, body: StreamReader) -> bool:
-        """Whether another request may follow."""
+    def data_received(self, data: bytes) -> None:
+        if self._closes:
+            return  # nobody serves it
         try:
-            if isinstance(message, RawRequestMessage):
-                return await serve(message, body, self) and not self._close
-            self._reject_unparsable(getattr(message, "exc", None))
+            self._parser.feed(data)
+        except Exception:  # noqa: BLE001 - a mistake of ours or of httptools; its text may hold a caller's bytes
+            self._fail_unreadable()
+            return
+        if self._timeout_phase in _AWAITING_REQUEST:
+            self._read_request()
+            return
+        body = self._parser.body
+        if self._body_waiter is not None and (body.held_bytes or body.complete or body.fault):
+            _wake(self._body_waiter)
+        self._balance_reading()
+
+    def eof_received(self) -> bool:
+        """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
+        self._half_closed = True
+        if self._timeout_phase is TimeoutPhase.HEAD:
+            self._reject(malformed("The request ended before its head did."))
+        else:
+            self._fail_body(Problem.MALFORMED, "The body ended before its end.")
+        self._probe_half_closed()
+        if self._wire is not None and not self._wire.can_write_eof():
+            return False  # under TLS nobody can half-close
+        return self._timeout_phase in (TimeoutPhase.NONE, TimeoutPhase.BODY, TimeoutPhase.READING_REPLY)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        _wake(self._drain_waiter)
+
+    # -- its task
+
+    async def _serve_requests(self) -> None:
+        """Serve one request after the other."""
+        try:
+            while (request := await self._next_request()) is not None:
+                if not await self._serve(request, self):
+                    return
         except asyncio.CancelledError:
             self.force_close()
             raise
@@ -129,63 +188,20 @@ class ServerConnection(TimedConnection):
             # Its text may hold a caller's bytes; its class does not.
             _log.error("a connection ended by %s", type(error).__name__, extra=REPEATS)
             self.reset()
-        return False
 
-    def data_received(self, data: bytes) -> None:
-        requests_before = self._request_count
-        body_before = self._body
-        try:
-            super().data_received(data)
-            sound = self._boundary.feed(data, self._messages, self._request_count - requests_before)
-        except Exception:  # noqa: BLE001 - the parser lets more than its own errors escape; none may be logged
-            self._fail_unreadable()
-            return
-        if self._boundary.is_ambiguous and not sound and self._timeout_phase in AWAITING_REQUEST:
-            self._reject(malformed("The request line, or what stands before it, can be read in two ways."))
-            return
-        if self._latest_chunked:
-            self._track_chunked_end(self._tail + data)
-        if self._request_count == requests_before:
-            if data:
-                self._count_partial_head(len(data))
-            return
-        if body_before is not None and not body_before.is_eof():
-            # Nothing can follow an unfinished body but the parser's complaint about it. It forgets to tell the reader.
-            body_before.set_exception(BodyIncomplete(Problem.MALFORMED, "The framing of the body is broken."))
-            return
-        if len(data) + self._head_bytes > self._registry.limits.head_bytes_max:
-            self.head_may_exceed_limit = True
-        self._latest_request, self._body = self._messages[-1]
-        self._head_bytes = 0
-        self._partial_request = False
-        if self._timeout_phase in AWAITING_REQUEST:
-            self._clear_timeout()
-        self._latest_chunked = getattr(self._latest_request, "chunked", False)
-        if self._latest_chunked:
-            self._track_chunked_end(data)
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """Every read of a body asks for it, paused or not; aiohttp would parse nothing, at the cost of something."""
-        if self._reading_paused:
-            super().resume_reading(resume_parser)
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp declares less than asyncio allows
-        """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
-        self._half_closed = True
-        if self._timeout_phase is TimeoutPhase.HEAD:
-            self._reject(malformed("The request ended before its head did."))
-        elif self._body is not None and not self._body.is_eof():
-            self._body.set_exception(BodyIncomplete(Problem.MALFORMED, "The body ended before its end."))
-        self._probe_half_closed()
-        if self._wire is not None and not self._wire.can_write_eof():
-            return False  # under TLS nobody can half-close
-        return self._timeout_phase in (TimeoutPhase.NONE, TimeoutPhase.BODY, TimeoutPhase.READING_REPLY)
+    async def _next_request(self) -> IncomingRequest | None:
+        while not self._closes:
+            if self._request is not None:
+                request, self._request = self._request, None
+                return request
+            self._request_waiter = self._loop.create_future()
+            await self._request_waiter
+        return None
 
     # -- what the exchange asks
 
     def begin_request(self, *, http11: bool) -> None:
         """The next request is being served."""
-        self._clear_timeout()
         self.http11 = http11
         self._serving, self._reply_started, self._caller_watched = True, False, False
 
@@ -198,15 +214,85 @@ class ServerConnection(TimedConnection):
     def finish_request(self, *, keep_alive: bool) -> None:
         """Its answer is written. From here the caller owes us the next request, or the rest of it, or its leaving."""
         self._serving = False
-        limits = self._registry.limits
         if not keep_alive:
             self._linger_close()
-        elif self._messages:
             return
-        elif self._partial_request:
-            self._start_timeout(TimeoutPhase.HEAD, limits.head_s)
-        else:
-            self._start_timeout(TimeoutPhase.NEXT_REQUEST, limits.keep_alive_s)
+        self._start_timeout(TimeoutPhase.NEXT_REQUEST, self._registry.limits.keep_alive_s)
+        if self._parser.unread_bytes:
+            self._read_request()
+
+    def may_keep_alive(self, request: IncomingRequest) -> bool:
+        """Whether the connection can be trusted with a request after this one, and there is somebody to serve it."""
+        body = self._parser.body
+        return request.keep_alive and body.complete and body.ends_plainly and self.accepts_more
+
+    @property
+    def accepts_more(self) -> bool:
+        """Whether a further request can come, and is to be served. What has come is served also in a drain."""
+        if self._closes or self._parser.begins_ambiguously():
+            return False
+        if self._parser.unread_bytes:
+            return not self._half_closed or self._parser.has_whole_head
+        return not self._half_closed and not self._registry.draining
+
+    def connection_line(self, *, keep_alive: bool) -> bytes:
+        if not keep_alive:
+            return CONNECTION_CLOSE
+        return CONNECTION_IMPLICIT if self.http11 else CONNECTION_KEEP_ALIVE
+
+    def write(self, data: bytes) -> None:
+        """Raises ConnectionResetError if the caller has left."""
+        wire = self._wire
+        if wire is None or wire.is_closing():
+            raise ConnectionResetError
+        self._reply_started = True
+        wire.write(data)
+
+    def send_continue(self) -> None:
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.write(CONTINUE)
+
+    async def drain_writes(self) -> None:
+        """Wait until the caller has taken most of what was written. Raises ConnectionError if it leaves instead."""
+        if not self._writing_paused or self._wire is None:
+            return
+        self._start_timeout(TimeoutPhase.READING_REPLY, self._registry.limits.reply_idle_s)
+        self._unsent_bytes = self._wire.get_write_buffer_size()
+        self._drain_waiter = self._loop.create_future()
+        try:
+            await self._drain_waiter
+        finally:
+            self._drain_waiter = None
+            if self._timeout_phase is TimeoutPhase.READING_REPLY:
+                self._clear_timeout()
+        if self._wire is None:
+            raise ConnectionResetError
+
+    @property
+    def body(self) -> LengthBody:
+        """Of the request being served."""
+        return self._parser.body
+
+    def take_body(self, bytes_max: int) -> bytes:
+        piece = self._parser.body.take(bytes_max)
+        if self._reading_paused:
+            self._balance_reading()
+        return piece
+
+    async def wait_for_body(self, within_s: float) -> None:
+        """Until more of it has come, or its fault is known, or the caller has left."""
+        self._start_timeout(TimeoutPhase.BODY, within_s)
+        self._body_waiter = self._loop.create_future()
+        try:
+            await self._body_waiter
+        finally:
+            self._body_waiter = None
+            if self._timeout_phase is TimeoutPhase.BODY:
+                self._clear_timeout()
+
+    @property
+    def is_open(self) -> bool:
+        return self._wire is not None
 
     def is_caller_connected(self) -> bool:
         """Whether the caller may still read an answer."""
@@ -224,31 +310,113 @@ class ServerConnection(TimedConnection):
         name = self._wire.get_extra_info("peername") if self._wire is not None else None
         return str(name[0]) if name else ""
 
-    def may_keep_alive(self, message: RawRequestMessage, body: StreamReader) -> bool:
-        """Whether the connection can be trusted with a request after this one, and there is somebody to serve it."""
-        if message.should_close or not body.is_eof():
-            return False
-        if message.upgrade:
-            return False  # the parser loses what came with it
-        if message.chunked and (message is not self._latest_request or self._tail != _CHUNKED_END):
-            return False  # the parser hands the trailers of one request to the next, as headers
-        return self.accepts_more
+    # -- what the server asks
 
     @property
-    def accepts_more(self) -> bool:
-        """Whether a further request can come, and is to be served. What has come is served also in a drain."""
-        if self._close or self._boundary.is_ambiguous:
-            return False
-        if self._messages:
-            return True
-        return not self._half_closed and (self._partial_request or not self._registry.draining)
+    def is_idle(self) -> bool:
+        return self._timeout_phase in (TimeoutPhase.FIRST_BYTE, TimeoutPhase.NEXT_REQUEST)
 
-    def connection_line(self, *, keep_alive: bool) -> bytes:
-        if not keep_alive:
-            return CONNECTION_CLOSE
-        return CONNECTION_IMPLICIT if self.http11 else CONNECTION_KEEP_ALIVE
+    @property
+    def is_ending(self) -> bool:
+        """Nobody waits for anything but its end."""
+        return self._timeout_phase in (TimeoutPhase.CLOSING, TimeoutPhase.FLUSHING)
 
-    # -- within
+    @property
+    def is_served(self) -> bool:
+        """It has all of its last answer, as far as we can know."""
+        return self._wire is None or (self.is_ending and not self._wire.get_write_buffer_size())
+
+    @property
+    def file_descriptor(self) -> int:
+        return cast(int, self._wire.get_extra_info("socket").fileno()) if self._wire is not None else -1
+
+    @property
+    def loop_task(self) -> asyncio.Task[None] | None:
+        return self._task
+
+    def force_close(self) -> None:
+        """End it, with what was written."""
+        self._closes = True
+        _wake(self._request_waiter)
+        if self._wire is not None:
+            self._wire.close()
+
+    def reset(self) -> None:
+        """End it so that nobody can take what was written for a whole answer."""
+        if self._wire is not None:
+            self._wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            self._wire.abort()
+
+    def abort(self) -> None:
+        """End it now. One that is served keeps what it was given."""
+        if self._wire is not None and self.is_served:
+            self._wire.abort()
+        else:
+            self.reset()
+
+    def check_timeouts(self, now: float) -> None:
+        """Stop waiting for what is overdue."""
+        wire = self._wire
+        if wire is None:
+            return
+        if wire.is_closing() and self._timeout_phase is not TimeoutPhase.FLUSHING:
+            self._start_timeout(TimeoutPhase.FLUSHING, self._registry.limits.reply_idle_s)
+        if self.is_ending:
+            self._registry.changed.set()  # its last bytes may have been taken
+        if now >= self._due_mono:
+            self._time_out(wire)
+
+    # -- reading
+
+    def _read_request(self) -> None:
+        """Bytes have come, or were there, of which the next request must begin."""
+        try:
+            request = self._parser.next_request()
+        except RequestRejected as rejection:
+            self._reject(rejection)
+            return
+        except Exception:  # noqa: BLE001 - as in `data_received`
+            self._fail_unreadable()
+            return
+        if request is not None:
+            self._request = request
+            self._clear_timeout()
+            _wake(self._request_waiter)
+        elif self._timeout_phase is TimeoutPhase.FIRST_BYTE:
+            self._timeout_phase = TimeoutPhase.HEAD  # its time runs since the connection was opened
+        elif self._timeout_phase is TimeoutPhase.NEXT_REQUEST:
+            self._start_timeout(TimeoutPhase.HEAD, self._registry.limits.head_s)
+        if self._reading_paused:
+            self._balance_reading()
+
+    def _balance_reading(self) -> None:
+        """Read no further ahead than is bounded."""
+        held_bytes = self._parser.held_bytes
+        if self._reading_paused:
+            if held_bytes <= _HELD_BYTES_LOW:
+                self._resume_reading()
+        elif held_bytes > _HELD_BYTES_MAX and self._wire is not None and not self._wire.is_closing():
+            self._reading_paused = True
+            self._wire.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._wire is not None and not self._wire.is_closing():
+            self._reading_paused = False
+            self._wire.resume_reading()
+
+    def _fail_unreadable(self) -> None:
+        if self._timeout_phase in _AWAITING_REQUEST:
+            self._reject(malformed("The request cannot be read."))
+            return
+        self._closes = True  # after the answer that is under way
+        self._fail_body(Problem.MALFORMED, "The body cannot be read.")
+
+    def _fail_body(self, kind: Problem, detail: str) -> None:
+        """If it is not whole, it will not be."""
+        body = self._parser.body
+        if not body.complete and body.fault is None:
+            body.fault = RequestRejected(kind, detail)
+            _wake(self._body_waiter)
 
     def _probe_half_closed(self) -> None:
         """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
@@ -260,46 +428,73 @@ class ServerConnection(TimedConnection):
         if watched and self.http11 and self._timeout_phase is TimeoutPhase.NONE:
             self.send_continue()
 
-    def _reject_unparsable(self, error: object) -> None:
-        """aiohttp's own words for it would log the offending line and send it back."""
-        if not isinstance(error, HttpProcessingError):
-            self.reset()  # not the caller's fault, and nobody knows what has been done: promise nothing
-        elif isinstance(error, LineTooLong):
-            limit = self._registry.limits.line_bytes_max
-            self._reject(RequestRejected(Problem.TOO_LARGE, f"A line of the head is longer than {limit} bytes.", 431))
-        else:
-            detail = "The request is not well-formed HTTP/1.1, or its framing can be read in two ways."
-            self._reject(malformed(detail))
+    # -- timeouts and ends
 
-    def _fail_unreadable(self) -> None:
-        if self._timeout_phase in AWAITING_REQUEST:
-            self._reject(malformed("The request cannot be read."))
+    def _start_timeout(self, phase: TimeoutPhase, seconds: float) -> None:
+        self._timeout_phase = phase
+        self._due_mono = self._loop.time() + seconds
+
+    def _clear_timeout(self) -> None:
+        self._timeout_phase = TimeoutPhase.NONE
+        self._due_mono = inf
+
+    def _time_out(self, wire: asyncio.Transport) -> None:
+        limits = self._registry.limits
+        match self._timeout_phase:
+            case TimeoutPhase.HEAD:
+                self._reject(RequestRejected(Problem.TOO_SLOW, f"The head was not whole within {limits.head_s:g} s."))
+            case TimeoutPhase.FIRST_BYTE | TimeoutPhase.NEXT_REQUEST:
+                # Silently: an answer that nobody asked for could be taken for that to the next request.
+                self._registry.counters.refused[IDLE] += 1
+                self.force_close()
+            case TimeoutPhase.BODY:
+                self._due_mono = inf
+                detail = f"The body may take {limits.body_s:g} s, and {limits.body_idle_s:g} s between two pieces."
+                self._fail_body(Problem.TOO_SLOW, detail)
+            case TimeoutPhase.READING_REPLY:
+                self._time_out_reply(wire)
+            case TimeoutPhase.CLOSING:
+                wire.close()
+            case TimeoutPhase.FLUSHING:
+                self.reset()
+
+    def _time_out_reply(self, wire: asyncio.Transport) -> None:
+        unsent_bytes = wire.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:
+            self._unsent_bytes = unsent_bytes
+            self._start_timeout(TimeoutPhase.READING_REPLY, self._registry.limits.reply_idle_s)
             return
-        if self._body is not None and not self._body.is_eof():
-            self._body.set_exception(BodyIncomplete(Problem.MALFORMED, "The body cannot be read."))
-        self.close()  # after the answer that is under way
+        self._registry.counters.broken[ANSWER_NOT_TAKEN] += 1
+        self.reset()
 
-    def _track_chunked_end(self, data: bytes) -> None:
-        """Of a chunked body only the parser knows the end; that nothing came behind it, its last bytes show."""
-        self._tail = data[-len(_CHUNKED_END) :]
-        if self._tail == _CHUNKED_END and self._body is not None and self._body.is_eof():
-            self._boundary.request_ended()
+    def _reject(self, rejection: RequestRejected) -> None:
+        self._registry.counters.refused[rejection.kind] += 1
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.write(
+                b"".join(reply_bytes(rejection.reply, "", CONNECTION_CLOSE, self._registry.date_line.now()))
+            )
+        self._linger_close()
 
-    def _count_partial_head(self, size: int) -> None:
-        """Bytes came that completed no head."""
-        if self._timeout_phase is TimeoutPhase.FIRST_BYTE:
-            self._timeout_phase = TimeoutPhase.HEAD  # its time runs since the connection was opened
-        elif self._timeout_phase is TimeoutPhase.NEXT_REQUEST:
-            self._start_timeout(TimeoutPhase.HEAD, self._registry.limits.head_s)
-        elif self._timeout_phase is not TimeoutPhase.HEAD:
-            if self.is_ending or self._body is None or not self._body.is_eof():
-                return
-            self._partial_request = True
-        self._head_bytes += size
-        limit = self._registry.limits.head_bytes_max
-        if self._head_bytes <= limit:
+    def _linger_close(self) -> None:
+        """Say that we have said our last, and wait a moment for the caller to do the same.
+
+        What it sends meanwhile is thrown away. Closing at once would answer it with a reset, and that would take our
+        last words out of its hands.
+        """
+        self._closes = True
+        _wake(self._request_waiter)
+        wire = self._wire
+        if wire is None or wire.is_closing():
             return
-        if self._timeout_phase is TimeoutPhase.HEAD:
-            self._reject(RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431))
-        else:
-            self.close()  # after the answer that is under way
+        self._start_timeout(TimeoutPhase.CLOSING, self._registry.limits.linger_s)
+        if self._half_closed or not wire.can_write_eof():  # TLS has its own goodbye, and waits for the caller's
+            wire.close()
+            return
+        wire.write_eof()
+        self._resume_reading()
+        self._registry.changed.set()
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from paywitness.core.call import CallerOptions, Headers, Priority
@@ -13,7 +13,14 @@ from paywitness.server.errors import RequestRejected, malformed
 
 _PREFIX = b"paywitness-"
 _SPECIAL_HEADERS = HOP_BY_HOP | FRAMING | {b"host", b"expect", b"prefer"}
+# Of these a second one, even an equal one, may be read in two ways (RFC 9110 5.3).
+_SINGLE_HEADERS = frozenset(
+    b"content-length transfer-encoding host content-type content-location content-range etag max-forwards server"
+    b" user-agent".split()
+)
+_LENGTH_DIGITS_MAX = 18  # far beyond any body
 _RESPOND_ASYNC = b"respond-async"
+_CONNECTION = frozenset({b"connection", b"proxy-connection"})  # some clients say the other to a proxy
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close"})
 # A registered name, an address, a bracketed IPv6 address, a port (RFC 3986 3.2.2), less user information.
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
@@ -33,16 +40,21 @@ class RequestHead(NamedTuple):
     chunked: bool
     expects_continue: bool
     host: bytes  # empty where HTTP/1.0 names none
+    keep_alive: bool
+    names: frozenset[bytes]  # of all headers, in lower case
 
 
-def read_head(raw: Headers, *, is_http11: bool) -> RequestHead:
+def read_head(raw: Sequence[tuple[bytes, bytes]], *, is_http11: bool) -> RequestHead:
     """Sort the headers. Raises RequestRejected for framing that may be read in two ways, and for options that make no
     sense."""
     forwarded: list[tuple[bytes, bytes]] = []
     special: list[tuple[bytes, bytes]] = []
     control: dict[bytes, bytes] = {}
-    for pair in raw:
-        name = pair[0].lower()
+    names = [name.lower() for name, _ in raw]
+    distinct_names = frozenset(names)
+    if len(distinct_names) < len(names):
+        _refuse_repeated(names)
+    for name, pair in zip(names, raw, strict=True):
         if name in _SPECIAL_HEADERS:
             if name == b"prefer":
                 _forward_preferences(pair, forwarded)
@@ -54,34 +66,59 @@ def read_head(raw: Headers, *, is_http11: bool) -> RequestHead:
             control[name] = pair[1]
         else:
             forwarded.append(pair)
-    return _build_head(
-        forwarded, special, read_caller_options(control) if control else _NO_OPTIONS, is_http11=is_http11
-    )
+    if b"transfer-encoding" in distinct_names and b"content-length" in distinct_names:
+        raise malformed("A request with Content-Length and Transfer-Encoding can be read in two ways.")
+    options = read_caller_options(control) if control else _NO_OPTIONS
+    return _build_head(forwarded, special, options, distinct_names, is_http11=is_http11)
+
+
+def _refuse_repeated(names: Sequence[bytes]) -> None:
+    for name in _SINGLE_HEADERS.intersection(names):
+        if names.count(name) > 1:
+            raise malformed(f"{_display_name(name)} was sent twice; it may be sent once.")
 
 
 def _build_head(
-    forwarded: list[tuple[bytes, bytes]], special: list[tuple[bytes, bytes]], options: CallerOptions, *, is_http11: bool
+    forwarded: list[tuple[bytes, bytes]],
+    special: list[tuple[bytes, bytes]],
+    options: CallerOptions,
+    names: frozenset[bytes],
+    *,
+    is_http11: bool,
 ) -> RequestHead:
     connection: list[tuple[bytes, bytes]] = []
     length: int | None = None
     chunked = expects_continue = False
+    connection_tokens: set[bytes] = set()
     host = b""
     for name, value in special:
         if name == b"host":
             host = value if _is_host(value) else b""
         elif name == b"content-length":
-            length = int(value)  # digits only, and once: the parser saw to it
+            length = _length(value)
         elif name == b"transfer-encoding":
             chunked = _is_chunked(value, is_http11=is_http11)
-        elif name == b"connection":
-            if value.lower() not in _PLAIN_CONNECTION:
+        elif name in _CONNECTION:
+            lowered = value.lower()
+            if lowered in _PLAIN_CONNECTION:
+                connection_tokens.add(lowered)
+                continue
+            connection_tokens.update([token.strip(b" \t") for token in lowered.split(b",")])
+            if name == b"connection":
                 connection.append((name, value))
         elif name == b"expect":
             expects_continue = _is_continue(value) and is_http11
     if is_http11 and not host:
         raise malformed("The Host header is missing, empty, or no host.")
     headers = end_to_end((*connection, *forwarded)) if connection else tuple(forwarded)
-    return RequestHead(headers, options, length, chunked, expects_continue, host)
+    keep_alive = b"close" not in connection_tokens and (is_http11 or b"keep-alive" in connection_tokens)
+    return RequestHead(headers, options, length, chunked, expects_continue, host, keep_alive, names)
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
+        raise malformed("Content-Length is no length.")
+    return int(value)
 
 
 def _is_host(value: bytes) -> bool:
@@ -89,7 +126,6 @@ def _is_host(value: bytes) -> bool:
 
 
 def _is_chunked(value: bytes, *, is_http11: bool) -> bool:
-    """The parser lets other codings pass before `chunked`, and lets HTTP/1.0 use it."""
     if value.lower() != b"chunked" or not is_http11:
         raise malformed("The only transfer coding understood is `chunked`, in HTTP/1.1.")
     return True

@@ -7,16 +7,11 @@ reply never looks complete.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import cast
-
-from aiohttp import StreamReader
-from aiohttp.http import HttpVersion11, RawRequestMessage
 
 from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
@@ -36,7 +31,8 @@ from paywitness.server.reply_encoding import (
     last_chunk_bytes,
     reply_bytes,
 )
-from paywitness.server.request import ParsedRequest, check_asker, head_size, read_request
+from paywitness.server.request import ParsedRequest, check_asker, read_request
+from paywitness.server.request_parser import IncomingRequest
 from paywitness.telemetry.emitter import Tracing
 
 
@@ -120,44 +116,40 @@ class RequestDispatcher:
     tracing: Tracing | None = field(default=None, kw_only=True)  # a span around each call that may be an operation
     allowed_hosts: AllowedHosts = field(default=AllowedHosts(), kw_only=True)
 
-    async def serve(self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection) -> bool:
+    async def serve(self, incoming: IncomingRequest, connection: ServerConnection) -> bool:
         """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
-        task = cast("asyncio.Task[object]", asyncio.current_task())
-        self.registry.serving_tasks.add(task)
         self.registry.counters.requests += 1
-        connection.begin_request(http11=message.version == HttpVersion11)
+        connection.begin_request(http11=incoming.is_http11)
         keep_alive = False
         try:
-            reply, closes = await self._reply_to(message, stream, connection)
-            keep_alive = not closes and connection.may_keep_alive(message, stream)
+            reply, closes = await self._reply_to(incoming, connection)
+            keep_alive = not closes and connection.may_keep_alive(incoming)
             if isinstance(reply, Reply):
-                await self._write(reply, message.method, connection, keep_alive=keep_alive)
+                await self._write(reply, incoming.method, connection, keep_alive=keep_alive)
             else:
-                keep_alive = await stream_reply(reply, message.method, connection, self.registry, keep_alive=keep_alive)
+                keep_alive = await stream_reply(
+                    reply, incoming.method, connection, self.registry, keep_alive=keep_alive
+                )
             keep_alive = keep_alive and connection.accepts_more  # much can happen while an answer is taken
         except (CallerDisconnected, ConnectionError):
             self.registry.counters.broken[CALLER_LEFT] += 1
             keep_alive = False
         finally:
-            self.registry.serving_tasks.discard(task)
             connection.finish_request(keep_alive=keep_alive)
         return keep_alive
 
     async def _reply_to(
-        self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection
+        self, incoming: IncomingRequest, connection: ServerConnection
     ) -> tuple[Reply | ServerStreamedReply, bool]:
         """The answer, and whether the connection must end with it."""
         try:
-            if connection.head_may_exceed_limit and head_size(message) > self.registry.limits.head_bytes_max:
-                limit = self.registry.limits.head_bytes_max
-                raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limit} bytes.", 431)
-            request = read_request(message, connection.ingress, self.call_handler.provider_at)
-            check_asker(request, message, self.allowed_hosts, self.call_handler.provider_at)
+            request = read_request(incoming, connection.ingress, self.call_handler.provider_at)
+            check_asker(request, incoming, self.allowed_hosts, self.call_handler.provider_at)
             if request.is_root:
                 return request.root_page(), False
             if request.is_internal:
                 return await self._internal_page(request), False
-            body = RequestBody(connection, stream, request.head, self.registry.limits)
+            body = RequestBody(connection, request.head, self.registry.limits)
             return await self._handle_call(request, body, connection), False
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
@@ -213,8 +205,7 @@ class RequestDispatcher:
         else:
             connection.write(head)
             connection.write(body)
-        if connection.writing_paused:
-            await connection.drain_writes()
+        await connection.drain_writes()
 
 
 def _log_failure(activity: str, error: Exception) -> None:

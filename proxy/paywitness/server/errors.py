@@ -40,13 +40,6 @@ class RequestRejected(PaywitnessError):
         return replace(reply, status_code=self.status_code, body=json.dumps(members).encode())
 
 
-class BodyIncomplete(RequestRejected, TimeoutError):
-    """The caller's body will not be whole.
-
-    A TimeoutError too, because that is what aiohttp expects of a body it reads only to throw away.
-    """
-
-
 class CallerDisconnected(PaywitnessError):
     """The caller's connection is lost before its request was whole. There is nobody to answer."""
 

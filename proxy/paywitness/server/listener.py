@@ -15,8 +15,6 @@ import struct
 from math import inf
 from typing import Any
 
-from aiohttp import web
-
 from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
 from paywitness.server.connect import (
@@ -27,7 +25,7 @@ from paywitness.server.connect import (
     reject_unlisted,
     tls_context_for_host,
 )
-from paywitness.server.connection import ServerConnection
+from paywitness.server.connection import ServerConnection, ServeRequest
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.refused_hosts import log_refused_certificate
@@ -140,12 +138,12 @@ class Listener:
         self,
         listening: tuple[socket.socket, ...],
         registry: ConnectionRegistry,
-        server: web.Server,
+        serve: ServeRequest,
         intercept: InterceptConfig,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._registry = registry
-        self._server = server
+        self._serve_request = serve
         self._intercept = intercept
         self.sockets = listening
         for one in listening:
@@ -186,14 +184,16 @@ class Listener:
             if destination is None:
                 self._intercept.tasks.start(self._serve_direct(accepted), name="doorstep")
             else:
-                RedirectedConnection(accepted, destination, self._registry, self._server, self._intercept).start()
+                RedirectedConnection(
+                    accepted, destination, self._registry, self._serve_request, self._intercept
+                ).start()
         except (OSError, TaskRefused):  # it has gone again, or we are closing
             accepted.close()
 
     async def _serve_direct(self, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: ConnectHandler(self._registry, self._server, self._intercept), accepted
+                lambda: ConnectHandler(self._registry, self._serve_request, self._intercept), accepted
             )
         except OSError:
             accepted.close()  # it has gone again
@@ -207,13 +207,13 @@ class RedirectedConnection:
         accepted: socket.socket,
         destination: tuple[str, int],
         registry: ConnectionRegistry,
-        server: web.Server,
+        serve: ServeRequest,
         intercept: InterceptConfig,
     ) -> None:
         self._accepted = accepted
         self._destination = destination
         self._registry = registry
-        self._server = server
+        self._serve_request = serve
         self._intercept = intercept
         self._loop = asyncio.get_running_loop()
         self._due_mono = self._loop.time() + registry.limits.head_s
@@ -270,7 +270,7 @@ class RedirectedConnection:
             bounds["ssl_shutdown_timeout"] = self._registry.limits.linger_s
         try:
             await self._loop.connect_accepted_socket(
-                lambda: ServerConnection(self._registry, self._server, ingress, due_mono=due_mono),
+                lambda: ServerConnection(self._registry, self._serve_request, ingress, due_mono=due_mono),
                 self._accepted.dup(),
                 ssl=context,
                 **bounds,

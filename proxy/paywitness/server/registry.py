@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from paywitness.server.limits_and_timeouts import ServerLimits
 from paywitness.server.reply_encoding import DateLine
+from paywitness.tasks import Tasks
 from paywitness.telemetry.gauges import ServerCounters
 
 
@@ -39,7 +40,7 @@ class ConnectionRegistry:
     date_line: DateLine
     counters: ServerCounters = field(default_factory=ServerCounters)
     connections: set[TrackedConnection] = field(default_factory=set)
-    serving_tasks: set[asyncio.Task[object]] = field(default_factory=set)  # also for callers that have left
+    tasks: Tasks = field(default_factory=Tasks)  # one for each connection; it may outlast its caller
     draining: bool = False
     closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended, or is about to

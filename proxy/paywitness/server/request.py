@@ -8,17 +8,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
-
 from paywitness.core.allowed_hosts import AllowedHosts, host_and_port
 from paywitness.core.call import Call
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
-from paywitness.server.control_headers import RequestHead, read_head
+from paywitness.server.control_headers import RequestHead
 from paywitness.server.engine_interface import CallHandler
 from paywitness.server.errors import RequestRejected, malformed
 from paywitness.server.refused_hosts import log_unlisted_host
+from paywitness.server.request_parser import IncomingRequest
 from paywitness.server.request_target import (
     HTTP_PORT,
     HTTPS_PORT,
@@ -31,8 +30,10 @@ from paywitness.server.request_target import (
     read_target,
 )
 
-# What payment interfaces use. The parser knows dozens more, most of them from other protocols.
+# What payment interfaces use.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+PAGE_HEADERS = (b"origin", b"sec-fetch-site")  # a browser sends one of them, or both, for a page; a service neither
 
 _PSEUDONYM = b"paywitness"
 _VIA = (b"Via", b"1.1 " + _PSEUDONYM)
@@ -115,21 +116,19 @@ class ParsedRequest(NamedTuple):
 
 
 def read_request(
-    message: RawRequestMessage, ingress: Ingress, provider_at: Callable[[str], str | None]
+    incoming: IncomingRequest, ingress: Ingress, provider_at: Callable[[str], str | None]
 ) -> ParsedRequest:
-    """Read a head. Raises RequestRejected for what the parser lets pass and we do not."""
-    method = message.method
-    is_http11 = message.version == HttpVersion11
-    if not is_http11 and message.version != HttpVersion10:
-        raise malformed("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+    """Whose request it is. Raises RequestRejected if it is nobody's, or could be taken for somebody else's."""
+    method, target, head = incoming.method, incoming.target, incoming.head
     if method == "CONNECT":
         raise malformed("CONNECT must be the first thing that is asked on a connection.")
     if method not in METHODS:
         raise malformed(f"{method} is not served; allowed are {', '.join(sorted(METHODS))}.")
-    head = read_head(message.raw_headers, is_http11=is_http11)
-    if is_absolute(message.path):
-        return _parse_absolute(message.path, method, head, ingress, provider_at)
-    if method == "OPTIONS" and message.path == "*":
+    if is_absolute(target):
+        return _parse_absolute(target, method, head, ingress, provider_at)
+    if target == "*":
+        if method != "OPTIONS":
+            raise malformed("Only OPTIONS asks about the whole server.")
         return ParsedRequest(method, WHOLE_SERVER, head)
     host_header = head.host.decode("latin-1")
     if ingress.host is not None and (
@@ -137,11 +136,10 @@ def read_request(
     ):
         raise malformed(f"This connection is to {ingress.host}, and Host names another.")
     if ingress.redirected:
-        return _parse_proxied(
-            method, read_target(message.path, _provider_of_host(_host_of(host_header), provider_at)), head
-        )
-    target = read_target(message.path, ingress.provider)
-    return ParsedRequest(method, target, head) if ingress.host is None else _parse_proxied(method, target, head)
+        provider = _provider_of_host(_host_of(host_header), provider_at)
+        return _parse_proxied(method, read_target(target, provider), head)
+    below = read_target(target, ingress.provider)
+    return ParsedRequest(method, below, head) if ingress.host is None else _parse_proxied(method, below, head)
 
 
 def _parse_absolute(
@@ -208,7 +206,7 @@ def _same_host(authority: str, host: bytes) -> bool:
 
 def check_asker(
     request: ParsedRequest,
-    message: RawRequestMessage,
+    incoming: IncomingRequest,
     allowed_hosts: AllowedHosts,
     provider_at: Callable[[str], str | None],
 ) -> None:
@@ -223,13 +221,7 @@ def check_asker(
             "--allowed-hosts."
         )
         raise RequestRejected(Problem.HOST_NOT_ALLOWED, detail)
-    headers = message.headers
-    if "Origin" in headers or "Sec-Fetch-Site" in headers:
-        origins, fetch_sites = headers.getall("Origin", ()), headers.getall("Sec-Fetch-Site", ())
-        if not allowed_hosts.allows_origin(host, origins, fetch_sites):
-            raise RequestRejected(Problem.CROSS_SITE, "A web page of another origin asks, and pages are not served.")
-
-
-def head_size(message: RawRequestMessage) -> int:
-    """What a head measured on the wire, less its punctuation."""
-    return len(message.path) + sum(len(name) + len(value) for name, value in message.raw_headers)
+    if incoming.head.names.isdisjoint(PAGE_HEADERS):
+        return
+    if not allowed_hosts.allows_origin(host, incoming.values(b"origin"), incoming.values(b"sec-fetch-site")):
+        raise RequestRejected(Problem.CROSS_SITE, "A web page of another origin asks, and pages are not served.")

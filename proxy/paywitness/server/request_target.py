@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from paywitness.core.problems import Problem
-from paywitness.server.errors import RequestRejected
+from paywitness.server.errors import RequestRejected, malformed
 
 HTTP_PORT, HTTPS_PORT = 80, 443
 
@@ -78,8 +78,10 @@ def read_absolute(raw: str) -> tuple[str, str]:
     whole = raw.partition("://")[2]
     end = min((position for position in map(whole.find, "/?#") if position >= 0), default=len(whole))
     authority, rest = whole[:end], whole[end:]
-    if "@" in authority or not authority:
-        raise _path_rejected("The address has a user in it, or no host.")
+    if not authority:
+        raise malformed("The address has no host.")
+    if "@" in authority:
+        raise _path_rejected("The address has a user in it.")
     return authority, rest if rest.startswith("/") else f"/{rest}"
 
 

@@ -11,9 +11,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable, Iterable
-from typing import Any, cast
-
-from aiohttp import web
+from typing import Any
 
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.allowed_hosts import AllowedHosts
@@ -52,7 +50,6 @@ class HttpServer:
         self._registry = ConnectionRegistry(limits, DateLine(clock))
         self._dispatcher = RequestDispatcher(call_handler, self._registry, tracing=tracing, allowed_hosts=allowed_hosts)
         self._listeners: list[asyncio.Server | Listener] = []
-        self._server: web.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -72,19 +69,16 @@ class HttpServer:
         `intercept` callers may also come by a proxy setting, or redirected. With `reuse_port` other sidecars of this
         machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
-        if self._server is None:
-            # It does not cancel when a caller leaves: keep that. `serve` is called by our connections, never by it.
-            self._server = web.Server(cast(Any, self._dispatcher.serve))
+        if self._sweep_timer is None:
             self._sweep_timer = loop.call_later(self._registry.limits.tick_s, self._sweep, loop)
-        server = self._server
+        serve = self._dispatcher.serve
         listener: asyncio.Server | Listener
         if intercept is not None:
-            listener = Listener(
-                await listening_sockets(host, port, _BACKLOG, reuse_port=reuse_port), self._registry, server, intercept
-            )
+            listening = await listening_sockets(host, port, _BACKLOG, reuse_port=reuse_port)
+            listener = Listener(listening, self._registry, serve, intercept)
         else:
             listener = await loop.create_server(
-                lambda: ServerConnection(self._registry, server, Ingress(provider)),
+                lambda: ServerConnection(self._registry, serve, Ingress(provider)),
                 host,
                 port,
                 backlog=_BACKLOG,
@@ -140,11 +134,11 @@ class HttpServer:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
-        ending: set[asyncio.Task[Any]] = set(self._registry.serving_tasks)
-        for serving in ending:
-            serving.cancel()
-        ending.update(connection.loop_task for connection in self._registry.connections if connection.loop_task)
+        ending: set[asyncio.Task[Any]] = {
+            connection.loop_task for connection in self._registry.connections if connection.loop_task
+        }
         self._abort_all()
+        await self._registry.tasks.stop()  # those too whose caller has left
         if ending:
             await asyncio.wait(ending, timeout=_CANCEL_GRACE_S)
         await (

@@ -12,9 +12,6 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from aiohttp import StreamReader
-from aiohttp.http import RawRequestMessage
-
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.call import Headers
 from paywitness.core.operation import Outcome
@@ -29,7 +26,8 @@ from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.request import ParsedRequest, head_size, read_request
+from paywitness.server.request import PAGE_HEADERS, ParsedRequest, read_request
+from paywitness.server.request_parser import IncomingRequest
 from paywitness.server.request_target import INTERNAL_NAME, REVERSE_PROXY
 from paywitness.server.server import HttpServer
 from paywitness.server.webhook_sources import SourceLimiter, source_of
@@ -102,22 +100,19 @@ class _WebhookDispatcher(RequestDispatcher):
     trusted_proxies: tuple[Network, ...] = ()
 
     async def _reply_to(
-        self, message: RawRequestMessage, stream: StreamReader, connection: ServerConnection
+        self, incoming: IncomingRequest, connection: ServerConnection
     ) -> tuple[Reply | ServerStreamedReply, bool]:
-        limits = self.registry.limits
         try:
-            if connection.head_may_exceed_limit and head_size(message) > limits.head_bytes_max:
-                raise RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
-            request = read_request(message, REVERSE_PROXY, _no_provider)
+            request = read_request(incoming, REVERSE_PROXY, _no_provider)
             segments = request.target.segments
             if request.target.prefix != INTERNAL_NAME or len(segments) not in (2, 3) or segments[0] != "webhooks":
                 return _reply(WebhookReply(404)), False
             if request.method != "POST":
                 return _reply(WebhookReply(405)), False
-            if _is_from_page(message):
+            if _is_from_page(incoming):
                 raise RequestRejected(Problem.CROSS_SITE, "A web page asks, and providers have none.")
-            body = RequestBody(connection, stream, request.head, limits)
-            source = source_of(connection.peer, message.headers.getall("X-Forwarded-For", ()), self.trusted_proxies)
+            body = RequestBody(connection, request.head, self.registry.limits)
+            source = source_of(connection.peer, incoming.values(b"x-forwarded-for"), self.trusted_proxies)
             return _reply(await self._receive(request, body, source)), False
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
@@ -146,10 +141,10 @@ class _WebhookDispatcher(RequestDispatcher):
         return reply
 
 
-def _is_from_page(message: RawRequestMessage) -> bool:
+def _is_from_page(incoming: IncomingRequest) -> bool:
     """Whether a browser sends it: providers set neither header. Any Host will do: the address of this port is public,
     and a delivery is believed by its signature."""
-    return "Origin" in message.headers or "Sec-Fetch-Site" in message.headers
+    return not incoming.head.names.isdisjoint(PAGE_HEADERS)
 
 
 def _no_provider(host: str) -> None:

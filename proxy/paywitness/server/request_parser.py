@@ -1,0 +1,384 @@
+"""Bytes to requests, one after the other. Pure: no socket, no clock.
+
+httptools judges every head and reads the chunks. In front of it stands a grammar of our own for the raw head, because
+httptools lets pass what a payment must not rest on: bare CR and LF before a request, spaces too many in its line, any
+version number, several codings. A head must satisfy both. The rule: framing that can be read in two ways is refused,
+never repaired, and nothing behind it is read.
+
+Every request has a parser of its own, so nothing of one can reach the next. Of a body with a length we count the bytes
+ourselves. Of a chunked one only httptools knows the end: if anything came in the same read behind it, that is not read
+as a request.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import httptools
+
+from paywitness.core.credential_and_hop_headers import TOKEN_BYTE_CLASS
+from paywitness.core.problems import Problem
+from paywitness.server.control_headers import RequestHead, read_head
+from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.limits_and_timeouts import ServerLimits
+
+_HEAD = re.compile(
+    rb"([A-Z]++) ([\x21-\x7e]++) HTTP/1\.([01])\r\n"
+    rb"(?:" + TOKEN_BYTE_CLASS + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*"
+    rb"\r\n"
+)
+_HEADER = re.compile(rb"\r\n([^:\r]++):[ \t]*+([^\r]*+)")  # in a head that has passed the grammar
+_HEAD_FAULTS = (  # words for a head that the grammar refused; the first that fits
+    (re.compile(rb"(?<!\r)\n|\r(?!\n)"), "A bare CR or LF stands in the head."),
+    (re.compile(rb"\r\n[ \t]"), "A header is folded."),
+    (re.compile(rb"\A[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]\r\n)"), "Only HTTP/1.1 and HTTP/1.0 are spoken here."),
+)
+_HEAD_FAULT = "The request is not well-formed HTTP/1.1, or its framing can be read in two ways."
+_HEAD_END = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*(\n|\r[^\n])?")  # then a bare CR or LF; a CR that came last is none yet
+_BEGINNING = re.compile(rb"[A-Z\r\n]")
+_METHOD = re.compile(rb"[A-Z]{1,20}(?: |\Z)")
+_REQUEST_LINE = re.compile(rb"[A-Z]{1,20} ++[\x21-\x7e]++ ++HTTP/1\.[01]\r\n")
+_CHEAPLY_COPIED_BYTES = 8 * 1024
+_SPACES = 2  # in a request line: before its target and behind it
+
+_CHUNKED_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
+# Chunk sizes and extensions are no body. They may take this much, plus eight bytes for every byte of body: the tersest
+# honest caller spends five a chunk.
+_CHUNK_OVERHEAD_BYTES = 64 * 1024
+_CHUNK_OVERHEAD_RATIO = 8
+
+
+class IncomingRequest(NamedTuple):
+    """A request whose head has come whole."""
+
+    method: str
+    target: str
+    is_http11: bool
+    keep_alive: bool  # another may follow it, as far as its head says
+    headers: tuple[tuple[bytes, bytes], ...]  # all of them, as they came
+    head: RequestHead
+
+    def values(self, name: bytes) -> tuple[str, ...]:
+        """Of every header of this name, which is given in lower case."""
+        if name not in self.head.names:
+            return ()
+        return tuple([value.decode("latin-1") for found, value in self.headers if found.lower() == name])
+
+
+# --- Bodies
+
+
+class LengthBody:
+    """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
+
+    __slots__ = ("_bytes_left", "_held", "complete", "ends_plainly", "fault", "received_bytes")
+
+    def __init__(self, length: int) -> None:
+        self._bytes_left = length
+        self._held: bytes | bytearray = b""
+        self.received_bytes = 0
+        self.complete = not length
+        self.ends_plainly = True  # it is certain where the next request begins
+        self.fault: RequestRejected | None = None  # why it will never be whole
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that nobody has taken yet."""
+        return len(self._held)
+
+    def share_of(self, size: int) -> int:
+        """How many of the next bytes are its own."""
+        return min(size, self._bytes_left)
+
+    def feed(self, data: bytes) -> bytes:
+        """Read on, and return what is behind its end."""
+        rest = b""
+        if len(data) > self._bytes_left:
+            data, rest = data[: self._bytes_left], data[self._bytes_left :]
+        self._bytes_left -= len(data)
+        self._hold(data)
+        self.complete = not self._bytes_left
+        return rest
+
+    def take(self, bytes_max: int) -> bytes:
+        """The next bytes of it, at most so many."""
+        held = self._held
+        if len(held) <= bytes_max:
+            self._held = b""
+            return bytes(held)
+        if isinstance(held, bytes):
+            held = self._held = bytearray(held)  # its front can be cut off without moving the rest
+        piece = bytes(held[:bytes_max])
+        del held[:bytes_max]
+        return piece
+
+    def _hold(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        if not self._held:
+            self._held = data  # nearly every body comes in one read, and is kept as it came
+            return
+        if isinstance(self._held, bytes):
+            self._held = bytearray(self._held)
+        self._held += data
+
+
+class ChunkedBody(LengthBody):
+    """A body in chunks. Trailers are read for their framing, and dropped."""
+
+    __slots__ = ("_headers_left", "_overhead_bytes", "_parser", "_stalled_bytes", "_tail", "_trailer_bytes_max")
+
+    def __init__(self, limits: ServerLimits) -> None:
+        super().__init__(0)
+        self.complete = False
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._headers_left = limits.headers_max  # trailers count among the headers
+        self._trailer_bytes_max = limits.head_bytes_max
+        self._overhead_bytes = 0
+        self._stalled_bytes = 0  # that have come since the latest byte of body
+        self._tail = b""
+
+    def judge(self, raw_head: bytes) -> httptools.HttpRequestParser:
+        """Give httptools the head. Raises what httptools does."""
+        parser = self._parser
+        assert parser is not None
+        parser.feed_data(raw_head)
+        self._tail = raw_head[-len(_LINE_END) :]
+        return parser
+
+    def share_of(self, size: int) -> int:
+        return size  # perhaps: only httptools will know
+
+    def feed(self, data: bytes) -> bytes:
+        if self._parser is None:
+            return b""  # its framing has failed: what comes is nothing
+        before = self.received_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # nobody switches here; it says so at the end of the body
+        except httptools.HttpParserError:
+            if not self.complete:
+                self._refuse("The framing of the body is broken.")
+            self.ends_plainly = False
+        self._tail = (self._tail + data[-len(_CHUNKED_END) :])[-len(_CHUNKED_END) :]
+        if self.complete:
+            self._parser = None
+            self.ends_plainly = self.ends_plainly and self._tail == _CHUNKED_END
+        else:
+            self._bound(len(data), self.received_bytes - before)
+        return b""
+
+    def _bound(self, size: int, body_bytes: int) -> None:
+        self._overhead_bytes += size - body_bytes
+        self._stalled_bytes = 0 if body_bytes else self._stalled_bytes + size
+        allowed_bytes = _CHUNK_OVERHEAD_BYTES + _CHUNK_OVERHEAD_RATIO * self.received_bytes
+        if self._overhead_bytes > allowed_bytes or self._stalled_bytes > self._trailer_bytes_max:
+            self._refuse("The body has more framing, or larger trailers, than is served.")
+
+    def _refuse(self, detail: str) -> None:
+        self._parser = None
+        self.fault = self.fault or malformed(detail)
+
+    # -- called by httptools
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.ends_plainly = False  # a second message in the same read
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Of the head, and of the trailers."""
+        self._headers_left -= 1
+        if self._headers_left < 0 and not self.complete:
+            self._refuse("The request has more headers and trailers than are served.")
+
+    def on_body(self, data: bytes) -> None:
+        if not self.complete:
+            self._hold(data)
+
+    def on_message_complete(self) -> None:
+        if self.fault is None:
+            self.complete = True
+
+
+# --- Heads
+
+
+def parse_head(raw: bytes, limits: ServerLimits) -> tuple[IncomingRequest, LengthBody]:
+    """Read one head, from its first byte to its empty line. Raises RequestRejected."""
+    if len(raw) > limits.line_bytes_max:
+        _check_lines(raw, limits)
+    found = _HEAD.fullmatch(raw)
+    if found is None or raw.count(_LINE_END) - 2 > limits.headers_max:
+        raise malformed(_head_fault(raw) if found is None else "The request has more headers than are served.")
+    method, target, minor_version = found.groups()
+    headers: list[tuple[bytes, bytes]] = _HEADER.findall(raw, found.end(3))
+    if b" \r\n" in raw or b"\t\r\n" in raw:
+        headers = [(name, value.rstrip(b" \t")) for name, value in headers]
+    is_http11 = minor_version == b"1"
+    head = read_head(headers, is_http11=is_http11)
+    body = ChunkedBody(limits) if head.chunked else LengthBody(head.length or 0)
+    asks_upgrade = _judge(raw, body)
+    keep_alive = head.keep_alive and not asks_upgrade
+    return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
+
+
+def _judge(raw: bytes, body: LengthBody) -> bool:
+    """Have httptools judge the head too. Whether it asks for another protocol. Raises RequestRejected."""
+    try:
+        if isinstance(body, ChunkedBody):
+            parser = body.judge(raw)
+        else:
+            parser = httptools.HttpRequestParser(None)
+            parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        return True
+    except httptools.HttpParserError:
+        raise malformed(_HEAD_FAULT) from None
+    return parser.should_upgrade()
+
+
+def _check_lines(raw: bytes, limits: ServerLimits) -> None:
+    if len(raw) > limits.head_bytes_max:
+        raise head_too_large(limits)
+    if max(map(len, raw.split(_LINE_END))) > limits.line_bytes_max:
+        raise RequestRejected(
+            Problem.TOO_LARGE, f"A line of the head is longer than {limits.line_bytes_max} bytes.", 431
+        )
+
+
+def head_too_large(limits: ServerLimits) -> RequestRejected:
+    return RequestRejected(Problem.TOO_LARGE, f"The head is larger than {limits.head_bytes_max} bytes.", 431)
+
+
+def _head_fault(raw: bytes) -> str:
+    for pattern, detail in _HEAD_FAULTS:
+        if pattern.search(raw):
+            return detail
+    return _HEAD_FAULT
+
+
+# --- The bytes of one connection
+
+
+class RequestParser:
+    """Reads the requests of one connection, one at a time. What comes behind one is kept until it is asked for."""
+
+    __slots__ = ("_empty_line_bytes", "_limits", "_searched", "_unread", "body")
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._unread: bytes | bytearray = b""  # what came behind the latest request
+        self._searched = 0  # of it, for the end of a head
+        self._empty_line_bytes = 0  # before it
+        self.body = LengthBody(0)  # of the latest request
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._unread)
+
+    @property
+    def held_bytes(self) -> int:
+        """All that has come and nobody has taken."""
+        return len(self._unread) + self.body.held_bytes
+
+    @property
+    def has_whole_head(self) -> bool:
+        return _HEAD_END in self._unread
+
+    def feed(self, data: bytes) -> None:
+        if not self.body.complete:
+            data = self.body.feed(data)
+        if not self._unread:
+            self._unread = data
+        elif data:
+            if isinstance(self._unread, bytes):
+                self._unread = bytearray(self._unread)
+            self._unread += data
+
+    def next_request(self) -> IncomingRequest | None:
+        """The next one, once its head is whole; its body is then in `body`. Raises RequestRejected."""
+        unread = self._unread
+        if unread and unread[0] in _LINE_END:
+            if not self._skip_empty_lines():
+                raise malformed("What stands before the request line can be read in two ways.")
+            unread = self._unread
+        end = unread.find(_HEAD_END, max(0, self._searched - len(_HEAD_END))) + len(_HEAD_END)
+        if end < len(_HEAD_END):
+            self._refuse_early()
+            self._searched = len(unread)
+            return None
+        self._searched = self._empty_line_bytes = 0
+        request, self.body = parse_head(self._cut_off(end), self._limits)
+        if self._unread:
+            if not self.body.complete:
+                self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
+            self._refuse_torn()
+        return request
+
+    def _refuse_torn(self) -> None:
+        """Refuse a request whose body is known to be broken before anybody has seen it, or behind which something
+        stands that begins no request: its length is wrong, or what it says of it. Raises RequestRejected.
+
+        A bare CR or LF behind it, or a space too many in the next request line, only ends the connection.
+        """
+        if self.body.fault is not None:
+            raise self.body.fault
+        if self.body.complete and self._skip_empty_lines() and self._unread:
+            line_end = self._unread.find(_LINE_END)
+            beginning = _METHOD if line_end < 0 else _REQUEST_LINE
+            if not beginning.match(self._unread) and self._unread[0] not in _LINE_END:
+                raise malformed("What stands behind the body begins no request: the length of the body is wrong.")
+
+    def _cut_off(self, size: int) -> bytes:
+        """The first bytes of what is unread. Of many small requests in one read each costs its own size, not all."""
+        unread = self._unread
+        if size == len(unread):
+            self._unread = b""
+            return bytes(unread)
+        if len(unread) <= _CHEAPLY_COPIED_BYTES:
+            self._unread = unread[size:]
+            return bytes(unread[:size])
+        if isinstance(unread, bytes):
+            unread = self._unread = bytearray(unread)  # its front can be cut off without moving the rest
+        first = bytes(unread[:size])
+        del unread[:size]
+        return first
+
+    def begins_ambiguously(self) -> bool:
+        """Whether what came behind the latest request begins in a way that others read otherwise."""
+        if not self._unread:
+            return False
+        if not self._skip_empty_lines():
+            return True
+        end = self._unread.find(_LINE_END)
+        return end >= 0 and self._unread.count(b" ", 0, end) != _SPACES
+
+    def _skip_empty_lines(self) -> bool:
+        """An empty line before a request is harmless (RFC 9112 2.2). Not so a bare CR or LF, which ends a line for some
+        readers and not for others: False."""
+        unread = self._unread
+        if not unread or unread[0] not in _LINE_END:
+            return True
+        lines = _EMPTY_LINES.match(unread)
+        assert lines is not None
+        if lines[1]:
+            return False
+        self._unread = unread[lines.end() :]
+        self._searched = 0
+        self._empty_line_bytes += lines.end()
+        return True
+
+    def _refuse_early(self) -> None:
+        """Refuse a head that no continuation can make a good one: waiting would only hide why. Raises
+        RequestRejected."""
+        unread = self._unread
+        if unread and not _BEGINNING.match(unread):
+            raise malformed(_HEAD_FAULT)
+        if _BARE_LINE_FEED.search(unread, max(0, self._searched - 1), self._limits.head_bytes_max):
+            raise malformed("A bare CR or LF stands in the head.")
+        if len(unread) + self._empty_line_bytes > self._limits.head_bytes_max:
+            raise head_too_large(self._limits)
