@@ -144,7 +144,7 @@ def assemble(
     limits = open_limits(circuit_rules, clock, randomness)
     gate = _build_gate(limits, current, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
-    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, rollback)
+    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, gate, rollback)
     # The life of a call.
     attempt_recorder = AttemptRecorder(
         journal_writer, leases, retry_budget, vault, clock, randomness, telemetry, waiters, late_evidence, spool

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paywitness.core.errors import PolicyError
-from paywitness.core.policy import Fallback, FallbackCause
+from paywitness.core.fallback import Fallback, FallbackCause
 from paywitness.policy.book import load_directory
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import changed, load, operation

@@ -19,7 +19,8 @@
 | no bytes after         | While something is in doubt: the latest time at which a byte of an ended attempt can leave |
 | checks, misses         | Counted anew in a new state that is checked by schedule. A new attempt voids the misses.   |
 | stored request         | Erased at the end.                                                                         |
-| announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end.    |
+| announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end;    |
+|                        | that its doubt is over is announced at once.                                               |
 
 What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
 What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
@@ -29,11 +30,12 @@ in `after` already.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from paywitness.core.announcements import announcement_of
 from paywitness.core.guard import is_undelivered
-from paywitness.core.operation import Announcement, Lease, Operation, State
+from paywitness.core.operation import Announcement, AnnouncementKind, Lease, Operation, State
 from paywitness.core.record import record
 from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
@@ -85,6 +87,8 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
+    if after.absence_shown and (is_new_state or after.attempts > before.attempts):
+        changed["absence_shown"] = False
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -98,8 +102,16 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         operation,
         renews_lease=lease is not None and lease.token == context.sends_under,
         erase_request=operation.state.ended,
-        announcement=None if fell_back else announcement_of(before, operation),
+        announcement=_announcement(before, operation, fell_back=fell_back),
     )
+
+
+def _announcement(before: Operation, after: Operation, *, fell_back: bool) -> Announcement | None:
+    announcement = announcement_of(before, after)
+    if announcement is None or not fell_back:
+        return announcement
+    kinds = tuple(kind for kind in announcement.kinds if kind is not AnnouncementKind.ENDED)
+    return replace(announcement, kinds=kinds) if kinds else None
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from paywitness.core.call import Priority
 from paywitness.core.credential_owners import AccountSource
+from paywitness.core.fallback import FallbackCause, FallbackChoice, RouteCandidate, RouteVerdict
 from paywitness.core.guard import indexed_guard
 from paywitness.core.money import Money
 from paywitness.core.operation import (
@@ -136,6 +137,8 @@ _RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
     ("unstamped", False),
     ("distinct", ""),
     ("fallback_of", None),
+    ("fallback_from", ""),
+    ("fallback_reason", ""),
     ("takes_remainder", False),
     ("priority", Priority.HIGH),
     ("caps", ()),
@@ -198,6 +201,7 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("looks", "checks_done", 0),
     ("misses", "misses", 0),
     ("first_miss_at", "first_miss_at", None),
+    ("absence_shown", "absence_shown", False),
     ("unheard", "undelivered", False),
     ("delivery_unknown", "delivery_unknown", False),
     ("taken", "takeover", ""),
@@ -261,6 +265,8 @@ def operation_from_row(row: RowValues) -> Operation:
         guard=_guard_from_value(identity.get("guard")),
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
+        fallback_from=identity.get("fallback_from", ""),
+        fallback_reason=identity.get("fallback_reason", ""),
         takes_remainder=identity.get("takes_remainder", False),
         priority=enum_or_safest(Priority, identity.get("priority", Priority.HIGH), Priority.HIGH),
         caps=tuple(identity.get("caps", ())),
@@ -310,8 +316,8 @@ def entry_to_text(entry: HistoryEntry) -> str:
         value["finding"] = _finding_to_value(entry.finding)
     if entry.announcement is not None:
         value["told"] = _announcement_to_value(entry.announcement)
-    if entry.actor:
-        value["actor"] = entry.actor
+    value |= {"actor": entry.actor} if entry.actor else {}
+    value |= {"fallback": _choice_to_value(entry.fallback)} if entry.fallback is not None else {}
     return _encode(value)
 
 
@@ -333,7 +339,29 @@ def entry_from_text(at: float, version: int, text: str) -> HistoryEntry:
         finding=None if finding is None else _finding_from_value(finding),
         announcement=None if told is None else _announcement_from_value(told),
         actor=value.get("actor", ""),
+        fallback=_choice_from_value(value.get("fallback")),
     )
+
+
+def _choice_to_value(choice: FallbackChoice) -> dict[str, Any]:
+    routes = [(candidate.to, candidate.verdict, candidate.detail) for candidate in choice.candidates]
+    return {"cause": choice.cause, "routes": routes, "revision": choice.revision, "attempts": choice.attempts}
+
+
+def _choice_from_value(value: dict[str, Any] | None) -> FallbackChoice | None:
+    """None also for a cause or verdict of a later release: it is told to people, and nothing is decided by it."""
+    if value is None or value["cause"] not in _CAUSES:
+        return None
+    routes = [route[:3] for route in value["routes"] if route[1] in _VERDICTS]
+    return FallbackChoice(
+        FallbackCause(value["cause"]),
+        tuple(RouteCandidate(to, RouteVerdict(verdict), detail) for to, verdict, detail in routes),
+        value["revision"],
+        value["attempts"],
+    )
+
+
+_CAUSES, _VERDICTS = frozenset(FallbackCause), frozenset(RouteVerdict)
 
 
 def _attempt_to_value(attempt: AttemptSummary) -> dict[str, Any]:

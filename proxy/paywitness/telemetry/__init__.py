@@ -4,6 +4,7 @@
     emitter     `Telemetry.emit(event)`, the only entry; whether spans are made, and for which collector
     metrics     counters and histograms; the event loop's lag
     observed    the counters of shadow mode
+    fallback_counters  the counters of fallbacks
     gauges      unknown outcomes, retry queue, limits, the server's counters
     prometheus  our own histogram, and a scrape written in pieces
     logs        which event is a log line, at which level, with which fields; JSON or text; redacts last

@@ -53,6 +53,7 @@ from paywitness.telemetry.gauges import (
     ServerCounters,
     ServerGauges,
 )
+from paywitness.telemetry.fallback_counters import FallbackCounters
 from paywitness.telemetry.observed import ShadowCounters
 from paywitness.telemetry.prometheus import (
     JOURNAL_LABEL_LETTERS,
@@ -112,11 +113,6 @@ class _BackgroundFamilies:
             "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", OPERATION_LABELS
         )
         self.webhooks = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
-        self.fallbacks = counter(
-            "payment_fallback_total",
-            "Operations without effect that were started again at another provider.",
-            ("from_provider", "to_provider", "reason"),
-        )
         self.outbox = counter(
             "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
         )
@@ -291,6 +287,7 @@ class Metrics:
         self._server = ServerGauges()
         self.registry.register(self._server)
         self._shadow = ShadowCounters(self.registry, self._names)
+        self._fallbacks = FallbackCounters(self.registry, self._names)
         self._loop = self._families.loop.labels()
         ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
         self._series: dict[tuple[str, str], _OperationSeries] = {}  # by provider and operation, which say the kind
@@ -301,7 +298,6 @@ class Metrics:
         self._journal_calls = BoundedLabels()
         self._inquiry_results = BoundedLabels()
         self._webhook_results = BoundedLabels()
-        self._fallback_reasons = BoundedLabels()
 
     def learn(self, names: Mapping[str, Mapping[str, OperationKind]]) -> None:
         """Let a book's names become labels: provider -> operation -> kind."""
@@ -391,6 +387,7 @@ class Metrics:
 
     def operation_ended(self, event: OperationEnded) -> None:
         self._series_of_operation(event.operation).ended(event.operation.outcome).inc()
+        self._fallbacks.ended(event.operation)
 
     def doubt_opened(self, event: DoubtOpened) -> None:
         self._series_of_operation(event.operation).unknown.inc()
@@ -415,8 +412,7 @@ class Metrics:
         self._families.background.webhooks.labels(provider, self._webhook_results.label(event.result)).inc()
 
     def fell_back(self, event: FellBack) -> None:
-        routes = (self._names.provider(event.from_provider), self._names.provider(event.to_provider))
-        self._families.background.fallbacks.labels(*routes, self._fallback_reasons.label(event.reason)).inc()
+        self._fallbacks.fell_back(event)
 
     def schedule_ran_out(self, event: ScheduleRanOut) -> None:
         self._series_of_operation(event.operation).exhausted.inc()

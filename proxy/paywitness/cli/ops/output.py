@@ -212,6 +212,8 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", words(found["reading"]) if found["reading"] else None),
         ("because", found["because"]),
+        ("stands for", _other_route(found["fallback_of"], found["fallback_from"], found["fallback_reason"])),
+        ("stood for by", found["fallback_to"]),
         ("customer advice", words(found["advice"])),
         ("incident", words(found["incident"]) if found["incident"] else None),
         ("to do", found["proposal"]),
@@ -223,6 +225,13 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("policy revision", found["revision"]),
     )
     return ((name, value) for name, value in lines if value)
+
+
+def _other_route(first: str | None, provider: str | None, reason: str | None) -> str | None:
+    """What a fallback stands for. Those of an earlier release do not say where it was, nor why it ended."""
+    if first is None or provider is None or reason is None:
+        return first
+    return f"{first} at {provider} ({words(reason)})"
 
 
 def _unnamed_change(entry: dict[str, Any]) -> str:
@@ -254,6 +263,11 @@ def _details(entry: dict[str, Any]) -> Iterator[str]:
     if decision is not None and not entry["actor"]:
         delay = f" after {decision['delay_s']:g} s" if decision["delay_s"] else ""
         yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
+    if fallback := entry["fallback"]:
+        tried = f"{fallback['attempts']} attempts" if fallback["attempts"] != 1 else "1 attempt"
+        yield f"other routes, because {words(fallback['cause'])} after {tried} (policy revision {fallback['revision']}):"
+        for each in fallback["candidates"]:
+            yield f"  {each['to']}: {words(each['verdict'])}{'; ' + each['detail'] if each['detail'] else ''}"
     if entry["note"]:
         yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
 

@@ -213,9 +213,11 @@ class DuplicateCalls:
         recorded_here = False
         while _is_unresolved(operation) and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
+            if context.pays_elsewhere_if_absent and operation.absence_shown:
+                break  # it is this call's to end it
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            if self._has_told_all(operation, context.policy, time_left_s):
+            if self._has_told_all(context, operation, time_left_s):
                 break
             wait_s = min(time_left_s, _LONGEST_WAIT_S)
             recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
@@ -241,7 +243,7 @@ class DuplicateCalls:
             return 0.0
         return operation.due_at - self.clock.now()
 
-    def _has_told_all(self, operation: Operation, policy: Policy, time_left_s: float) -> bool:
+    def _has_told_all(self, context: CallContext, operation: Operation, time_left_s: float) -> bool:
         """Whether the caller's time brings nothing more: the provider's error came whole, so nothing of it is on its
         way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one."""
         if operation.lease is not None or not operation.checks_done:
@@ -250,13 +252,15 @@ class DuplicateCalls:
             return False
         lags_s = [
             inquiry.lag_s
-            for inquiry in policy.inquiries
+            for inquiry in context.policy.inquiries
             if operation.reference is not None or not (inquiry.needs_reference or inquiry.names_in_path("reference"))
         ]
         if not lags_s:
             return False  # it cannot be asked about: a webhook event may still tell
-        trusted_at = quiet_since(operation) + max(lags_s)
-        return operation.updated_at >= trusted_at or trusted_at > self.clock.now() + time_left_s
+        trusted_at, until_at = quiet_since(operation) + max(lags_s), self.clock.now() + time_left_s
+        if context.pays_elsewhere_if_absent and trusted_at + context.policy.resolve.settle_s <= until_at:
+            return False  # by then it may be known that nothing was executed, and paid elsewhere
+        return operation.updated_at >= trusted_at or trusted_at > until_at
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
         """What this call saw paid or accepted, noted as unheard if its caller has gone or may not see it, and nobody
@@ -327,6 +331,8 @@ class DuplicateCalls:
         return operation
 
     async def _reply_as_recorded(self, context: CallContext, operation: Operation) -> Reply:
+        if operation.fallback_to is not None:
+            return await self._reply_of_fallback(context, operation, operation.fallback_to)
         if operation.state.in_doubt or blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if operation.outcome is Outcome.ABSENT:
@@ -346,6 +352,14 @@ class DuplicateCalls:
             context.delivery_pending = True
             context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    async def _reply_of_fallback(self, context: CallContext, first: Operation, fallback_id: str) -> Reply:
+        """While this call waited, another one of its key fell back to another route: that outcome is this one's too."""
+        second = await self.journal.read(fallback_id)
+        if second is None:
+            return unknown_reply(first, context.shape, sent=False)
+        context.operation = second
+        return await self.join(context, second)
 
     async def _is_given_back(self, context: CallContext, operation: Operation) -> bool:
         """Whether the payment that a call under another key has waited for was refunded before its success was
