@@ -82,6 +82,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(InquiryFinished(operation(State.UNKNOWN), Finding("ask[0]", FindingKind.MISSED), 0.1))
     told.tell(WebhookReceived("acme", "accepted"))
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
+    told.tell(OperationEnded(operation(fallback_from="acme", fallback_reason="absent"), EvidenceKind.RESPONSE))
     told.tell(ReviewOpened(operation(State.REQUIRES_REVIEW)))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     told.tell(OutboxDelivered(3, failed=False, lag=0))

@@ -43,6 +43,7 @@ from paywitness.telemetry.events import (
     ScheduleRanOut,
     WebhookReceived,
 )
+from paywitness.telemetry.fallback_counters import FallbackCounters
 from paywitness.telemetry.gauges import (
     DoubtGauges,
     LimitsGauges,
@@ -53,7 +54,6 @@ from paywitness.telemetry.gauges import (
     ServerCounters,
     ServerGauges,
 )
-from paywitness.telemetry.fallback_counters import FallbackCounters
 from paywitness.telemetry.observed import ShadowCounters
 from paywitness.telemetry.prometheus import (
     JOURNAL_LABEL_LETTERS,

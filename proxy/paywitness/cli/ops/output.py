@@ -212,8 +212,8 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", words(found["reading"]) if found["reading"] else None),
         ("because", found["because"]),
-        ("stands for", _other_route(found["fallback_of"], found["fallback_from"], found["fallback_reason"])),
-        ("stood for by", found["fallback_to"]),
+        ("stands for", _first_route(found)),
+        ("stood for by", found.get("fallback_to")),
         ("customer advice", words(found["advice"])),
         ("incident", words(found["incident"]) if found["incident"] else None),
         ("to do", found["proposal"]),
@@ -227,11 +227,12 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     return ((name, value) for name, value in lines if value)
 
 
-def _other_route(first: str | None, provider: str | None, reason: str | None) -> str | None:
-    """What a fallback stands for. Those of an earlier release do not say where it was, nor why it ended."""
-    if first is None or provider is None or reason is None:
+def _first_route(found: dict[str, Any]) -> str | None:
+    """What a fallback stands for. Those of an earlier release do not say where that was, nor why it ended."""
+    first: str | None = found.get("fallback_of")
+    if first is None or not found.get("fallback_from"):
         return first
-    return f"{first} at {provider} ({words(reason)})"
+    return f"{first} at {found['fallback_from']} ({words(found['fallback_reason'])})"
 
 
 def _unnamed_change(entry: dict[str, Any]) -> str:
@@ -263,13 +264,19 @@ def _details(entry: dict[str, Any]) -> Iterator[str]:
     if decision is not None and not entry["actor"]:
         delay = f" after {decision['delay_s']:g} s" if decision["delay_s"] else ""
         yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
-    if fallback := entry["fallback"]:
-        tried = f"{fallback['attempts']} attempts" if fallback["attempts"] != 1 else "1 attempt"
-        yield f"other routes, because {words(fallback['cause'])} after {tried} (policy revision {fallback['revision']}):"
-        for each in fallback["candidates"]:
-            yield f"  {each['to']}: {words(each['verdict'])}{'; ' + each['detail'] if each['detail'] else ''}"
+    yield from _other_routes(entry.get("fallback"))  # a sidecar of an earlier release does not tell
     if entry["note"]:
         yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
+
+
+def _other_routes(choice: dict[str, Any] | None) -> Iterator[str]:
+    """Which other routes there were when it ended without effect, and why each was taken or not."""
+    if choice is None:
+        return
+    tried = f"{choice['attempts']} attempts" if choice["attempts"] != 1 else "1 attempt"
+    yield f"other routes: {words(choice['cause'])} after {tried}, policy revision {choice['revision']}"
+    for each in choice["candidates"]:
+        yield f"  {each['to']}: {words(each['verdict'])}{'; ' + each['detail'] if each['detail'] else ''}"
 
 
 def text_of(value: str, style: str = "") -> Text:

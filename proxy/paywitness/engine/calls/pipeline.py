@@ -288,6 +288,7 @@ class CallPipeline:
     async def _pay_elsewhere(self, context: CallContext, first: Operation) -> Reply | None:
         """End what inquiries have shown to be absent, and start another route for it in the same step; without one, it
         just ends. None: this call cannot do either, and the resolver will end it."""
+        self.journal_writer.journal_clock.update(first.updated_at)  # when that was written, perhaps by another sidecar
         decision = decide(
             decision_context_of(first, context.policy, context, self.clock, self.journal_writer.ages, delay_s=0.0)
         )
