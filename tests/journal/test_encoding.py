@@ -62,7 +62,8 @@ def filled(made: type[Any], **given: Any) -> st.SearchStrategy[Any]:
 
 
 OPERATIONS = filled(Operation, doubt=ATTEMPTS, answered_attempts=ATTEMPTS, guard=st.none() | filled(Guard))
-CLASSIFICATIONS = filled(Classification, shadow_match=st.none())  # what was only watched is not kept
+# What was only watched is not kept, nor whether a refusal might have been made elsewhere.
+CLASSIFICATIONS = filled(Classification, shadow_match=st.none(), falls_back=st.just(False))
 ATTEMPT_SUMMARIES = filled(AttemptSummary, classification=CLASSIFICATIONS)
 FINDINGS = filled(Finding, classification=st.none() | CLASSIFICATIONS)
 ENTRIES = filled(
