@@ -279,7 +279,7 @@ class TestCandidates:
             gate = routes.world.engine.gate
             admit = gate.acquire
 
-            async def refuse(policy, group, *rest):  # type: ignore[no-untyped-def]
+            async def refuse(policy, group, *rest):
                 decision = await admit(policy, group, *rest)
                 if policy.provider == "acme_eu":
                     return replace(decision, granted=False, refusal="circuit_open", attempt_permit=None)
