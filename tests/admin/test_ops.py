@@ -135,6 +135,22 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
     assert CARD not in told
 
 
+def test_show_tells_which_other_routes_there_were_and_why_each_was_taken_or_not(running: Running) -> None:
+    operation = running.do(running.world.fallen_back())
+    told = call(running, "show", operation.id).output
+    for line in (
+        "op_second",
+        "other routes: absent after 1 attempt, policy revision acme-revision",
+        "acme_us: credentials missing; US_KEY",
+        "acme_eu: taken",
+    ):
+        assert line in told, told
+    second = running.do(
+        running.world.succeeded(fallback_of=operation.id, fallback_from="acme", fallback_reason="absent")
+    )
+    assert f"{operation.id} at acme (absent)" in call(running, "show", second.id).output
+
+
 def test_show_as_json_is_the_apis_own(running: Running) -> None:
     operation = running.do(running.world.succeeded())
     found = json.loads(call(running, "show", operation.id, "--json").output)
