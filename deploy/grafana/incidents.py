@@ -19,6 +19,7 @@ from deploy.grafana.meanings import RED
 
 _ROUTE = "from_provider, to_provider"
 _FROM = f'from_provider=~"$provider", {INSTANCE}'
+_FROM_OF_OUTCOMES = f'from=~"$provider", {INSTANCE}'
 # What was started there is counted under `provider`.
 _RATE = f"rate(payment_fallback_total{{{_FROM}}}[$__rate_interval])"
 _AS_PROVIDER = f'label_replace({_RATE}, "provider", "$1", "from_provider", "(.*)")'
@@ -36,7 +37,8 @@ _FALLBACK = Section(
         Chart(
             "Fallbacks, by reason",
             "Why the first route was left.",
-            "`circuit_open`: it is down. `rate_limited`: its limit. `network_connect_failure`: the way there.",
+            "`circuit_open`: it is down. `rate_limited`: its limit. `network_connect_failure`: the way there. "
+            "`absent`: it lost what it was sent. `validation_error`, `authentication_error`: it refused.",
             (
                 Query(
                     per_second("payment_fallback_total", "from_provider, reason", _FROM), "{{from_provider}} {{reason}}"
@@ -63,18 +65,33 @@ _FALLBACK = Section(
             unit="percentunit",
         ),
         Chart(
-            "What became of fallbacks",
-            "Operations that stood for one of another provider and ended, by the provider that they went to.",
-            "Mostly `declined` or `not_sent`: the second route does not help.",
-            (
-                Query(
-                    per_second("payment_fallback_ended_total", "provider, outcome", PROVIDER),
-                    "{{provider}} {{outcome}}",
-                ),
-            ),
+            "Did the fallback help?",
+            "What became of the money of the operations that were started again at another provider, when they ended.",
+            "Mostly `not_sent` or `failed`: the other route is ill as well. `declined`: the cards, not the route.",
+            (Query(per_second("payment_fallback_outcomes_total", "outcome", _FROM_OF_OUTCOMES), "{{outcome}}"),),
             unit="ops",
             stacked=True,
-            width=24,
+            width=12,
+        ),
+        Chart(
+            "Share of fallbacks that succeeded",
+            "Of those that ended, by route and by why the first route was left.",
+            "A route or reason that hardly ever succeeds costs time and fees: take it out of the policy's `when`.",
+            (
+                Query(
+                    share(
+                        per_second(
+                            "payment_fallback_outcomes_total",
+                            "from, to, reason",
+                            f'outcome="succeeded", {_FROM_OF_OUTCOMES}',
+                        ),
+                        per_second("payment_fallback_outcomes_total", "from, to, reason", _FROM_OF_OUTCOMES),
+                    ),
+                    "{{from}} to {{to}} {{reason}}",
+                ),
+            ),
+            unit="percentunit",
+            width=12,
         ),
     ),
 )

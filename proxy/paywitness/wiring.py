@@ -16,12 +16,13 @@ from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import CallContext
-from paywitness.engine.calls.duplicates import DuplicateCalls, RefusedLookups
+from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.pipeline import CallPipeline
+from paywitness.engine.calls.refused_lookups import RefusedLookups
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.shadow import ShadowMode
 from paywitness.engine.calls.waiters import OperationWaiters
@@ -144,7 +145,7 @@ def assemble(
     limits = open_limits(circuit_rules, clock, randomness)
     gate = _build_gate(limits, current, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
-    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, rollback)
+    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, gate, rollback)
     # The life of a call.
     attempt_recorder = AttemptRecorder(
         journal_writer, leases, retry_budget, vault, clock, randomness, telemetry, waiters, late_evidence, spool

@@ -144,6 +144,8 @@ async def test_a_row_says_what_became_of_the_money(world: World, ask: Asker) -> 
         "distinct": None,
         "fallback_of": None,
         "fallback_to": None,
+        "fallback_from": None,
+        "fallback_reason": None,
         "cancel_wanted": False,
         "action_expired": False,
         "upstream": "http://127.0.0.1:8702",
@@ -268,7 +270,22 @@ async def test_an_operation_tells_its_timeline(world: World, ask: Asker) -> None
         "finding": None,
         "decision": {"action": "status_inquiry", "because": "in_doubt_ask", "delay_s": 2.0},
         "told": ["doubt_opened"],
+        "fallback": None,
         "note": None,
+    }
+
+
+async def test_the_timeline_keeps_each_route_that_was_considered(world: World, ask: Asker) -> None:
+    operation = await world.fallen_back()
+    found = (await ask(f"/v1/operations/{operation.id}")).json
+    assert found["timeline"][-1]["fallback"] == {
+        "cause": "absent",
+        "revision": "acme-revision",
+        "attempts": 1,
+        "candidates": [
+            {"to": "acme_us", "verdict": "credentials_missing", "detail": "US_KEY"},
+            {"to": "acme_eu", "verdict": "taken", "detail": None},
+        ],
     }
 
 

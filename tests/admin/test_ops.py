@@ -198,6 +198,22 @@ def test_an_incident_is_shown_with_both_amounts_and_the_other_payment(running: R
     assert "shows 42.00 EUR" in call(running, "list", "--incidents").output
 
 
+def test_show_tells_which_other_routes_there_were_and_why_each_was_taken_or_not(running: Running) -> None:
+    operation = running.do(running.world.fallen_back())
+    told = call(running, "show", operation.id).output
+    for line in (
+        "op_second",
+        "other routes: absent after 1 attempt, policy revision acme-revision",
+        "acme_us: credentials missing; US_KEY",
+        "acme_eu: taken",
+    ):
+        assert line in told, told
+    second = running.do(
+        running.world.succeeded(fallback_of=operation.id, fallback_from="acme", fallback_reason="absent")
+    )
+    assert f"{operation.id} at acme (absent)" in call(running, "show", second.id).output
+
+
 def test_show_as_json_is_the_apis_own(running: Running) -> None:
     operation = running.do(running.world.succeeded())
     found = json.loads(call(running, "show", operation.id, "--json").output)

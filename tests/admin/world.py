@@ -17,6 +17,7 @@ from paywitness.core.circuit import CircuitRules
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.classify import ClassifyRules
 from paywitness.core.decide import Action
+from paywitness.core.fallback import FallbackCause, FallbackChoice, RouteCandidate, RouteVerdict
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.lifecycle import Event, advance, conclude
 from paywitness.core.operation import AttemptSummary, Guard, GuardKind, Operation, State
@@ -273,6 +274,18 @@ class World:
 
     async def in_review(self, **changes: Any) -> Operation:
         return await self.changed(await self.in_doubt(**changes), Event.PARKED, note="parked, Bearer canary-bearer")
+
+    async def fallen_back(self, **changes: Any) -> Operation:
+        """One that was shown absent, and stood for by another at the second of two routes."""
+        doubted = await self.in_doubt(**changes)
+        candidates = (
+            RouteCandidate("acme_us", RouteVerdict.CREDENTIALS_MISSING, "US_KEY"),
+            RouteCandidate("acme_eu", RouteVerdict.TAKEN),
+        )
+        choice = FallbackChoice(FallbackCause.ABSENT, candidates, "acme-revision", 1)
+        absent = advance(doubted, Event.INQUIRY_CONFIRMED_ABSENT, fallback_to="op_second")
+        events = (Event.INQUIRY_CONFIRMED_ABSENT,)
+        return await self.journal.record(OperationChange(absent, events, fallback=choice))
 
     async def with_incident(self, **changes: Any) -> Operation:
         return await self.changed(await self.declined(**changes), Event.WEBHOOK_TOLD_SUCCESS)

@@ -200,7 +200,9 @@ def test_that_a_customers_time_is_over_is_told_once() -> None:
 def test_a_fallback_names_both_operations_and_why() -> None:
     link = FallbackLink("acme_eu", "op_2", "circuit_open")
     first = paid(state=State.FAILED, fallback_to="op_2")
-    event = cloud_event(first, entry(fallback_announcement(first, link), State.FAILED))
+    announcement = fallback_announcement(some_operation(State.BACKOFF), first, link)
+    assert announcement is not None
+    event = cloud_event(first, entry(announcement, State.FAILED))
     assert event["type"] == "paywitness.operation.fallback"
     assert event["data"]["words"] == ["fallback"]
     assert event["data"]["fallback"] == {

@@ -180,6 +180,27 @@ def test_what_ended_before_keeps_its_key_as_the_first_end_left_it(*, released: b
             assert kept.operation.key_released == released
 
 
+def test_a_doubt_that_ends_by_a_fallback_is_told_to_be_over_and_its_end_by_the_fallback() -> None:
+    unknown = operation(state=State.UNKNOWN, attempts=1, doubt=frozenset({1}), absence_shown=True)
+    absent = advance(unknown, Event.INQUIRY_CONFIRMED_ABSENT, result_class=ResultClass.ABSENT, effect=Effect.NONE)
+    link = FallbackLink("acme_eu", "op_02", "absent")
+    implied = consequences(unknown, absent.changed(fallback_to="op_02"), WriteContext(NOW, fallback=link))
+    assert (implied.operation.key_released, implied.operation.absence_shown) == (False, False)
+    assert implied.announcement is not None
+    assert implied.announcement.kinds == (AnnouncementKind.RESOLVED, AnnouncementKind.FALLBACK)
+    assert implied.announcement.fallback == link
+    alone = consequences(unknown, absent, WriteContext(NOW))
+    assert alone.operation.key_released
+    assert alone.announcement is not None
+    assert alone.announcement.kinds == (AnnouncementKind.RESOLVED, AnnouncementKind.ENDED)
+
+
+def test_what_was_shown_absent_is_not_so_once_it_is_sent_again() -> None:
+    unknown = operation(state=State.UNKNOWN, attempts=1, doubt=frozenset({1}), absence_shown=True)
+    again = advance(unknown, Event.RESEND_RECORDED)
+    assert not consequences(unknown, again, WriteContext(NOW, sends_under=OURS)).operation.absence_shown
+
+
 def test_an_end_by_a_fallback_keeps_its_key_and_is_announced_by_the_fallback() -> None:
     waiting = operation(
         state=State.BACKOFF,

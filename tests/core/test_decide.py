@@ -24,7 +24,7 @@ from paywitness.core.decide import (
 )
 from paywitness.core.operation import State
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind
-from paywitness.core.result import DENIALS, Effect, ResultClass
+from paywitness.core.result import DENIALS, PROVIDER_SAID_NO, Effect, ResultClass
 from tests.core.samples import contract
 
 WINDOW_S = 100.0
@@ -101,6 +101,26 @@ def contexts_in_doubt() -> Iterator[DecisionContext]:
         )
 
 
+def contexts_shown_absent() -> Iterator[DecisionContext]:
+    """In doubt, and inquiries have shown that it was never executed."""
+    readings = (ResultClass.NETWORK_READ_TIMEOUT, ResultClass.ISSUER_SOFT_DECLINE)
+    choices = product(readings, (0.1, 10.0), BOTH, BOTH, BOTH, (None, "acme_eu"), BOTH, BOTH)
+    for reading, left_s, background, caller, cancelled, elsewhere, guarded, dedupes in choices:
+        known = contract(ErrorsUnderKey.REPLAYED, window_s=WINDOW_S if dedupes else None, supports_inquiry=True)
+        yield replace(
+            PLAIN,
+            contract=known,
+            absent=True,
+            result_class=reading,
+            time_left_s=left_s,
+            background=background,
+            caller_waiting=caller,
+            cancel_sent=cancelled,
+            fallback_to=elsewhere,
+            guarded=guarded,
+        )
+
+
 def contexts_without_doubt() -> Iterator[DecisionContext]:
     """Waiting with no effect possible."""
     asked = replace(WAITING.contract, supports_inquiry=True, webhook_expected=True)
@@ -164,7 +184,9 @@ def test_rule_names_are_unique() -> None:
 
 
 def test_every_rule_is_reached_by_some_context() -> None:
-    met = {decision.because for _, decision in (*decided_in_doubt(), *decided_without_doubt(), *decided_standing())}
+    shown_absent = [(context, decide(context)) for context in contexts_shown_absent()]
+    decided = (*decided_in_doubt(), *decided_without_doubt(), *decided_standing(), *shown_absent)
+    met = {decision.because for _, decision in decided}
     assert met == {rule.name for rule in RULES}
 
 
@@ -431,3 +453,28 @@ def test_pending_is_asked_about_then_expected_then_shown_to_a_person() -> None:
     assert of(told=False, asked=True) is Action.STATUS_INQUIRY
     assert of(told=True, asked=False) is Action.WAIT_FOR_WEBHOOK
     assert of(told=False, asked=False) is Action.SEND_TO_REVIEW
+
+
+def test_only_for_a_caller_that_waits_is_what_is_shown_absent_paid_elsewhere() -> None:
+    taken = [context for context in contexts_shown_absent() if decide(context).because == "absent_pay_elsewhere"]
+    assert taken
+    for context in taken:
+        assert context.caller_waiting
+        assert not context.background
+        assert context.time_left_s > 0.25
+        assert context.guarded
+        assert context.fallback_to == "acme_eu"
+        assert not context.cancel_sent
+        assert context.result_class not in PROVIDER_SAID_NO
+    in_doubt = [replace(context, absent=False) for context in taken]
+    assert not any(decide(context).action is Action.FALLBACK_NEW_ATTEMPT for context in in_doubt)
+
+
+def test_a_refusal_is_paid_elsewhere_only_for_a_caller_that_waits() -> None:
+    """That its row says so is what `fallback_to` holds for a refusal."""
+    rejected = replace(WAITING, result_class=ResultClass.VALIDATION_ERROR, fallback_to="acme_eu", guarded=True)
+    assert decide(rejected).because == "rejected_pay_elsewhere"
+    for hindrance in ({"background": True}, {"caller_waiting": False}, {"guarded": False}, {"fallback_to": None}):
+        assert decide(replace(rejected, **hindrance)).because == "trying_again_cannot_help"
+    declined = replace(rejected, result_class=ResultClass.ISSUER_HARD_DECLINE)
+    assert decide(declined).because == "trying_again_cannot_help"

@@ -112,8 +112,14 @@ class BadDay:
         self.pay(number, fault=faults.get(number % 8, ""), source="tok_stolen_card" if number % 8 == 7 else "tok_ok")
 
     def _unreached(self, number: int) -> None:
-        with ThreadPoolExecutor(8) as pool:  # enough to be judged by
-            list(pool.map(lambda part: self.pay(f"{number}-{part}", provider="acme_us"), range(8)))
+        """Enough to be judged by. At the other route some are declined, not always as many."""
+
+        def pay(part: int) -> Answer:
+            source = "tok_stolen_card" if part < number % 3 else "tok_ok"
+            return self.pay(f"{number}-{part}", provider="acme_us", source=source)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(pay, range(8)))
 
     def _aside(self, number: int) -> None:
         self.pay(number, provider="acme_watch")

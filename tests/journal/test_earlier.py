@@ -45,7 +45,10 @@ from tests.journal.redis_server import RedisServer
 
 sqlite_fixtures = pytest.mark.parametrize("fixture", fixtures("sqlite"), ids=lambda fixture: fixture.name)
 # Members of an operation that the earlier release did not show.
-_SHOWN_SINCE = {"payment", "account", "priority", "customer", "action_expired", "other_payment"}
+_SHOWN_SINCE = {
+    *("payment", "account", "priority", "customer", "action_expired", "other_payment"),
+    *("fallback_from", "fallback_reason"),
+}
 PREFIX = parse_redis_url("redis://127.0.0.1").prefix
 redis_fixtures = pytest.mark.parametrize("fixture", fixtures("redis"), ids=lambda fixture: fixture.name)
 
@@ -232,7 +235,8 @@ async def _open(fixture: Fixture, folder: Path, redis: RedisServer) -> Journal:
 
 def _as_described_then(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a timeline without what is shown since. What was not kept then is shown as not known."""
-    shown_then = {name: value for name, value in entry.items() if name not in {"summary", "lease_only"}}
+    shown_then = {name: value for name, value in entry.items() if name not in {"summary", "lease_only", "fallback"}}
+    assert entry["fallback"] is None
     for part in ("attempt", "finding"):
         if (evidence := entry[part]) is not None:
             assert evidence["shown_amount"] is evidence.get("request_id") is None

@@ -66,7 +66,8 @@ def filled(made: type[Any], **given: Any) -> st.SearchStrategy[Any]:
 
 
 OPERATIONS = filled(Operation, doubt=ATTEMPTS, answered_attempts=ATTEMPTS, guard=st.none() | filled(Guard))
-CLASSIFICATIONS = filled(Classification, shadow_match=st.none())  # what was only watched is not kept
+# What was only watched is not kept, nor whether a refusal might have been made elsewhere.
+CLASSIFICATIONS = filled(Classification, shadow_match=st.none(), falls_back=st.just(False))
 ATTEMPT_SUMMARIES = filled(AttemptSummary, classification=CLASSIFICATIONS)
 FINDINGS = filled(Finding, classification=st.none() | CLASSIFICATIONS)
 ENTRIES = filled(
@@ -187,13 +188,15 @@ def test_what_an_operation_is_and_how_it_stands_are_written_apart() -> None:
             **{name: f"another {name}" for name in ("fingerprint", "request_hash", "credential", "revision")},
             **{name: f"another {name}" for name in ("upstream", "stamp", "because", "incident", "keyed_as")},
             **{name: f"another {name}" for name in ("takeover", "distinct", "fallback_of", "fallback_to", "payment")},
-            "acts_on": "another acts_on",
+            **{name: f"another {name}" for name in ("acts_on", "fallback_from", "fallback_reason")},
             **dict.fromkeys(("created_at", "updated_at", "first_sent_at", "ended_at", "due_at"), 7.0),
             **dict.fromkeys(("no_bytes_after_at", "first_miss_at", "action_since_at"), 7.0),
             "check_asked_by": "another",
             **dict.fromkeys(("key_names_purchase", "attempt_under_way", "key_released", "cancel_sent"), True),
             **dict.fromkeys(("cancel_wanted", "undelivered", "unstamped", "takes_remainder", "paid_elsewhere"), True),
-            **dict.fromkeys(("beside_unknown", "in_parts", "delivery_unknown", "action_expired"), True),
+            **dict.fromkeys(
+                ("beside_unknown", "in_parts", "delivery_unknown", "action_expired", "absence_shown"), True
+            ),
             **dict.fromkeys(("generation", "version", "attempts", "checks_done", "misses"), 7),
             **{name: frozenset({7}) for name in ("doubt", "answered_attempts")},
         },

@@ -9,6 +9,7 @@ import pytest
 
 from paywitness.core.claim import AliasKind, ClaimVerdict
 from paywitness.core.errors import IllegalTransition, StaleWrite
+from paywitness.core.fallback import FallbackCause, FallbackChoice, RouteCandidate, RouteVerdict
 from paywitness.core.lifecycle import Event
 from paywitness.core.operation import Lease, Operation, State
 from paywitness.journal.base import Journal
@@ -66,6 +67,33 @@ class TestOneStep:
         assert await journal.sealed(claim.operation.id) == (b"sealed request", None)
         (entry,) = await journal.history(claim.operation.id)
         assert (entry.events, entry.note) == ((Event.SEND_RECORDED,), f"stands for {first.id}")
+
+    async def test_what_inquiries_showed_absent_ends_and_the_second_is_being_sent(self, store: Store) -> None:
+        """Out of a doubt, and with everything that was considered."""
+        doubted = await store.journal.record(doubting(await owned(store.journal, guard=intent())))
+        marked = await store.journal.record(touching(replace(doubted, absence_shown=True, misses=3)))
+        change, request = falling_back(marked, fallback_from="acme", fallback_reason="absent")
+        choice = FallbackChoice(
+            FallbackCause.ABSENT,
+            (
+                RouteCandidate("acme_us", RouteVerdict.CIRCUIT_OPEN, "circuit_open"),
+                RouteCandidate("acme_eu", RouteVerdict.TAKEN),
+            ),
+            "revision",
+            1,
+        )
+        change = replace(change, events=(Event.INQUIRY_CONFIRMED_ABSENT,), fallback=choice)
+        change = replace(change, operation=replace(change.operation, doubt=frozenset(), absence_shown=False))
+        first, claim = await store.journal.fall_back(change, request)
+        journal = await store.reopen()
+        second = await read(journal, request.fresh)
+        assert (first.state, first.doubt, first.fallback_to) == (State.FAILED, frozenset(), second.id)
+        assert (second.state, second.fallback_from, second.fallback_reason) == (State.SENDING, "acme", "absent")
+        assert (await journal.history(first.id))[-1].fallback == choice
+        assert claim.verdict is ClaimVerdict.OWNED
+        late = doubting(await read(journal, first))
+        with pytest.raises(StaleWrite):  # somebody who still takes it for a doubt
+            await journal.record(replace(late, operation=replace(late.operation, version=marked.version)))
 
     async def test_where_somebody_was_faster_nothing_is_written(self, journal: Journal) -> None:
         operation = await owned(journal, guard=intent())

@@ -142,7 +142,7 @@ async def test_a_fallback_is_told_in_the_step_that_makes_it_and_once(store: Stor
     first = await owned(journal, guard=intent())
     change, request = falling_back(first)
     link = FallbackLink("acme_eu", request.fresh.id, "network_connect_failure")
-    change = replace(change, announcement=fallback_announcement(change.operation, link))
+    change = replace(change, announcement=fallback_announcement(first, change.operation, link))
     await journal.fall_back(change, request)
     await journal.fall_back(change, request)  # its reply was lost
     rows = await everything(await store.reopen())

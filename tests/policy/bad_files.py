@@ -223,6 +223,27 @@ CASES: tuple[tuple[str, str, str], ...] = (
         "relay: shop}\nresolve: {",
     ),
     ("a fallback without an intent", "resolve: {", "fallback: [{to: other, when: [not_sent]}]\nresolve: {"),
+    (
+        "a fallback on rejections that no row marks",
+        "resolve: {",
+        "fallback: [{to: other, when: [not_sent, rejected]}]\nresolve: {",
+    ),
+    (
+        "a fallback of what may have had an effect",
+        "classify:\n",
+        "classify:\n  - {status: 400, as: validation_error, effect: possible, fallback: true}\n",
+    ),
+    (
+        "a fallback of what was paid",
+        "classify:\n",
+        "classify:\n  - {status: 200, when: paid, as: succeeded, fallback: true}\n",
+    ),
+    ("a fallback of a decline", "classify:\n", "classify:\n  - {status: 402, as: risk_decline, fallback: true}\n"),
+    (
+        "a fallback of a gateway's error",
+        "classify:\n",
+        "classify:\n  - {status: [400, 503], as: validation_error, fallback: true}\n",
+    ),
     ("a fallback for no reason", "resolve: {", "fallback: [{to: other, when: [timeout], after: 0}]\nresolve: {"),
     ("a dashboard without an address", "resolve: {", "dashboard: bank.test\nresolve: {"),
     (

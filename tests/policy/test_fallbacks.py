@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paywitness.core.errors import PolicyError
-from paywitness.core.policy import Fallback, FallbackCause
-from paywitness.policy.book import load_directory
+from paywitness.core.fallback import Fallback, FallbackCause
+from paywitness.policy.book import compile_content, load_directory
 from tests.policy.bad_files import problems_of
 from tests.policy.texts import changed, load, operation
 
@@ -104,6 +104,43 @@ def test_a_fallback_on_absent_needs_somebody_to_ask():
     ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
     (problem,) = problems_of(changed(ask, "", FIRST))
     assert problem.endswith("'absent', which needs an operation with 'ask': nobody could say that it is absent")
+
+
+def warnings_of(text: str) -> list[str]:
+    return [line for line in compile_content(text.encode(), "bank.yaml").warnings if "fallback" in line]
+
+
+def test_absence_that_is_shown_after_every_caller_has_left_is_warned_of_with_its_numbers():
+    [warning] = warnings_of(FIRST)
+    assert "fallback[0].when: found 'absent', which can never act in 'pay': absence is shown after " in warning
+    assert "of settle" in warning
+    assert warning.endswith("callers that do not ask for longer wait 20s (timeouts.deadline)")
+
+
+def test_absence_that_a_caller_can_wait_for_is_no_warning():
+    settle = next(line for line in FIRST.splitlines() if "settle:" in line)
+    patient = changed("deadline: 20s", "deadline: 10m", FIRST)
+    assert warnings_of(changed(settle, "resolve: {settle: 40s}", patient)) == []
+
+
+REJECTING = changed("classify:\n", "classify:\n  - {status: 400, as: validation_error, fallback: true}\n", FIRST)
+
+
+def test_rejections_fall_back_where_a_row_says_so():
+    provider = load(changed("when: [not_sent, absent]", "when: [rejected]", REJECTING))
+    [fallback] = operation(provider, "pay").fallbacks
+    assert fallback.when == {FallbackCause.REJECTED}
+    assert operation(provider, "pay").classify.rows[0].fallback
+
+
+def test_a_row_that_falls_back_without_a_route_that_takes_it_is_warned_of():
+    assert any("no 'fallback' lists 'rejected'" in line for line in warnings_of(REJECTING))
+
+
+def test_a_row_that_is_only_watched_lets_nothing_fall_back():
+    watched = changed("fallback: true}", "fallback: true, observe: true}", REJECTING)
+    (problem,) = problems_of(changed("when: [not_sent, absent]", "when: [rejected]", watched))
+    assert "fallback[0].when: found 'rejected', which needs a row" in problem
 
 
 def test_a_provider_stands_once_among_the_fallbacks():

@@ -10,11 +10,10 @@ from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.budget import BudgetRules, ScopeRule
 from paywitness.core.circuit import CircuitRules
+from paywitness.core.fallback import Fallback, FallbackCause
 from paywitness.core.money import Unit
 from paywitness.core.operation import RepeatPaymentRule
 from paywitness.core.policy import (
-    Fallback,
-    FallbackCause,
     ResolutionRules,
     Timeouts,
     UnmatchedCalls,

@@ -123,6 +123,9 @@ class Checkers:
         reply = told.reply
         if told.says_not_sent and wish.pays and told.told_mono is not None:
             self.guards.told_not_sent(wish.order, told.began_mono, told.told_mono, f"{wish.name}, key {told.key}")
+            self.guards.told_without_effect(
+                reply.operation_id if reply else None, wish.order, f"{wish.name} ({told.key})"
+            )
         if reply is None or reply.outcome is not Outcome.SUCCEEDED:
             return
         effects = self._effects(wish)

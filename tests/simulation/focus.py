@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.simulation.swarm import DENSE, LONG_LAGS_S, SPARSE, Mix, stream
+from tests.simulation.swarm import DENSE, LONG_LAGS_S, PATIENT_S, SPARSE, Mix, stream
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,24 @@ def _absence(mix: Mix, dice: Random) -> Mix:
         faults=faults,
         fresh_key=dice.choice((0.0, 0.3)),
         goes_elsewhere=dice.choice((0.0, 0.5)),
+    )
+
+
+def _other_routes(mix: Mix, dice: Random) -> Mix:
+    """Two routes. The first loses requests, works long on them, or refuses them, and what inquiries show to be absent
+    is paid at the other for callers that wait for it. Many repeat their call meanwhile."""
+    return replace(
+        mix,
+        contract=dice.choice(("not_stored", "none")),  # sent again under its key it would not be in doubt for long
+        fallback=True,
+        leaves_if_absent=True,
+        leaves_if_rejected=True,
+        deadline_s=PATIENT_S,
+        lag_s=dice.choice((0.0, 3.0)),
+        stale_looks=dice.choice((0.0, 0.5)),
+        faults={"black_hole": 0.15, "late_commit": 0.15, "unauthorized": 0.05, "refused": 0.05},
+        twice_at_once=0.3,
+        hangs_up=0.1,
     )
 
 
@@ -155,6 +173,7 @@ FOCUSES = {
     focus.name: focus
     for focus in (
         Focus("absence", _absence),
+        Focus("other_routes", _other_routes),
         Focus("late_resends", _late_resends),
         Focus("moves", _moves),
         Focus("lost_stores", _lost_stores),

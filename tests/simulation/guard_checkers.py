@@ -17,6 +17,7 @@ from tests.simulation.history import History
 
 NOT_SENT_IS_TRUE = "not sent is true of the purchase"
 SAFE_IS_TRUE = "safe to pay is true"
+FALLBACK_ANSWERS = "the first key answers with the fallback's outcome"
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,27 @@ class GuardChecker:
     def __init__(self, history: History) -> None:
         self._history = history
         self._said_free: dict[str, list[_SaidFree]] = defaultdict(list)
+        self._without_effect: list[tuple[str, str, str]] = []  # operation, order, who was told
 
     def told_not_sent(self, order: str, came_mono: float, told_mono: float, what: str) -> None:
         self._said_free[order].append(_SaidFree(NOT_SENT_IS_TRUE, came_mono, told_mono, what))
 
     def told_safe(self, order: str, came_mono: float, told_mono: float) -> None:
         self._said_free[order].append(_SaidFree(SAFE_IS_TRUE, came_mono, told_mono, "safe_to_pay: true"))
+
+    def told_without_effect(self, operation_id: str | None, order: str, what: str) -> None:
+        """Somebody was told that this operation was not sent, or is absent."""
+        if operation_id is not None:
+            self._without_effect.append((operation_id, order, what))
+
+    def judge_fallbacks(self, fallen: dict[str, str]) -> None:
+        """At the end. `fallen`: the operations that ended by a fallback, and what stood for each."""
+        for operation_id, order, what in self._without_effect:
+            if operation_id in fallen:
+                detail = (
+                    f"{what} was told of {operation_id} that nothing came of it; {fallen[operation_id]} stood for it"
+                )
+                self._history.violated(FALLBACK_ANSWERS, order, detail)
 
     def judge(self, payments_of: Callable[[str], list[Paid]]) -> None:
         """At the end: what was in doubt then is known now."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from paywitness.core.claim import Claim, ClaimJudgement, ClaimRequest, ClaimVerdict, lookup_verdict
 from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMatcher
-from paywitness.core.decide import Action, DecisionContext, DecisionRule
+from paywitness.core.decide import DecisionContext
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, WireFault
 from paywitness.core.external_evidence import EvidenceSource
@@ -33,6 +33,7 @@ from paywitness.core.provider_contract import (
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
 from tests.simulation.planted_enemy_bugs import ENEMY_BUGS
+from tests.simulation.planted_fallback_bugs import FALLBACK_BUGS
 from tests.simulation.planted_money_bugs import MONEY_BUGS
 from tests.simulation.planting import Bug, CannotPlantError, Change, Function, Patched, Replaced, Valued
 
@@ -439,45 +440,6 @@ def _resends_after_unstored_errors(right: Function) -> Function:
     return wrong
 
 
-# --- fallbacks
-
-
-def _pays_elsewhere_in_doubt(rules: tuple[DecisionRule, ...]) -> tuple[DecisionRule, ...]:
-    at = [number for number, rule in enumerate(rules) if rule.name == "in_doubt_same_key_is_safe"]
-    if len(at) != 1:
-        raise CannotPlantError(f"found {len(at)} rules that re-send what is in doubt")
-    elsewhere = DecisionRule(
-        "elsewhere", lambda c: c.state is State.UNKNOWN and bool(c.fallback_to), Action.FALLBACK_NEW_ATTEMPT
-    )
-    return (*rules[: at[0]], elsewhere, *rules[at[0] :])
-
-
-def _timeout_is_not_sent(right: Function) -> Function:
-    def wrong(self: Any, result_class: ResultClass, *, circuit_refused: bool) -> Any:
-        timed_out = result_class is ResultClass.NETWORK_READ_TIMEOUT
-        as_if = ResultClass.NETWORK_CONNECT_FAILURE if timed_out else result_class
-        return right(self, as_if, circuit_refused=circuit_refused)
-
-    return wrong
-
-
-def _route_in_doubt(right: Function) -> Function:
-    def wrong(self: Any, context: Any, first: Operation) -> Any:
-        return right(self, context, first.changed(doubt=_NO_DOUBT))
-
-    return wrong
-
-
-def _starts_in_doubt(right: Function) -> Function:
-    async def wrong(self: Any, context: Any, first: Operation, decision: Any, route: Any) -> Operation | None:
-        if first.doubt:
-            first = first.changed(state=State.BACKOFF, doubt=_NO_DOUBT)
-        second: Operation | None = await right(self, context, first, decision, route)
-        return second
-
-    return wrong
-
-
 # --- replies, webhooks and announcements
 
 
@@ -723,14 +685,6 @@ BUGS = (
         Replaced(_CORE + "claim.may_start_again", _doubt_may_start_again),
     ),
     bug(
-        "fallback_from_doubt",
-        "a payment whose answer was lost is made elsewhere",
-        Valued(_CORE + "decide.RULES", _pays_elsewhere_in_doubt),
-        Replaced(_CORE + "policy.Policy.fallback_for", _timeout_is_not_sent),
-        Replaced(_ENGINE + "calls.fallback.Fallbacks.route", _route_in_doubt),
-        Replaced(_ENGINE + "calls.fallback.Fallbacks.start", _starts_in_doubt),
-    ),
-    bug(
         "a_clock_that_stops_in_suspension",
         "leases are counted on a clock that does not count suspension",
         Replaced(_ENGINE + "durability.leases.Leases.outlasts", _outlasts_suspension),
@@ -738,4 +692,5 @@ BUGS = (
     ),
     *MONEY_BUGS,
     *ENEMY_BUGS,
+    *FALLBACK_BUGS,
 )

@@ -185,7 +185,7 @@ operations:
     - {{when: "status == 'failed'", as: failed}}
     - {{when: "status == 'reversed'", as: reversed}}
 {more_answers}classify:
-  - {{status: 409, when: "error.code == 'idempotency_key_in_use'", as: idempotency_in_flight}}
+{rejected}  - {{status: 409, when: "error.code == 'idempotency_key_in_use'", as: idempotency_in_flight}}
   - {{when: "error.type == 'idempotency_error'", as: idempotency_conflict}}
   - status: 409
     when: "error.type == 'invalid_request_error'"
@@ -238,7 +238,14 @@ _ACCOUNTS = {
     "owners": "account: [const:main]\nwho_am_i: {request: GET /v1/account, field: account_id}",
     "many": "account: [const:main]\nmerchants: many\nwho_am_i: {request: GET /v1/account, field: account_id}",
 }
-_FALLBACK = "fallback: [{to: acme_eu, when: [not_sent, rate_limited, circuit_open]}]"
+_REJECTED = "  - {status: 401, as: authentication_error, fallback: true}\n"
+
+
+def _fallback_text(mix: Mix) -> str:
+    causes = ["not_sent", "rate_limited", "circuit_open"]
+    causes += ["absent"] if mix.leaves_if_absent else []
+    causes += ["rejected"] if mix.leaves_if_rejected else []
+    return f"fallback: [{{to: acme_eu, when: [{', '.join(causes)}]}}]"
 
 
 def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False, moved: bool = False) -> str:
@@ -255,7 +262,8 @@ def policy_text(mix: Mix, *, edited: bool = False, elsewhere: bool = False, move
         provider="acme_eu" if elsewhere else "acme",
         upstream=upstream,
         host=upstream.removeprefix("http://"),
-        fallback=_MIRROR if elsewhere else _FALLBACK if mix.fallback else "",
+        fallback=_MIRROR if elsewhere else _fallback_text(mix) if mix.fallback else "",
+        rejected=_REJECTED if mix.leaves_if_rejected and not elsewhere else "",
         merchant="merchant: shop" if mix.merchants in {"", "owners"} else "",  # all accounts of a file would be one's
         account=_ACCOUNTS[mix.merchants],
         idempotency=keys,

@@ -65,6 +65,8 @@ class Mix:
     asks: bool = True
     webhooks: bool = True
     fallback: bool = False
+    leaves_if_absent: bool = False  # also for what inquiries show to be absent; then callers wait long enough for that
+    leaves_if_rejected: bool = False  # and for a credential that the first route refuses
     window_s: int = 86_400
     lag_s: float = 0.0
     stale_looks: float = 0.0  # share of the first looks at a thing that are served by a replica which lacks it
@@ -220,7 +222,7 @@ def mix_of(seed: int, payments: int) -> Mix:
     # One that is cut off matters where another one, whose journal answers, takes up what it left.
     cuts_off = not forgets and rough > 0.1 and more.random() < (0.5 if journal else 0.7)
     sidecars = max(2, sidecars) if cuts_off else sidecars
-    return Mix(
+    mix = Mix(
         seed=seed,
         payments=payments,
         contract=contract,
@@ -278,3 +280,15 @@ def mix_of(seed: int, payments: int) -> Mix:
         spool=dice.random() < 0.9,
         events=dice.random() < 0.2,
     )
+    return _with_more_causes(mix) if mix.fallback else mix
+
+
+PATIENT_S = 100  # longer than `settle` and every lag: such a caller still waits when something is shown to be absent
+
+
+def _with_more_causes(mix: Mix) -> Mix:
+    """A world with two routes in which the first is left for more causes. Drawn apart, as above."""
+    dice = stream(mix.seed, "mix, why another route")
+    absent, rejected = mix.asks and dice.random() < 0.5, dice.random() < 0.5
+    deadline_s = PATIENT_S if absent else mix.deadline_s
+    return replace(mix, leaves_if_absent=absent, leaves_if_rejected=rejected, deadline_s=deadline_s)

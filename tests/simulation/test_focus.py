@@ -23,6 +23,7 @@ def test_every_seed_of_a_focus_has_its_enemy(name: str) -> None:
 
 _CERTAIN = {
     "absence": ("late_commit", "black_hole", "lag_s"),
+    "other_routes": ("fallback", "leaves_if_absent", "leaves_if_rejected", "black_hole"),
     "late_resends": ("late_commit", "black_hole", "resend_for_s"),
     "moves": ("moves", "answer_lost"),
     "lost_stores": ("failovers", "returns_late"),

@@ -404,6 +404,8 @@ class World:
         self.checkers.wishes(self.callers.wishes)
         if not self.mix.failovers:  # what was told may be forgotten since
             self.checkers.told_once(operations, histories)
+            fallen = {operation.id: operation.fallback_to for operation in operations if operation.fallback_to}
+            self.checkers.guards.judge_fallbacks(fallen)
         if self.twin is None:
             self.checkers.operations(operations, histories, self.network.confused)
         else:

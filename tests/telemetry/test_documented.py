@@ -89,6 +89,7 @@ def shown(told: Told) -> dict[str, set[str]]:
     told.tell(ActionExpired(operation(State.REQUIRES_ACTION)))
     told.tell(OperationEnded(operation().changed(fallback_of="op_1"), EvidenceKind.RESPONSE))
     told.tell(FellBack("acme", "other", "not_sent", "op_1"))
+    told.tell(OperationEnded(operation(fallback_from="acme", fallback_reason="absent"), EvidenceKind.RESPONSE))
     told.tell(ReviewOpened(operation(State.REQUIRES_REVIEW)))
     told.tell(ScheduleRanOut(operation(State.REQUIRES_REVIEW)))
     told.tell(OutboxDelivered(3, failed=False, lag=0))

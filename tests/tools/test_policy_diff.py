@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from paywitness.cli.main import main
 from paywitness.core.classify import ResponseRule
-from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route
+from paywitness.core.fallback import Fallback, FallbackCause
+from paywitness.core.policy import Policy, Provider, Route
 from paywitness.core.provider_contract import FieldKind, FieldRef
 from paywitness.core.result import ResultClass
 from paywitness.policy.reading.expressions import expression

@@ -38,7 +38,7 @@ def contexts(draw: st.DrawFn) -> DecisionContext:
     reading = draw(readings)
     flags = (
         "background caller_waiting response_seen_in_doubt cancel_sent same_upstream request_available guarded "
-        "enough_tries_here cancel_wanted inquired refused_by_limits budget_allows"
+        "enough_tries_here cancel_wanted inquired refused_by_limits budget_allows absent"
     )
     return DecisionContext(
         kind=OperationKind.SALE,

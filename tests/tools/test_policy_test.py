@@ -264,6 +264,20 @@ def test_what_the_engine_would_do_is_what_comes(bank: Path, given: str, expected
             "action: fallback_new_attempt, because: no_effect_enough_tries_here, status: none",
         ),
         (
+            "classify:\n",
+            "merchant: shop\nfallback: [{to: bank_eu, when: [rejected]}]\n"
+            "classify:\n  - {status: 400, as: validation_error, fallback: true}\n",
+            "response: {status: 400, body: {error: currency}}",
+            "action: fallback_new_attempt, because: rejected_pay_elsewhere, effect: none",
+        ),
+        (
+            "classify:\n",
+            "merchant: shop\nfallback: [{to: bank_eu, when: [rejected]}]\n"
+            "classify:\n  - {status: 400, as: validation_error, fallback: true}\n",
+            "response: {status: 422, body: {error: currency}}",
+            "action: mark_terminal_failure, because: trying_again_cannot_help, outcome: failed",
+        ),
+        (
             "    target: path:payment\n",
             "    target: path:payment\n    webhook: none\n",
             "request: {send: POST /v1/payments/p/refunds}, response: {status: 500, body: {}}",

@@ -229,6 +229,7 @@ def _entry_json(each: PaymentHistoryEntry) -> dict[str, Any]:
         "finding": None,
         "decision": None,
         "told": [],
+        "fallback": None,
         "note": redact(command.reason),
         "command": {
             "action": command.action,

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from paywitness.admin.backend import Readiness
 from paywitness.core.announcements import cloud_events, other_payment_json
+from paywitness.core.fallback import FallbackChoice
 from paywitness.core.inquiry import next_inquiry
 from paywitness.core.operation import (
     Announcement,
@@ -122,6 +123,8 @@ def operation_row(operation: Operation, book: PolicyBook | None, other: Operatio
         "distinct": redact(operation.distinct) or None,
         "fallback_of": operation.fallback_of,
         "fallback_to": operation.fallback_to,
+        "fallback_from": operation.fallback_from or None,
+        "fallback_reason": operation.fallback_reason or None,
         "cancel_wanted": operation.cancel_wanted,
         "action_expired": operation.action_expired or operation.abandoned,
         "upstream": _without_userinfo(operation.upstream),
@@ -218,7 +221,20 @@ def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
         "finding": finding_evidence(entry.finding) if entry.finding is not None else None,
         "decision": decided,
         "told": _told(entry.announcement),
+        "fallback": _fallback_choice(entry.fallback) if entry.fallback is not None else None,
         "note": redact(entry.note) or None,
+    }
+
+
+def _fallback_choice(choice: FallbackChoice) -> dict[str, Any]:
+    """Which other routes there were for what ended without effect, and why each was taken or not."""
+    return {
+        "cause": choice.cause,
+        "revision": choice.revision,
+        "attempts": choice.attempts,
+        "candidates": [
+            {"to": each.to, "verdict": each.verdict, "detail": each.detail or None} for each in choice.candidates
+        ],
     }
 
 

@@ -41,6 +41,7 @@ what is true
     external_evidence  what inquiries, webhook events, cancels and operators change
 what to do
     decide             the ordered rules: retry, inquire, wait, review, stop
+    fallback           for which ends another route may be taken, and what became of each route
     retry              backoff, jitter, Retry-After
     budget             how many retries the fleet may make (mirrored in limits/lua/budget.lua)
     circuit            the circuit breaker (mirrored in limits/lua/circuit.lua)

@@ -211,12 +211,21 @@ def _other_payment(operation: Operation) -> OtherPayment | None:
     return operation.other_payment if operation.incident is not None else None
 
 
-def fallback_announcement(after: Operation, link: FallbackLink) -> Announcement:
-    """What the end of an operation tells that falls back: where to, and why. How it ends, the fallback's own end tells:
-    two ends of one payment would be one too many."""
-    kinds = (AnnouncementKind.FALLBACK,)
+def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
+    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
+    fallback's own end tells: two ends of one payment would be one too many."""
+    kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
+    kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
+    if not kinds:
+        return None
     return Announcement(
-        kinds, after.outcome, after.result_class, after.reference, after.incident, None, None, fallback=link
+        kinds,
+        after.outcome,
+        after.result_class,
+        after.reference,
+        after.incident,
+        fallback=link,
+        other_payment=_other_payment(after),
     )
 
 

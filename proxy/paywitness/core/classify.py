@@ -60,6 +60,7 @@ class ResponseRule:
     stored: bool = True  # False: the provider does not keep such an answer under the key
     observe: bool = False  # only watched: passed over where it matches
     advice: Advice | None = None  # what the customer may be told; a code's own advice comes before it
+    fallback: bool = False  # a refusal that it reads may be made by another route
 
     @property
     def result_classes(self) -> frozenset[ResultClass]:
@@ -248,9 +249,17 @@ def _by_rules(
         if row.observe:
             observed = observed or ShadowMatch(row.name, result_class)
             continue
-        advice = rules.advice_of(row, tree)
-        return Classification.of(result_class, row.name, effect=row.effect, stored=row.stored, advice=advice), observed
+        return _as_row_reads(row, result_class, rules.advice_of(row, tree), foreign=foreign), observed
     return None, observed
+
+
+def _as_row_reads(
+    row: ResponseRule, result_class: ResultClass, advice: Advice | None, *, foreign: bool
+) -> Classification:
+    falls_back = row.fallback and not foreign  # only the provider's own response is its refusal
+    return Classification.of(
+        result_class, row.name, effect=row.effect, stored=row.stored, advice=advice, falls_back=falls_back
+    )
 
 
 def _is_unproven(

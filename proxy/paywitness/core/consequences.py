@@ -22,7 +22,7 @@
 | customer's time        | Begins when the customer must act. Over, with what was found then, in any other state.     |
 | who asked for a check  | Whoever has it due before its schedule. Nobody any more once it is due at another time.    |
 | announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end;    |
-|                        | the change tells where it falls back to.                                                   |
+|                        | the change tells where it falls back to, and that its doubt is over.                       |
 
 What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
 What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
@@ -94,8 +94,7 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     changed |= _customers_time(before, after, context)
     if context.check_asked_by or (after.check_asked_by and changed["due_at"] != before.due_at):
         changed["check_asked_by"] = context.check_asked_by
-    if after.incident is None and after.other_payment is not None:
-        changed["other_payment"] = None
+    changed |= _found_no_more(before, after)
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -112,6 +111,16 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     )
 
 
+def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
+    """What evidence had shown, and is not so any more."""
+    no_more: dict[str, Any] = {}
+    if after.incident is None and after.other_payment is not None:
+        no_more["other_payment"] = None
+    if after.absence_shown and (after.state is not before.state or after.attempts > before.attempts):
+        no_more["absence_shown"] = False
+    return no_more
+
+
 def _customers_time(before: Operation, after: Operation, context: WriteContext) -> dict[str, Any]:
     """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
     if after.state is before.state or State.REQUIRES_ACTION not in (before.state, after.state):
@@ -125,7 +134,7 @@ def _customers_time(before: Operation, after: Operation, context: WriteContext) 
 def _announcement(before: Operation, after: Operation, context: WriteContext) -> Announcement | None:
     if after.fallback_to is None or before.fallback_to is not None:
         return announcement_of(before, after)
-    return None if context.fallback is None else fallback_announcement(after, context.fallback)
+    return fallback_announcement(before, after, context.fallback)
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from paywitness.core.classify import UNREAD_SUCCESS
+from paywitness.core.fallback import REJECTIONS, cause_of
 from paywitness.core.operation import GuardKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
@@ -54,6 +55,7 @@ class DecisionContext:
     same_upstream: bool = True  # a key store may be regional
     request_available: bool = True  # the first attempt's very bytes can be sent again
     guarded: bool = False  # an intent's guard keeps a second payment out
+    absent: bool = False  # inquiries have shown that it was never executed
     fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
     enough_tries_here: bool = False  # the policy takes that route after as many tries as there were
     cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
@@ -88,7 +90,13 @@ def decision_context(
     if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO:
         # The provider executed one attempt and said no. Whatever became of another, a re-send would be a new charge.
         result_class, effect = operation.result_class, operation.effect
-    fallback = policy.fallback_for(result_class, circuit_refused=circuit_refused) if policy.fallbacks else None
+    absent = operation.absence_shown and operation.state is State.UNKNOWN
+    fallback = None
+    if policy.fallbacks:
+        falls_back = last is not None and last.falls_back
+        fallback = policy.fallback_for(
+            cause_of(result_class, effect, circuit_refused=circuit_refused, absent=absent, falls_back=falls_back)
+        )
     return DecisionContext(
         kind=policy.kind,
         state=operation.state,
@@ -108,6 +116,7 @@ def decision_context(
         same_upstream=operation.upstream == policy.upstream,
         request_available=request_available,
         guarded=operation.guard is not None and operation.guard.kind is GuardKind.INTENT,
+        absent=absent,
         fallback_to=fallback.to if fallback is not None else None,
         enough_tries_here=fallback is not None and fallback.after is not None and tries >= fallback.after,
         cancel_wanted=operation.cancel_wanted,
@@ -220,7 +229,23 @@ _FINAL_WITHOUT_EFFECT = PROVIDER_SAID_NO | FINAL_REFUSALS
 
 
 def _can_fall_back(context: DecisionContext) -> bool:
-    return _in_backoff(context) and context.fallback_to is not None and context.guarded
+    return _in_backoff(context) and _has_other_route(context)
+
+
+def _has_other_route(context: DecisionContext) -> bool:
+    return context.fallback_to is not None and context.guarded
+
+
+def _caller_waits(context: DecisionContext) -> bool:
+    return context.caller_waiting and not context.background
+
+
+def _absent_elsewhere(context: DecisionContext) -> bool:
+    """What inquiries have shown to be absent is no doubt any more. It is made elsewhere only for a caller that waits:
+    later nobody may want it, or somebody may have paid otherwise."""
+    wanted = _caller_waits(context) and context.time_left_s >= ATTEMPT_TIME_MIN_S
+    settled = context.absent and not context.cancel_sent and context.result_class not in PROVIDER_SAID_NO
+    return _in_doubt(context) and settled and wanted and _has_other_route(context)
 
 
 RULES: tuple[DecisionRule, ...] = (
@@ -242,6 +267,7 @@ RULES: tuple[DecisionRule, ...] = (
     DecisionRule("only_a_person_can_go_on", lambda c: c.state is State.REQUIRES_REVIEW, Action.STOP),
     DecisionRule("attempt_still_under_way", lambda c: c.state in {State.PREPARED, State.SENDING}, Action.STOP),
     # in doubt
+    DecisionRule("absent_pay_elsewhere", _absent_elsewhere, Action.FALLBACK_NEW_ATTEMPT),
     DecisionRule("in_doubt_same_key_is_safe", _resend_now, Action.RETRY_SAME_OPERATION),
     DecisionRule("in_doubt_ask", lambda c: _in_doubt(c) and _may_inquire(c), Action.STATUS_INQUIRY),
     DecisionRule("in_doubt_same_key_later", _resend_later, Action.SCHEDULE_RETRY),
@@ -253,6 +279,11 @@ RULES: tuple[DecisionRule, ...] = (
     ),
     DecisionRule("in_doubt_nobody_to_ask", _in_doubt, Action.SEND_TO_REVIEW),
     # without effect
+    DecisionRule(
+        "rejected_pay_elsewhere",
+        lambda c: _can_fall_back(c) and c.result_class in REJECTIONS and _caller_waits(c),
+        Action.FALLBACK_NEW_ATTEMPT,
+    ),
     DecisionRule(
         "trying_again_cannot_help",
         lambda c: _in_backoff(c) and c.result_class in _FINAL_WITHOUT_EFFECT,

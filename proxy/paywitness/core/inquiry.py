@@ -389,6 +389,9 @@ def _without_object(inquiry: Inquiry, found: FindingKind, status_code: int | Non
     return FoundObject(Finding(inquiry.name, found, status_code, None, detail))
 
 
+CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
+
+
 @dataclass(frozen=True, slots=True)
 class AbsenceProof:
     """What it takes to believe that an operation is absent: the strictest of the ways that were asked."""

@@ -13,6 +13,7 @@ from typing import Any
 from paywitness.core.call import Priority
 from paywitness.core.classify import ExpectedPayment
 from paywitness.core.credential_owners import AccountSource
+from paywitness.core.fallback import FallbackChoice
 from paywitness.core.money import Money
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
@@ -147,12 +148,15 @@ class Operation:
     no_bytes_after_at: float | None = None  # from then on no byte of an attempt that has ended can leave any more
     checks_done: int = 0  # how much of the schedule is used up
     misses: int = 0  # inquiries that found nothing and count: see `inquiry`
+    absence_shown: bool = False  # they prove that it is absent; its caller, if it waits, may yet pay elsewhere
     first_miss_at: float | None = None
     undelivered: bool = False  # it was paid or accepted, and its answer reached nobody
     delivery_unknown: bool = False  # its caller may have been told: the holder was lost, or has not said so yet
     takeover: str = ""  # another key took its answer: taken, given_back, first_returned, taker_returned
     distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
     fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
+    fallback_from: str = ""  # the provider of that one
+    fallback_reason: str = ""  # why that one was left, as metrics say it
     fallback_to: str | None = None
     takes_remainder: bool = False  # the request names no amount: `money`, if known, is what was left of its payment
     paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
@@ -357,6 +361,7 @@ class HistoryEntry:
     finding: Finding | None = None
     announcement: Announcement | None = None
     actor: str = ""  # who did it, where a person did
+    fallback: FallbackChoice | None = None  # which other routes there were for it, and what became of each
 
 
 @record

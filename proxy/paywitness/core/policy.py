@@ -21,6 +21,7 @@ from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
 from paywitness.core.credential_owners import AccountSource
+from paywitness.core.fallback import Fallback, FallbackCause
 from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Cancel, Inquiry
 from paywitness.core.money import Money, Unit, read_money
@@ -158,28 +159,6 @@ class ResolutionRules:
     cancels_expired_action: bool = False  # whether what the customer has not confirmed by then is cancelled
 
 
-class FallbackCause(StrEnum):
-    NOT_SENT = "not_sent"
-    RATE_LIMITED = "rate_limited"
-    CIRCUIT_OPEN = "circuit_open"
-    ABSENT = "absent"
-
-
-_FALLBACK_CAUSES = {
-    ResultClass.NETWORK_CONNECT_FAILURE: FallbackCause.NOT_SENT,
-    ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """Another route that speaks the same API, and for which ends without effect it is taken."""
-
-    to: str  # a provider of the book
-    when: frozenset[FallbackCause]
-    after: int | None = None  # so many tries without effect in a row; None: when no try is left
-
-
 @dataclass(frozen=True, slots=True)
 class UpstreamTrust:
     """How a provider is reached and known, and we to it. Paths of PEM files, empty where there is none to name."""
@@ -305,9 +284,8 @@ class Policy:
     def retry_rule(self, result_class: ResultClass) -> RetryRule:
         return self.retry.get(result_class, self.retry_default)
 
-    def fallback_for(self, result_class: ResultClass, *, circuit_refused: bool) -> Fallback | None:
-        """The other route to take if an operation ended with this result class, without effect."""
-        cause = FallbackCause.CIRCUIT_OPEN if circuit_refused else _FALLBACK_CAUSES.get(result_class)
+    def fallback_for(self, cause: FallbackCause | None) -> Fallback | None:
+        """The first of the other routes that the policy lists for this cause."""
         return next((fallback for fallback in self.fallbacks if cause in fallback.when), None)
 
     def money_in(self, tree: Tree) -> Money | None:

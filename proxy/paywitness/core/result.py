@@ -8,6 +8,7 @@ be said, whether FAILED may be reached: all of them ask the effect, never the cl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from paywitness.core.money import Money
@@ -176,6 +177,7 @@ class Classification:
     shadow_match: ShadowMatch | None = None  # what was passed over; told, never acted upon, and not kept
     advice: Advice | None = None  # what the policy has the customer told about this code; None: as the class says
     shown_money: Money | None = None  # of an answer that does not fit its request: the amount that it shows, if any
+    falls_back: bool = False  # the row lets such a refusal be made by another route; not kept
 
     @property
     def executed(self) -> bool:
@@ -184,9 +186,7 @@ class Classification:
 
     def with_reference(self, reference: str | None) -> Classification:
         """The same, of the thing that has this name."""
-        return Classification(
-            self.result_class, self.effect, self.rule, self.lost, reference, self.stored, self.shadow_match, self.advice
-        )
+        return replace(self, reference=reference)
 
     @classmethod
     def of(
@@ -198,5 +198,7 @@ class Classification:
         lost: bool = False,
         stored: bool = True,
         advice: Advice | None = None,
+        falls_back: bool = False,
     ) -> Classification:
-        return cls(result_class, effect or DEFAULT_EFFECTS[result_class], rule, lost, None, stored, None, advice)
+        effect = effect or DEFAULT_EFFECTS[result_class]
+        return cls(result_class, effect, rule, lost, None, stored, None, advice, falls_back=falls_back)

@@ -11,6 +11,7 @@ atomic step.
     payouts      caps and approvals of payouts as rows of the ledger: pure
     tombstones   which ended operations become tombstones: pure
     encoding     operations and history entries as columns and JSON; must read what earlier versions wrote
+    fallback_encoding  the part of a history entry that tells which routes there were
     sqlite/      one file, one process
     redis/       one primary, shared by a fleet
 

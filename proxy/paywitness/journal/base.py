@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from paywitness.core.claim import Claim, ClaimRequest
+from paywitness.core.fallback import FallbackChoice
 from paywitness.core.levels import JournalLevel
 from paywitness.core.money import Money
 from paywitness.core.operation import Announcement, AttemptSummary, DoubtCount, Finding, HistoryEntry, Operation, State
@@ -56,6 +57,7 @@ class OperationChange:
     finding: Finding | None = None
     announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
     actor: str = ""
+    fallback: FallbackChoice | None = None  # which other routes there were for it, and what became of each
     shown: ShownBalance | None = None  # set: the change also changes the operation's payment, by what it shows
     numbers_forgotten: bool = False  # the journal may have forgotten movements of the payment a moment ago
     spent_change: int = 0  # of a payout: by so many minor units the change moves what its caps count

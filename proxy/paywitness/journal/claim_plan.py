@@ -27,6 +27,7 @@ from paywitness.core.claim import (
     may_start_again,
 )
 from paywitness.core.consequences import WriteContext, consequences
+from paywitness.core.fallback import FALLBACKS_MAX
 from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import GuardKind, Lease, Operation, State
@@ -61,7 +62,6 @@ from paywitness.journal.payouts import plan_payout, rows_of_changes
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
-FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
 
 
 class ClaimLookups(OperationLookups, Protocol):

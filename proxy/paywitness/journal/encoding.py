@@ -40,6 +40,7 @@ from paywitness.core.operation import (
 )
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Advice, Classification, Effect, ResultClass
+from paywitness.journal.fallback_encoding import choice_from_value, choice_to_value
 
 # The order of a row's values. The first group says what the operation is and is written once; the second says how it
 # stands and is written with each change. The last ones of each are only searched for, and not read back.
@@ -138,6 +139,8 @@ _RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
     ("unstamped", False),
     ("distinct", ""),
     ("fallback_of", None),
+    ("fallback_from", ""),
+    ("fallback_reason", ""),
     ("takes_remainder", False),
     ("priority", Priority.HIGH),
     ("caps", ()),
@@ -200,6 +203,7 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("looks", "checks_done", 0),
     ("misses", "misses", 0),
     ("first_miss_at", "first_miss_at", None),
+    ("absence_shown", "absence_shown", False),
     ("unheard", "undelivered", False),
     ("delivery_unknown", "delivery_unknown", False),
     ("taken", "takeover", ""),
@@ -268,6 +272,8 @@ def operation_from_row(row: RowValues) -> Operation:
         guard=_guard_from_value(identity.get("guard")),
         distinct=identity.get("distinct", ""),
         fallback_of=identity.get("fallback_of"),
+        fallback_from=identity.get("fallback_from", ""),
+        fallback_reason=identity.get("fallback_reason", ""),
         takes_remainder=identity.get("takes_remainder", False),
         priority=enum_or_safest(Priority, identity.get("priority", Priority.HIGH), Priority.HIGH),
         caps=tuple(identity.get("caps", ())),
@@ -318,8 +324,8 @@ def entry_to_text(entry: HistoryEntry) -> str:
         value["finding"] = _finding_to_value(entry.finding)
     if entry.announcement is not None:
         value["told"] = _announcement_to_value(entry.announcement)
-    if entry.actor:
-        value["actor"] = entry.actor
+    value |= {"actor": entry.actor} if entry.actor else {}
+    value |= {"fallback": choice_to_value(entry.fallback)} if entry.fallback is not None else {}
     return _encode(value)
 
 
@@ -341,6 +347,7 @@ def entry_from_text(at: float, version: int, text: str) -> HistoryEntry:
         finding=None if finding is None else _finding_from_value(finding),
         announcement=None if told is None else _announcement_from_value(told),
         actor=value.get("actor", ""),
+        fallback=choice_from_value(value.get("fallback")),
     )
 
 

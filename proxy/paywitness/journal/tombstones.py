@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone, maker_of
+from paywitness.core.fallback import FALLBACKS_MAX
 from paywitness.core.guard import is_abandoned_for_good
 from paywitness.core.operation import Operation
-from paywitness.journal.claim_plan import FALLBACKS_MAX
 
 
 def may_retire(operation: Operation, ended_before: float) -> bool:

@@ -242,6 +242,7 @@ def record_write(
         change.finding,
         announcement,
         change.actor,
+        change.fallback,
     )
     return OperationWrite(after, entry, change.erase_request or after.state.ended)
 
@@ -251,6 +252,7 @@ IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
     *("stamp", "unstamped", "created_at", "money", "guard", "distinct", "fallback_of", "takes_remainder", "priority"),
+    *("fallback_from", "fallback_reason"),
     *("caps", "in_parts", "beside_unknown", "keyed_as", "acts_on", "object_intent", "account_source"),
     "named_account",
 )

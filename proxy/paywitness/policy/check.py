@@ -10,6 +10,7 @@ from paywitness.core.budget import BudgetRules
 from paywitness.core.circuit import CircuitRules, CircuitThresholds
 from paywitness.core.classify import Expression
 from paywitness.core.errors import PolicyError
+from paywitness.core.fallback import FallbackCause
 from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
@@ -18,6 +19,7 @@ from paywitness.core.policy import DEFAULT_PRIORITY, Policy, PriorityRule, Provi
 from paywitness.core.provider_contract import ErrorsUnderKey, ProviderContract
 from paywitness.core.retry import RetryRule
 from paywitness.core.webhook_event import WebhookRules
+from paywitness.policy.block_parsers.fallback import why_never_absent
 from paywitness.policy.book import compile_content, cross_file_problems, policy_files, read_policy_file
 from paywitness.policy.compile import CompiledFile
 from paywitness.policy.reading.templates import template_text
@@ -166,7 +168,7 @@ def describe_policy(policy: Policy) -> tuple[str, ...]:
     if policy.priorities:
         lines.append(f"  priority: {describe_priorities(policy.priorities)}")
     if policy.fallbacks:
-        lines.append(f"  {_describe_fallbacks(policy)}")
+        lines += [f"  {each}" for each in describe_fallbacks(policy)]
     return tuple(lines)
 
 
@@ -279,12 +281,19 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
     )
 
 
-def _describe_fallbacks(policy: Policy) -> str:
+def describe_fallbacks(policy: Policy) -> tuple[str, ...]:
+    """Which other routes are taken, after which ends."""
     parts = []
     for fallback in policy.fallbacks:
         after = f" after {fallback.after} tries" if fallback.after is not None else ""
         parts.append(f"{fallback.to} when {' or '.join(sorted(fallback.when))}{after}")
-    return f"fallback: {', else '.join(parts)}"
+    lists_absent = any(FallbackCause.ABSENT in fallback.when for fallback in policy.fallbacks)
+    never = why_never_absent(policy) if lists_absent else ""
+    rejected = [row.name for row in (*policy.classify.rows, *policy.classify.answers) if row.fallback]
+    lines = [f"fallback: {', else '.join(parts)}"]
+    lines += [f"fallback: rejected is what {', '.join(rejected)} reads"] if rejected else []
+    lines += [f"fallback: never when absent: {never}"] if never else []
+    return tuple(lines)
 
 
 def describe_contract(contract: ProviderContract) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paywitness.core.budget import cost_of
 from paywitness.core.decide import Action, Decision, DecisionContext, decide, decision_context
 from paywitness.core.lifecycle import Event, advance, conclude
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import Guard, GuardKind, Operation, State
 from paywitness.core.payment_rules import PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.result import DEFAULT_EFFECTS, Classification, Effect, ResultClass
@@ -18,6 +18,7 @@ from paywitness.policy.check import (
     describe_budget,
     describe_contract,
     describe_doubt,
+    describe_fallbacks,
     describe_payment,
     describe_priorities,
 )
@@ -89,6 +90,7 @@ def _scenario_operation(policy: Policy) -> Operation:
         ignore=(),
         request_hash="",
         credential="",
+        guard=Guard(GuardKind.INTENT, "supposed") if policy.intent is not None else None,
         revision=policy.revision,
         upstream=policy.upstream,
         created_at=0.0,
@@ -125,6 +127,7 @@ def _explanation_lines(
         *((f"  payment:  {describe_payment(policy.payment)}",) if policy.payment != PaymentRules() else ()),
         *((f"  in doubt: {describe_doubt(policy)}",) if after.state.in_doubt else ()),
         *((f"  action:   {describe_action(policy)}",) if after.state is State.REQUIRES_ACTION else ()),
+        *(f"  {each}" for each in (describe_fallbacks(policy) if policy.fallbacks else ())),
         *(f"  {line}" for line in describe_accounts(policy)),
         *_shadow_lines(policy, scenario.failure),
         *(_limit_lines(policy, cost) if decision.action in _RETRIES else ()),

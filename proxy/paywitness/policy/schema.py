@@ -242,6 +242,7 @@ ROW = Block(
         "table": "the name of a table under 'tables'",
         "otherwise": "a reading for codes that the table does not list",
         "advice": "what the customer may be told, such as contact_issuer",
+        "fallback": "true or false: whether a refusal that it reads may be made by another route",
         "observe": "true or false",
     },
 )
@@ -369,7 +370,7 @@ FALLBACK = Block(
     "fallback",
     {
         "to": "the name of another provider",
-        "when": "a list of not_sent, rate_limited, circuit_open, absent",
+        "when": "a list of not_sent, rate_limited, circuit_open, absent, rejected",
         "after": "a whole number from 1 to 10",
     },
     required=("to", "when"),

@@ -60,10 +60,10 @@ class BackgroundMetrics:
             "Operations without effect that were started again at another provider.",
             ("from_provider", "to_provider", "reason"),
         )
-        self._fallbacks_ended = counter(
-            "payment_fallback_ended_total",
-            "Fallbacks that ended, by what became of the money.",
-            ("provider", "outcome"),
+        self._fallback_outcomes = counter(
+            "payment_fallback_outcomes_total",
+            "Operations that stood for another provider's and ended, by what became of the money.",
+            ("from", "to", "reason", "outcome"),
         )
         self._outbox = counter(
             "paywitness_outbox_deliveries_total", "Changes that the sink took, and deliveries that failed.", ("result",)
@@ -100,9 +100,15 @@ class BackgroundMetrics:
     def fell_back(self, event: FellBack) -> None:
         routes = (self._names.provider(event.from_provider), self._names.provider(event.to_provider))
         self._fallbacks.labels(*routes, self._fallback_reasons.label(event.reason)).inc()
+        if event.ended is not None:  # one that is left for a further route is not told as ended otherwise
+            self.fallback_ended(event.ended)
 
     def fallback_ended(self, operation: Operation) -> None:
-        self._fallbacks_ended.labels(self._names.provider(operation.provider), operation.outcome).inc()
+        """An operation has ended, for the first and only time. Those that stand for none are not counted."""
+        if operation.fallback_from:
+            routes = (self._names.provider(operation.fallback_from), self._names.provider(operation.provider))
+            reason = self._fallback_reasons.label(operation.fallback_reason)
+            self._fallback_outcomes.labels(*routes, reason, operation.outcome).inc()
 
     def outbox_delivered(self, event: OutboxDelivered) -> None:
         if event.failed:

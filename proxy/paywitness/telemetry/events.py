@@ -182,7 +182,8 @@ class FellBack:
     from_provider: str
     to_provider: str
     reason: str  # a name from our code
-    operation_id: str  # the one that ended
+    operation_id: str  # the one that was started
+    ended: Operation | None = None  # the one that ended; it may have stood for another itself
 
 
 @record

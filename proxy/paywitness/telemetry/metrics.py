@@ -349,8 +349,7 @@ class Metrics:
 
     def operation_ended(self, event: OperationEnded) -> None:
         self._series_of_operation(event.operation).ended(event.operation.outcome).inc()
-        if event.operation.fallback_of is not None:
-            self.background.fallback_ended(event.operation)
+        self.background.fallback_ended(event.operation)
 
     def doubt_opened(self, event: DoubtOpened) -> None:
         self._series_of_operation(event.operation).unknown.inc()

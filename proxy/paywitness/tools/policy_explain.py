@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S, RULES, DecisionContext
+from paywitness.core.fallback import REJECTIONS
 from paywitness.core.operation import State
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO
@@ -163,6 +164,22 @@ def _caller_left(c: DecisionContext) -> str:
     return "" if c.background or not c.caller_waiting else "the caller still waits"
 
 
+def _caller_waits(c: DecisionContext) -> str:
+    return "the caller has left" if c.background or not c.caller_waiting else ""
+
+
+def _shown_absent(c: DecisionContext) -> str:
+    return "" if c.absent else "no inquiries have shown that it was never executed"
+
+
+def _time_for_a_try(c: DecisionContext) -> str:
+    return "" if c.time_left_s >= ATTEMPT_TIME_MIN_S else "the caller's time is too short for another try"
+
+
+def _is_rejection(c: DecisionContext) -> str:
+    return "" if c.result_class in REJECTIONS else f"{c.result_class} is no refusal of the request"
+
+
 def _other_route(c: DecisionContext) -> str:
     return "" if c.fallback_to is not None else "the policy has no other route for this (fallback)"
 
@@ -209,6 +226,16 @@ REASONS: dict[str, tuple[Reason, ...]] = {
     "in_doubt_cancel_wanted": (_state_is(State.UNKNOWN, State.REQUIRES_REVIEW), _cancel_wanted, _no_cancel_sent),
     "only_a_person_can_go_on": (_state_is(State.REQUIRES_REVIEW),),
     "attempt_still_under_way": (_state_is(State.PREPARED, State.SENDING),),
+    "absent_pay_elsewhere": (
+        _UNKNOWN,
+        _shown_absent,
+        _no_cancel_sent,
+        _undecided,
+        _caller_waits,
+        _time_for_a_try,
+        _other_route,
+        _guarded,
+    ),
     "in_doubt_same_key_is_safe": (
         _UNKNOWN,
         *_MAY_RESEND,
@@ -223,6 +250,7 @@ REASONS: dict[str, tuple[Reason, ...]] = {
     "in_doubt_ask_again": (_UNKNOWN, _can_be_inquired),
     "in_doubt_expect_webhook": (_UNKNOWN, _webhook_expected),
     "in_doubt_nobody_to_ask": (_UNKNOWN,),
+    "rejected_pay_elsewhere": (_BACKOFF, _other_route, _guarded, _is_rejection, _caller_waits),
     "trying_again_cannot_help": (_BACKOFF, _cannot_help),
     "no_effect_caller_left": (_BACKOFF, _caller_left),
     "no_effect_enough_tries_here": (_BACKOFF, _other_route, _guarded, _enough_here),

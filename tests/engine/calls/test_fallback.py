@@ -118,8 +118,8 @@ async def test_a_fallback_is_announced_and_the_end_is_told_once(routes: TwoRoute
         "reason": "network_connect_failure",
     }
     registry = routes.world.engine.telemetry.metrics.registry
-    labels = {"provider": "acme_eu", "outcome": "succeeded"}
-    assert registry.get_sample_value("payment_fallback_ended_total", labels) == 1
+    labels = {"from": "acme", "to": "acme_eu", "reason": "network_connect_failure", "outcome": "succeeded"}
+    assert registry.get_sample_value("payment_fallback_outcomes_total", labels) == 1
 
 
 async def test_each_route_counts_the_operation_that_was_started_there(routes: TwoRoutes) -> None:

@@ -194,6 +194,8 @@ def _facts(found: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", words(found["reading"]) if found["reading"] else None),
         ("because", found["because"]),
+        ("stands for", _first_route(found)),
+        ("stood for by", found.get("fallback_to")),
         ("customer advice", words(found["advice"])),
         ("incident", words(found["incident"]) if found["incident"] else None),
         ("other amount", _other_amount(found.get("other_payment"))),
@@ -226,6 +228,14 @@ def _other_payment(other: dict[str, Any] | None) -> str | None:
     if not other or not (other["operation"] or other["reference"]):
         return None
     return " ".join(part for part in (other["operation"], other["reference"], "at", other["provider"]) if part)
+
+
+def _first_route(found: dict[str, Any]) -> str | None:
+    """What a fallback stands for. Those of an earlier release do not say where that was, nor why it ended."""
+    first: str | None = found.get("fallback_of")
+    if first is None or not found.get("fallback_from"):
+        return first
+    return f"{first} at {found['fallback_from']} ({words(found['fallback_reason'])})"
 
 
 def _colour(row: dict[str, Any]) -> str:

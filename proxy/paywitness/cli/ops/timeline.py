@@ -51,8 +51,19 @@ def _details(entry: dict[str, Any]) -> Iterator[str]:
     if decision is not None and not entry["actor"]:
         delay = f" after {duration_text(decision['delay_s'])}" if decision["delay_s"] else ""
         yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
+    yield from _other_routes(entry.get("fallback"))  # a sidecar of an earlier release does not tell
     if entry["note"]:
         yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
+
+
+def _other_routes(choice: dict[str, Any] | None) -> Iterator[str]:
+    """Which other routes there were when it ended without effect, and why each was taken or not."""
+    if choice is None:
+        return
+    tried = f"{choice['attempts']} attempts" if choice["attempts"] != 1 else "1 attempt"
+    yield f"other routes: {words(choice['cause'])} after {tried}, policy revision {choice['revision']}"
+    for each in choice["candidates"]:
+        yield f"  {each['to']}: {words(each['verdict'])}{'; ' + each['detail'] if each['detail'] else ''}"
 
 
 def _attempt_lines(attempt: dict[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ retry_budget      acquires, refunds and reports retries
 attempt_sender    one attempt: the bytes out, the evidence back
 attempt_recorder  conclude an attempt, decide, record both; or spool the evidence
 duplicates        single flight; replay, join or refuse a call whose key is known
+refused_lookups   asks the journal for calls that our limits refuse
 waiters           callers that wait for an operation, and their deadlines
 fallback          from an operation without effect to another route of the same API
 passthrough       forwards what is no operation, once, unchanged

@@ -1,7 +1,6 @@
 """Duplicate calls: what a call is replied with when its key is already known. Nothing here sends anything.
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
-`RefusedLookups` asks the journal for calls that our limits refuse, so many at once and no more.
 `SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
 a slot at the provider. The others wait until its claim is answered and are then replied to from the journal.
 """
@@ -17,7 +16,7 @@ from paywitness.clock import Clock
 from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import ATTEMPT_TIME_MIN_S
-from paywitness.core.errors import JournalNotAsked, JournalUnavailable, StaleWrite, UnreadableSecret
+from paywitness.core.errors import JournalUnavailable, StaleWrite, UnreadableSecret
 from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way, may_be_taken, names_its_purchase
 from paywitness.core.identity import request_hash_of
 from paywitness.core.inquiry import quiet_since
@@ -26,7 +25,7 @@ from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_names import payment_key
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
-from paywitness.core.problems import ANOTHER_OWNER, STILL_IN_FLIGHT, TOO_MANY_LOOKUPS, WHOSE_IS_UNKNOWN, Problem
+from paywitness.core.problems import ANOTHER_OWNER, STILL_IN_FLIGHT, WHOSE_IS_UNKNOWN, Problem
 from paywitness.core.reply import (
     Reply,
     absent_reply,
@@ -45,7 +44,7 @@ from paywitness.core.reply import (
 from paywitness.engine.calls.context import CallContext, Leader
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, open_response
 from paywitness.engine.calls.waiters import OperationWaiters
-from paywitness.engine.durability.journal_writer import JournalWriter, change_of
+from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.ledger import payment_from_row
@@ -214,9 +213,11 @@ class DuplicateCalls:
         recorded_here = False
         while _is_unresolved(operation) and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
+            if context.pays_elsewhere_if_absent and operation.absence_shown:
+                break  # it is this call's to end it
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            if self._has_told_all(operation, context.policy, time_left_s):
+            if self._has_told_all(context, operation, time_left_s):
                 break
             wait_s = min(time_left_s, _LONGEST_WAIT_S)
             recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
@@ -242,7 +243,7 @@ class DuplicateCalls:
             return 0.0
         return operation.due_at - self.clock.now()
 
-    def _has_told_all(self, operation: Operation, policy: Policy, time_left_s: float) -> bool:
+    def _has_told_all(self, context: CallContext, operation: Operation, time_left_s: float) -> bool:
         """Whether the caller's time brings nothing more: the provider's error came whole, so nothing of it is on its
         way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one."""
         if operation.lease is not None or not operation.checks_done:
@@ -251,13 +252,15 @@ class DuplicateCalls:
             return False
         lags_s = [
             inquiry.lag_s
-            for inquiry in policy.inquiries
+            for inquiry in context.policy.inquiries
             if operation.reference is not None or not (inquiry.needs_reference or inquiry.names_in_path("reference"))
         ]
         if not lags_s:
             return False  # it cannot be asked about: a webhook event may still tell
-        trusted_at = quiet_since(operation) + max(lags_s)
-        return operation.updated_at >= trusted_at or trusted_at > self.clock.now() + time_left_s
+        trusted_at, until_at = quiet_since(operation) + max(lags_s), self.clock.now() + time_left_s
+        if context.pays_elsewhere_if_absent and trusted_at + context.policy.resolve.settle_s <= until_at:
+            return False  # by then it may be known that nothing was executed, and paid elsewhere
+        return operation.updated_at >= trusted_at or trusted_at > until_at
 
     async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
         """What this call saw paid or accepted, noted as unheard if its caller has gone or may not see it, and nobody
@@ -346,6 +349,8 @@ class DuplicateCalls:
         return operation
 
     async def _reply_as_recorded(self, context: CallContext, operation: Operation) -> Reply:
+        if operation.fallback_to is not None:
+            return await self._reply_of_fallback(context, operation, operation.fallback_to)
         if operation.state.in_doubt or blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if operation.outcome is Outcome.ABSENT:
@@ -365,6 +370,14 @@ class DuplicateCalls:
             context.delivery_pending = True
             context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
+
+    async def _reply_of_fallback(self, context: CallContext, first: Operation, fallback_id: str) -> Reply:
+        """While this call waited, another one of its key fell back to another route: that outcome is this one's too."""
+        second = await self.journal.read(fallback_id)
+        if second is None:
+            return unknown_reply(first, context.shape, sent=False)
+        context.operation = second
+        return await self.join(context, second)
 
     async def _is_given_back(self, context: CallContext, operation: Operation) -> bool:
         """Whether the payment that a call under another key has waited for was refunded before its success was
@@ -416,42 +429,6 @@ def another_owner(context: CallContext, why: str = ANOTHER_OWNER) -> Reply:
 
 
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
-
-
-# --- Calls that our limits refuse
-
-LOOKUPS_MAX = 256  # at once: one pipeline of a Redis, one transaction of a SQLite
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedLookups:
-    """Asks key and guard of refused calls: "not sent" is said only of a purchase that nothing else may have paid. An
-    outage refuses thousands at once, so equal calls share one look-up, and so many are under way at most."""
-
-    journal_writer: JournalWriter
-    lookups_max: int = LOOKUPS_MAX
-    _under_way: dict[tuple[str, str, str], asyncio.Future[Claim | None]] = field(default_factory=dict)
-
-    async def claim(self, context: CallContext) -> Claim:
-        """The claim of a call that may start nothing. Raises JournalUnavailable, also if too many are under way."""
-        identity = context.identity
-        same = (identity.key, identity.fingerprint, identity.credential)
-        if (first := self._under_way.get(same)) is not None:
-            shared = await first
-            if shared is not None and shared.verdict is ClaimVerdict.ABSENT:
-                return shared
-        if len(self._under_way) >= self.lookups_max:
-            raise JournalNotAsked(TOO_MANY_LOOKUPS)
-        found: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
-        self._under_way.setdefault(same, found)
-        claim = None
-        try:
-            claim = await self.journal_writer.claim(context, permitted=False)
-        finally:
-            found.set_result(claim)
-            if self._under_way.get(same) is found:
-                del self._under_way[same]
-        return claim
 
 
 # --- Single flight

@@ -1,30 +1,45 @@
 """Fallback: from an operation that ended provably without effect to another route that speaks the same API.
 
 The first is ended and the second started in one step, under the same intent: no moment in which both could pay, or
-neither is known. From doubt there is no fallback. The first key answers with the second's outcome for ever.
+neither is known. From doubt there is no fallback; what inquiries have proven to be absent is no doubt. The first key
+answers with the second's outcome for ever. What became of each route that the policy lists is kept in the timeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from paywitness.clock import Clock
 from paywitness.core.account_choice import for_merchant
 from paywitness.core.account_rules import BackgroundCredentials
+from paywitness.core.admission import AdmissionRefusal
+from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Call, Headers
+from paywitness.core.circuit import CircuitRefusal
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.consequences import WriteContext
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.decide import Decision
-from paywitness.core.errors import StaleWrite
+from paywitness.core.errors import IllegalTransition, StaleWrite
+from paywitness.core.fallback import (
+    FALLBACKS_MAX,
+    Fallback,
+    FallbackCause,
+    FallbackChoice,
+    RouteCandidate,
+    RouteVerdict,
+    label_of,
+)
 from paywitness.core.identity import credential_of, request_hash_of
-from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import FallbackLink, Operation
+from paywitness.core.lifecycle import Event
+from paywitness.core.operation import FallbackLink, Finding, Operation
 from paywitness.core.policy import Policy
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.recognise import recognise_under
-from paywitness.core.result import ResultClass
+from paywitness.core.record import record
 from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_request, with_header
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.durability.leases import Leases
@@ -34,10 +49,28 @@ from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
-from paywitness.telemetry.events import FellBack, OperationStarted
+from paywitness.telemetry.events import EvidenceKind, FellBack, OperationEnded, OperationStarted, transition_events
 
-FallbackRoute = tuple[Policy, dict[str, str]]  # and the parameters of its path
 _REFERENCES_MAX = 8  # segments of a path that could be a reference
+
+
+@record
+class FirstEnd:
+    """How the operation ends that another one will stand for: provably without effect."""
+
+    after: Operation
+    event: Event
+    cause: FallbackCause
+    finding: Finding | None = None  # of inquiries, if they ended a doubt
+
+
+@record
+class _Route:
+    """A route that the policy lists. One with a policy can be taken."""
+
+    candidate: RouteCandidate
+    policy: Policy | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +83,68 @@ class Fallbacks:
     randomness: Randomness
     environment: Mapping[str, str]
     telemetry: Telemetry
+    gate: Gate
     rollback: RollbackMonitor | None = None
 
-    async def start(
-        self, context: CallContext, first: Operation, decision: Decision, route: FallbackRoute
-    ) -> Operation | None:
-        """End the first and start its fallback; the call is then the second's. None where somebody was faster: then
-        nothing was written."""
-        policy, parameters = route
-        call = context.call
+    async def take(
+        self, context: CallContext, first: Operation, end: FirstEnd, decision: Decision
+    ) -> tuple[Operation | None, FallbackChoice]:
+        """End the first and start another for it by the first of the listed routes that can be taken; the call is then
+        the second's. And what became of each route. None: nothing was written. Raises JournalUnavailable."""
+        if first.doubt and end.cause is not FallbackCause.ABSENT:
+            raise IllegalTransition(f"{first.id} is in doubt: nothing may stand for it")
+        routes = self._routes(context, first, end.cause)
+        revision, seen = first.revision, list[RouteCandidate]()
+        for number, route in enumerate(routes, 1):
+            if route.policy is None:
+                seen.append(route.candidate)
+                continue
+            refused = await self.gate.before_attempt(context, first, route.policy)
+            if refused is not None:
+                verdict = _GATE_VERDICTS.get(refused.detail, RouteVerdict.NO_ROOM)
+                seen.append(RouteCandidate(route.candidate.to, verdict, refused.detail))
+                continue
+            taken = FallbackChoice(
+                end.cause,
+                (*seen, route.candidate, *_unless_told(routes[number:], RouteVerdict.EARLIER_TAKEN)),
+                revision,
+                first.attempts,
+            )
+            second, verdict = await self._start(context, first, end, decision, route.policy, route.parameters, taken)
+            if second is not None:
+                return second, taken
+            await self.gate.release(context)
+            seen.append(RouteCandidate(route.candidate.to, verdict))
+            seen += _unless_told(routes[number:], RouteVerdict.NOT_CONSIDERED)
+            break
+        return None, FallbackChoice(end.cause, tuple(seen), revision, first.attempts)
+
+    async def _start(
+        self,
+        context: CallContext,
+        first: Operation,
+        end: FirstEnd,
+        decision: Decision,
+        policy: Policy,
+        parameters: Mapping[str, str],
+        choice: FallbackChoice,
+    ) -> tuple[Operation | None, RouteVerdict]:
+        """End the first and start its fallback, in one step. None where somebody was faster: then nothing was
+        written."""
         saved = (context.policy, context.identity, context.request, context.operation)
-        secret = self.vault.identity_secret
-        recognised = recognise_under(policy, call, context.tree, parameters, secret, lambda: first.client_key)
-        context.policy, context.identity = policy, recognised.identity
-        context.request = self._with_own_credentials(policy, context.request)
-        now = self.clock.now()
-        second = recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
-            # The amount, and whether the request may be stored, stay as the first route's policy read them.
-            money=context.expected.money,
-            request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
-            fallback_of=first.id,
-        )
-        reason = _fallback_reason(context, first)
-        link = FallbackLink(policy.provider, second.id, reason)
+        reason = label_of(end.cause, first.result_class)
+        second = self._second(context, first, policy, parameters, reason)
+        link = FallbackLink(policy.provider, second.id, second.fallback_reason)
         change = change_of(
             first,
-            advance(first, Event.GIVEN_UP, fallback_to=second.id, because=decision.because),
-            (Event.GIVEN_UP,),
-            WriteContext(self.clock.now(), gives_back=context.token, fallback=link),
+            end.after.changed(fallback_to=second.id, because=decision.because),
+            (end.event,),
+            WriteContext(max(self.clock.now(), first.updated_at), gives_back=context.token, fallback=link),
             action=decision.action,
             because=decision.because,
             note=f"falls back to {policy.provider} as {second.id}",
+            finding=end.finding,
+            fallback=choice,
         )
         storable = context.request.without_body() if context.holds_unstorable_data else context.request
         request = ClaimRequest(
@@ -92,40 +156,102 @@ class Fallbacks:
             key_stem=context.identity.key_stem,
         )
         requested_boot = self.leases.request_boot()
+        claim, verdict = None, RouteVerdict.OVERTAKEN
         try:
             ended, claim = await self.journal.fall_back(change, request)
+            verdict = RouteVerdict.KEY_IN_USE
         except StaleWrite:
             claim = None
-        if claim is None or claim.verdict is not ClaimVerdict.OWNED or claim.operation is None:
-            context.policy, context.identity, context.request, context.operation = saved
-            return None
+        finally:
+            started = claim is not None and claim.verdict is ClaimVerdict.OWNED and claim.operation is not None
+            if not started:
+                context.policy, context.identity, context.request, context.operation = saved
+        if claim is None or not started or claim.operation is None:
+            return None, verdict
         self.leases.hold(claim.operation.id, context.token, requested_boot, claim.operation, request.sealed_request)
         if self.rollback is not None:
             self.rollback.remember(ended)
             self.rollback.remember(claim.operation, sealed_request=request.sealed_request)
-        self.telemetry.emit(FellBack(first.provider, policy.provider, reason, second.id))
-        self.telemetry.emit(OperationStarted(claim.operation))
-        context.tries, context.byte_started, context.has_sent, context.last_delay_s = 1, False, False, 0.0
-        context.circuit_refused, context.limit_info = False, None
-        context.journal_at, context.journal_boot = claim.now, self.clock.boot()
-        context.operation = claim.operation
-        return claim.operation
+        self._emit_events(first, ended, claim.operation)
+        context.go_on_as(claim.operation, journal_at=claim.now, journal_boot=self.clock.boot())
+        return claim.operation, RouteVerdict.TAKEN
 
-    def route(self, context: CallContext, first: Operation) -> FallbackRoute | None:
-        """The other route's policy for this call, where there is one."""
-        result_class = first.result_class or ResultClass.NETWORK_CONNECT_FAILURE
-        fallback = context.policy.fallback_for(result_class, circuit_refused=context.circuit_refused)
-        book = self.book()
-        if fallback is None or fallback.to not in book.providers or first.doubt:
-            return None
+    def _second(
+        self, context: CallContext, first: Operation, policy: Policy, parameters: Mapping[str, str], reason: str
+    ) -> Operation:
+        """The operation that stands for the first. The call becomes one of the other route's."""
+        secret = self.vault.identity_secret
+        recognised = recognise_under(
+            policy, context.call, context.tree, dict(parameters), secret, lambda: first.client_key
+        )
+        context.policy, context.identity = policy, recognised.identity
+        context.request = self._with_own_credentials(policy, context.request)
+        now = self.clock.now()
+        return recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
+            # The amount, and whether the request may be stored, stay as the first route's policy read them.
+            money=context.expected.money,
+            request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
+            fallback_of=first.id,
+            fallback_from=first.provider,
+            fallback_reason=reason,
+        )
+
+    def _emit_events(self, first: Operation, ended: Operation, second: Operation) -> None:
+        """That the first has ended is told by its fallback's end; that its doubt is over, at once."""
+        self.telemetry.emit(FellBack(first.provider, second.provider, second.fallback_reason, second.id, ended))
+        for event in transition_events(first, ended, EvidenceKind.INQUIRY, self.clock.now()):
+            if not isinstance(event, OperationEnded):
+                self.telemetry.emit(event)
+        self.telemetry.emit(OperationStarted(second))
+
+    def _routes(self, context: CallContext, first: Operation, cause: FallbackCause) -> list[_Route]:
+        """Every route that the policy lists, in its order, and which of them could be taken."""
+        return [self._route(context, first, cause, fallback) for fallback in context.policy.fallbacks]
+
+    def _route(self, context: CallContext, first: Operation, cause: FallbackCause, fallback: Fallback) -> _Route:
+        def unfit(verdict: RouteVerdict, detail: str = "") -> _Route:
+            return _Route(RouteCandidate(fallback.to, verdict, detail))
+
+        if (verdict := self._why_not(context, first, cause, fallback)) is not None:
+            return unfit(verdict)
         call = context.call
-        matched = book.match(fallback.to, call.method, call.segments, lambda: context.tree)
-        if matched is None or matched[0].operation != context.policy.operation:
-            return None
+        matched = self.book().match(fallback.to, call.method, call.segments, lambda: context.tree)
+        if matched is None:
+            return unfit(RouteVerdict.NOT_SERVED)
         policy, parameters = matched
+        if (policy.operation, policy.kind, policy.encoding) != _api_of(context.policy):
+            return unfit(RouteVerdict.OTHER_API)
         secret = self.vault.identity_secret
         own = for_merchant(policy, context.policy.merchant, call, context.tree, parameters, secret)
-        return None if own is None else (own, parameters)
+        if own is None:
+            return unfit(RouteVerdict.NO_ACCOUNT)
+        if missing := self._missing_credentials(own):
+            return unfit(RouteVerdict.CREDENTIALS_MISSING, missing)
+        return _Route(RouteCandidate(fallback.to, RouteVerdict.TAKEN), own, parameters)
+
+    def _why_not(
+        self, context: CallContext, first: Operation, cause: FallbackCause, fallback: Fallback
+    ) -> RouteVerdict | None:
+        """Why a route is out of the question, whatever it serves; None: it is not."""
+        provider = self.book().providers.get(fallback.to)
+        if cause not in fallback.when:
+            return RouteVerdict.OTHER_CAUSE
+        if provider is None:
+            return RouteVerdict.NO_SUCH_PROVIDER
+        if provider.observe:
+            return RouteVerdict.ONLY_OBSERVED
+        if fallback.to in {first.provider, *context.routes_left}:
+            return RouteVerdict.ALREADY_TRIED
+        return RouteVerdict.TOO_MANY_ROUTES if len(context.routes_left) >= FALLBACKS_MAX else None
+
+    def _missing_credentials(self, policy: Policy) -> str:
+        """What of the route's own credentials is not to be had; "" if nothing is, or it takes the caller's."""
+        credentials = _credentials_of(policy, policy.acts_for)
+        if credentials is None:
+            return ""
+        if not credentials.headers:
+            return "none can be sent with a call"
+        return ", ".join(name for _, name in credentials.headers if self.environment.get(name) is None)
 
     def _with_own_credentials(self, policy: Policy, request: StoredRequest) -> StoredRequest:
         headers = self._headers_for_route(_credentials_of(policy, policy.acts_for), request.headers)
@@ -180,8 +306,25 @@ class Fallbacks:
         return None
 
 
-def _fallback_reason(context: CallContext, first: Operation) -> str:
-    return "circuit_open" if context.circuit_refused else str(first.result_class or ResultClass.NETWORK_CONNECT_FAILURE)
+_GATE_VERDICTS: Mapping[str, RouteVerdict] = {
+    CircuitRefusal.OPEN: RouteVerdict.CIRCUIT_OPEN,
+    CircuitRefusal.FORCED: RouteVerdict.CIRCUIT_OPEN,
+    CircuitRefusal.PROBING: RouteVerdict.NOT_HEALTHY,
+    CircuitRefusal.RAMP: RouteVerdict.NOT_HEALTHY,
+    AdmissionRefusal.SHED: RouteVerdict.NOT_HEALTHY,
+    CircuitRefusal.THROTTLED: RouteVerdict.THROTTLED,
+}
+
+
+def _unless_told(routes: list[_Route], verdict: RouteVerdict) -> list[RouteCandidate]:
+    """The candidates of routes that nobody tried. Those that can be taken get this verdict."""
+    return [
+        route.candidate if route.policy is None else RouteCandidate(route.candidate.to, verdict) for route in routes
+    ]
+
+
+def _api_of(policy: Policy) -> tuple[str, OperationKind, Encoding]:
+    return policy.operation, policy.kind, policy.encoding
 
 
 def _hash_of(request: StoredRequest, secret: bytes) -> str:

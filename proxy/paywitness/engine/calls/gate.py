@@ -17,10 +17,11 @@ from paywitness.core.admission import AdmissionRefusal, TrafficClass, queue_wait
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal, CircuitRules, CircuitView
 from paywitness.core.evidence import Evidence, WireFault
+from paywitness.core.fallback import FallbackCause
 from paywitness.core.holds import LimitedBy, party_of
 from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import GuardKind, Operation
-from paywitness.core.policy import FallbackCause, Policy
+from paywitness.core.policy import Policy
 from paywitness.core.provider_health import UNHEALTHY_CLASSES, HealthSample, health_sample_of, health_sample_of_inquiry
 from paywitness.core.record import record
 from paywitness.core.result import Classification

@@ -20,23 +20,27 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision, decide
 from paywitness.core.errors import JournalNotAsked, JournalUnavailable
 from paywitness.core.evidence import Evidence
+from paywitness.core.external_evidence import EvidenceSource, conclude_external
+from paywitness.core.fallback import FALLBACKS_MAX, FallbackCause, FallbackChoice, cause_of
+from paywitness.core.inquiry import CONFIRMED_ABSENT, is_settled, quiet_since
 from paywitness.core.lifecycle import Event, advance
-from paywitness.core.operation import Operation, State
+from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import ATTEMPT_NOT_RECORDED, JOURNAL_FORGOT
-from paywitness.core.reply import Reply, reply_for, unknown_reply
-from paywitness.core.result import Classification
+from paywitness.core.reply import Reply, absent_reply, reply_for, unknown_reply
+from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine import failpoints
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
-from paywitness.engine.calls.duplicates import DuplicateCalls, RefusedLookups
-from paywitness.engine.calls.fallback import Fallbacks
+from paywitness.engine.calls.duplicates import DuplicateCalls
+from paywitness.engine.calls.fallback import Fallbacks, FirstEnd
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.long_work import LongWork
 from paywitness.engine.calls.payout_check import PayoutCheck
+from paywitness.engine.calls.refused_lookups import RefusedLookups
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -45,6 +49,7 @@ from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
+from paywitness.telemetry.events import EvidenceKind, transition_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class CallPipeline:
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
             await self.failpoints.hit(failpoints.SENDING_RECORDED)
             reply = await self.run_attempts(context, claim.operation, context.policy)
-            return await self.duplicates.wait_for_resolution(reply, context)
+            return await self._wait_or_pay_elsewhere(context, reply)
         if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
             return await self.resume_unknown(context, claim)
         await self.gate.release(context)
@@ -246,16 +251,102 @@ class CallPipeline:
         evidence: Evidence,
         classification: Classification,
     ) -> Reply:
-        """Another route of the same API, for what provably had no effect here, if it has a turn for it; else this one
-        ends, and its key may be used again."""
-        route = self.fallbacks.route(context, first)
-        if route is not None and await self.gate.before_attempt(context, first, route[0]) is None:
-            second = await self.fallbacks.start(context, first, decision, route)
+        """Another route of the same API, for what provably had no effect here, if one can be taken; else this one ends,
+        and its key may be used again."""
+        cause = cause_of(
+            first.result_class or ResultClass.NETWORK_CONNECT_FAILURE,
+            first.effect or Effect.NONE,
+            circuit_refused=context.circuit_refused,
+            absent=False,
+            falls_back=classification.falls_back,
+        )
+        choice = None
+        if cause is not None:
+            end = FirstEnd(advance(first, Event.GIVEN_UP), Event.GIVEN_UP, cause)
+            second, choice = await self.fallbacks.take(context, first, end, decision)
             if second is not None:
                 return await self.run_attempts(context, second, context.policy)
-            await self.gate.release(context)
-        ended = await self.give_up(context, first, decision.because)
+        ended = await self.give_up(context, first, decision.because, choice)
         return reply_for(ended, evidence.response, classification, context.shape)
+
+    async def _wait_or_pay_elsewhere(self, context: CallContext, reply: Reply) -> Reply:
+        """What is found out about a doubt while the caller waits. If that is that nothing was executed, the payment may
+        be made by another route: by this call, which made the operation, and by nobody later."""
+        may_leave = True
+        for _ in range(FALLBACKS_MAX + 2):
+            lists_absent = context.policy.fallback_for(FallbackCause.ABSENT) is not None
+            context.pays_elsewhere_if_absent = may_leave and lists_absent
+            reply = await self.duplicates.wait_for_resolution(reply, context)
+            first = context.operation
+            if not context.pays_elsewhere_if_absent or first is None or not _is_shown_absent(first):
+                break
+            told = await self._pay_elsewhere(context, first)
+            may_leave = told is not None
+            reply = told or reply
+        return reply
+
+    async def _pay_elsewhere(self, context: CallContext, first: Operation) -> Reply | None:
+        """End what inquiries have shown to be absent, and start another route for it in the same step; without one, it
+        just ends. None: this call cannot do either, and the resolver will end it."""
+        self.journal_writer.journal_clock.update(first.updated_at)  # when that was written, perhaps by another sidecar
+        decision = decide(
+            decision_context_of(first, context.policy, context, self.clock, self.journal_writer.ages, delay_s=0.0)
+        )
+        end = self._end_as_absent(context, first)
+        if decision.action is not Action.FALLBACK_NEW_ATTEMPT or end is None:
+            return None
+        try:
+            second, choice = await self.fallbacks.take(context, first, end, decision)
+            if second is not None:
+                self.duplicates.waiters.notify(first.id)
+                return await self.run_attempts(context, second, context.policy)
+            return await self._record_absence(context, first, end, decision, choice)
+        except JournalUnavailable:
+            if context.operation is not first:
+                raise  # the second was started
+            return None
+        finally:
+            await self.gate.release(context)
+
+    def _end_as_absent(self, context: CallContext, first: Operation) -> FirstEnd | None:
+        """How it ends by what inquiries have shown. None if that does not hold: something may still arrive, another
+        attempt was declined, or the journal may have forgotten what else there was."""
+        rollback = self.journal_writer.rollback
+        if first.incident is not None or (rollback is not None and rollback.recently_rolled_back()):
+            return None
+        policy, low_now = context.policy, self.journal_writer.ages.low_now(quiet_since(first))
+        settled = is_settled(first, self.late_evidence.external_evidence.settle_s(policy), low_now)
+        source = EvidenceSource.INQUIRY
+        after, event = conclude_external(first, source, CONFIRMED_ABSENT, policy.contract, settled=settled)
+        if event is None or after.state is not State.FAILED or after.result_class is not ResultClass.ABSENT:
+            return None
+        detail = f"{first.misses} misses after all had settled"
+        finding = Finding("ask", FindingKind.MISSED, None, CONFIRMED_ABSENT, detail)
+        return FirstEnd(after, event, FallbackCause.ABSENT, finding)
+
+    async def _record_absence(
+        self, context: CallContext, first: Operation, end: FirstEnd, decision: Decision, choice: FallbackChoice
+    ) -> Reply | None:
+        """No other route could be taken: it ends as absent, and its key may be used again."""
+        known = WriteContext(max(self.journal_writer.journal_clock.now(), first.updated_at), gives_back=context.token)
+        change = change_of(
+            first,
+            end.after.changed(because=end.event.value),
+            (end.event,),
+            known,
+            action=decision.action,
+            because=decision.because,
+            finding=end.finding,
+            fallback=choice,
+        )
+        ended = await self.journal_writer.try_write(change)
+        if ended is None:
+            return None
+        for event in transition_events(first, ended, EvidenceKind.INQUIRY, self.clock.now()):
+            self.attempt_recorder.telemetry.emit(event)
+        self.duplicates.waiters.notify(first.id)
+        context.operation = ended
+        return absent_reply(ended, context.shape)
 
     def _on_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
         """An answer came after its attempt had timed out: the same evidence, later."""
@@ -272,11 +363,14 @@ class CallPipeline:
         with contextlib.suppress(JournalUnavailable):
             await self.late_evidence.apply(operation, policy, late_evidence)
 
-    async def give_up(self, context: CallContext, operation: Operation, because: str) -> Operation:
+    async def give_up(
+        self, context: CallContext, operation: Operation, because: str, choice: FallbackChoice | None = None
+    ) -> Operation:
         """Nothing was done and nothing will be: ended before the answer leaves."""
         ended = advance(operation, Event.GIVEN_UP, because=because)
         known = WriteContext(self.journal_writer.journal_clock.now(), gives_back=context.token)
-        change = change_of(operation, ended, (Event.GIVEN_UP,), known, because=because)
+        action = Action.FALLBACK_NEW_ATTEMPT.value if choice is not None else ""
+        change = change_of(operation, ended, (Event.GIVEN_UP,), known, action=action, because=because, fallback=choice)
         return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
 
     async def resume_after_backoff(self, context: CallContext, operation: Operation) -> Operation:
@@ -287,3 +381,7 @@ class CallPipeline:
             change = change_of(operation, again, (Event.SEND_RECORDED,), known, lease_s=self.leases.lease_s)
             return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
         return await self.give_up(context, operation, "no_effect_caller_left")
+
+
+def _is_shown_absent(operation: Operation) -> bool:
+    return operation.absence_shown and operation.state is State.UNKNOWN

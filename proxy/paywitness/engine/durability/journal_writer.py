@@ -14,6 +14,7 @@ from paywitness.clock import Clock, JournalClock
 from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.consequences import WriteContext, consequences
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
+from paywitness.core.fallback import FallbackChoice
 from paywitness.core.identity import credential_claim, fingerprint_of
 from paywitness.core.lifecycle import Event, IncidentKind, advance, conclude
 from paywitness.core.operation import AttemptSummary, Finding, Operation, State
@@ -54,6 +55,7 @@ class ChangeDetails(TypedDict, total=False):
     sealed_credential: bytes | None
     finding: Finding | None
     actor: str
+    fallback: FallbackChoice | None
 
 
 _SHOWS_NOTHING = ShownBalance()

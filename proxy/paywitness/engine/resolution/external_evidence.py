@@ -21,8 +21,9 @@ from paywitness.core.external_evidence import (
     is_postponed,
     precedes_end,
 )
+from paywitness.core.fallback import FallbackCause
 from paywitness.core.guard import is_paid
-from paywitness.core.inquiry import is_settled, quiet_since
+from paywitness.core.inquiry import CONFIRMED_ABSENT, is_settled, quiet_since
 from paywitness.core.lifecycle import PENDINGS, REVERSALS, SUCCESSES, Event, IncidentKind, advance
 from paywitness.core.operation import (
     Announcement,
@@ -41,7 +42,7 @@ from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import changes_replay, replay_response
-from paywitness.core.result import ResultClass
+from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
@@ -54,6 +55,7 @@ from paywitness.telemetry.events import EvidenceKind, transition_events
 
 # What an inquiry found was paid or accepted was, whichever attempt it was by.
 _TRUE_OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
+_LEFT_TO_CALLER_S = 2.0  # a caller at another sidecar looks once a second
 _JITTER_SHARE = 0.2  # proportional: a thousand doubts of one outage are not looked at in one second
 
 
@@ -196,6 +198,44 @@ class ExternalEvidenceRecorder:
         shown = shown_by_object(operation, policy, finding.classification, provider_object, now=now)
         is_dispute = shown is not None and bool(shown.dispute)  # it was applied, and would be counted again
         return not is_dispute and has_new_totals(payment, operation, shown)
+
+    async def apply_absence(
+        self, operation: Operation, counted: Operation, policy: Policy, finding: Finding, lease_token: str
+    ) -> bool:
+        """Inquiries have proven that it was never executed: it ends. If its caller may still wait and would pay by
+        another route then, that must be one step with the end: it is left to that caller for a moment, once. `counted`:
+        the operation with the last miss. Whether anything was written. Raises JournalUnavailable."""
+        detail = f"{counted.misses} misses after all had settled"
+        if self._may_be_made_elsewhere(operation, policy):
+            left = Finding(finding.source, FindingKind.MISSED, None, None, f"{detail}; its caller may pay elsewhere")
+            return await self._leave_to_caller(operation, counted, left, lease_token)
+        proven = Finding(finding.source, FindingKind.MISSED, None, CONFIRMED_ABSENT, detail)
+        applied = await self.apply(operation, policy, EvidenceSource.INQUIRY, proven, lease_token=lease_token)
+        return applied.event is not None
+
+    def _may_be_made_elsewhere(self, operation: Operation, policy: Policy) -> bool:
+        """Whether its caller may still wait, here or at another sidecar, and would take another route."""
+        listed = policy.fallback_for(FallbackCause.ABSENT) is not None
+        guarded = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
+        was_denied, was_left = operation.effect is Effect.NONE, operation.absence_shown or operation.cancel_sent
+        if not (listed and guarded and operation.state is State.UNKNOWN) or was_denied or was_left:
+            return False
+        age_s = self.journal_writer.journal_clock.now() - operation.created_at
+        return age_s < policy.timeouts.deadline_s or self.waiters.is_awaited(operation.id)
+
+    async def _leave_to_caller(
+        self, operation: Operation, counted: Operation, finding: Finding, lease_token: str
+    ) -> bool:
+        now = max(self.journal_writer.journal_clock.now(), operation.updated_at)
+        known = WriteContext(now, gives_back=lease_token, check_at=now + _LEFT_TO_CALLER_S)
+        after = counted.changed(absence_shown=True)
+        events = (Event.INQUIRY_MISSED,)
+        change = change_of(
+            operation, after, events, known, source="resolver", because=operation.because, finding=finding
+        )
+        recorded = await self.journal_writer.try_write(change)
+        self.waiters.notify(operation.id)
+        return recorded is not None
 
     def _may_be_of_forgotten(self, before: Operation, after: Operation) -> bool:
         """Whether a success that contradicts an end may be of a later generation of the key, which the journal forgot a

@@ -52,7 +52,6 @@ _POSTPONE_MIN_S = 1.0
 _POSTPONE_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
 _RETRY_AFTER_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
 _LOST_OUTCOME = Classification.of(ResultClass.UNKNOWN_OUTCOME, "in_doubt", lost=True)
-_CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
 
 
 @dataclass(slots=True)
@@ -194,12 +193,7 @@ class Resolver:
                 await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
             return
         if absent:
-            detail = f"{after.misses} misses after all had settled"
-            proven = Finding(finding.source, FindingKind.MISSED, None, _CONFIRMED_ABSENT, detail)
-            applied = await self.external_evidence.apply(
-                operation, policy, EvidenceSource.INQUIRY, proven, lease_token=context.token
-            )
-            if applied.event is None:
+            if not await self.external_evidence.apply_absence(operation, after, policy, finding, context.token):
                 await self._reschedule(operation, policy, context.token, inquiry_result, inquired_at)
             return
         await self._resend_or_reschedule(context, operation, policy, inquiry_result, inquired_at)

@@ -11,9 +11,9 @@ import math
 from dataclasses import replace
 
 from paywitness.core.claim import Alias
+from paywitness.core.fallback import FALLBACKS_MAX
 from paywitness.core.operation import Operation
 from paywitness.journal.base import LedgerRow
-from paywitness.journal.claim_plan import FALLBACKS_MAX
 from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import (

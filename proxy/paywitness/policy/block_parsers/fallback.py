@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from paywitness.core.policy import Fallback, FallbackCause, Policy, Provider, Route
+from paywitness.core.fallback import Fallback, FallbackCause
+from paywitness.core.policy import Policy, Provider, Route
 from paywitness.core.provider_contract import FieldKind
 from paywitness.policy.reading.document import MapNode
-from paywitness.policy.reading.locations import SourceLocation, operation_names
+from paywitness.policy.reading.locations import SourceLocation, listed, operation_names
 from paywitness.policy.reading.section import Section
-from paywitness.policy.reading.value_readers import name, one_of, whole_number
+from paywitness.policy.reading.value_readers import duration_text, name, one_of, whole_number
 from paywitness.policy.schema import FALLBACK
 
 
@@ -27,6 +28,8 @@ class FallbackEntry:
     fallback: Fallback
     location: SourceLocation
     path: str
+    when_location: SourceLocation
+    when_path: str
 
 
 def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]:
@@ -42,7 +45,8 @@ def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]
             section.add_problem("to", f"found '{target}' again, allowed: each provider once")
         elif target is not None:
             fallback = Fallback(target, frozenset(when), after)
-            entries.append(FallbackEntry(fallback, section.value_location("to"), section.key_path("to")))
+            places = [(section.value_location(key), section.key_path(key)) for key in ("to", "when")]
+            entries.append(FallbackEntry(fallback, *places[0], *places[1]))
         if FallbackCause.ABSENT in when and not _has_settle(file):
             section.add_problem(
                 "when", "found 'absent', which needs 'resolve.settle': from when on absence may be believed"
@@ -69,12 +73,56 @@ def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies:
         file.add_problem(
             "fallback", "found 'absent', which needs an operation with 'ask': nobody could say that it is absent"
         )
+    _check_rejected(file, entries, policies)
+    for each in entries:
+        if FallbackCause.ABSENT in each.fallback.when:
+            _warn_if_never_absent(file, each, falling)
     operations = {entry.name: entry for entry in file.entries("operations")}
     for policy in falling:
         if policy.intent is None:
             entry = operations[policy.operation]
             why = "it is required where 'fallback' is given: a guard must keep the second payment out"
             file.problems.add(entry.location, f"{entry.path}.intent", f"found nothing, {why}")
+
+
+def _check_rejected(file: Section, entries: tuple[FallbackEntry, ...], policies: tuple[Policy, ...]) -> None:
+    """`rejected` and the rows that say `fallback: true` go together."""
+    falling = [policy for policy in policies if policy.fallbacks]
+    wanting = [entry for entry in entries if FallbackCause.REJECTED in entry.fallback.when]
+    rows = {row.name: row for policy in falling for row in (*policy.classify.rows, *policy.classify.answers)}
+    marked = [row.name for row in rows.values() if row.fallback and not row.observe]
+    if policies and not marked:
+        for entry in wanting:
+            why = "needs a row of 'classify' or 'answers' in force that says 'fallback: true'"
+            file.problems.add(entry.when_location, entry.when_path, f"found 'rejected', which {why}")
+    if falling and entries and marked and not wanting:
+        why = f"no 'fallback' lists 'rejected' in its 'when', so {listed(sorted(marked))} leads to no other route"
+        file.problems.warn(entries[0].when_location, entries[0].when_path, why)
+
+
+def absence_shown_after_s(policy: Policy) -> float:
+    """How long after its last byte an operation can be known to be absent, at the earliest."""
+    lags_s = [inquiry.lag_s for inquiry in policy.inquiries]
+    return policy.resolve.settle_s + (max(lags_s) if lags_s else 0.0)
+
+
+def why_never_absent(policy: Policy) -> str:
+    """Why no caller can still wait when the operation is known to be absent; "" if one can."""
+    deadline_s, after_s = policy.timeouts.deadline_s, absence_shown_after_s(policy)
+    if not policy.inquiries or after_s < deadline_s:
+        return ""
+    lag_s, misses = after_s - policy.resolve.settle_s, max(inquiry.misses for inquiry in policy.inquiries)
+    count = "1 miss" if misses == 1 else f"{misses} misses"
+    parts = f"{duration_text(policy.resolve.settle_s)} of settle and {count} over {duration_text(lag_s)} of lag"
+    waits = f"callers that do not ask for longer wait {duration_text(deadline_s)} (timeouts.deadline)"
+    return f"absence is shown after {duration_text(after_s)} at the earliest ({parts}), and {waits}"
+
+
+def _warn_if_never_absent(file: Section, entry: FallbackEntry, falling: list[Policy]) -> None:
+    for policy in falling:
+        if why := why_never_absent(policy):
+            text = f"found 'absent', which can never act in {{operations}}: {why}"
+            file.problems.warn(entry.when_location, entry.when_path, text, operation=policy.operation)
 
 
 def can_fall_back(policy: Policy) -> bool:
@@ -96,8 +144,8 @@ def fallback_problems(
     entries: Mapping[str, tuple[FallbackEntry, ...]], providers: Mapping[str, Provider], *, complete: bool
 ) -> Iterator[str]:
     """What is wrong with the fallbacks of these providers. `complete`: there is no other provider."""
-    for source, listed in entries.items():
-        for entry in listed:
+    for source, own_entries in entries.items():
+        for entry in own_entries:
             to = entry.fallback.to
             target = providers.get(to)
             if target is None:

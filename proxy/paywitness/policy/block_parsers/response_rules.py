@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from paywitness.core.classify import ResponseRule
 from paywitness.core.evidence import Response
+from paywitness.core.fallback import REJECTIONS
 from paywitness.core.result import DEFAULT_EFFECTS, Advice, Effect, ResultClass
 from paywitness.policy.reading.document import ListNode, MapNode
 from paywitness.policy.reading.expressions import JmesPath, expression, implies
@@ -81,7 +82,13 @@ def read_answers(file: Section, tables: Tables) -> dict[str, tuple[ResponseRule,
 
 
 def read_rows(parent: Section, key: str, tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
-    return _read_in_order(parent.children(key, ROW), tables, of_event=of_event)
+    sections = parent.children(key, ROW)
+    for section in sections:
+        if key == "read" and section.has("fallback"):
+            section.add_problem(
+                "fallback", "found in a row that reads no attempt, allowed: in 'classify' and 'answers'"
+            )
+    return _read_in_order(sections, tables, of_event=of_event)
 
 
 def _read_in_order(sections: list[Section], tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
@@ -156,6 +163,7 @@ def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> Res
         stored=section.read_or("stored", boolean, default=True),
         observe=section.read_or("observe", boolean, default=False),
         advice=section.read("advice", _advice),
+        fallback=section.read_or("fallback", boolean, default=False),
     )
     if section.problems.count == problems_before:
         _check_row(section, row)
@@ -195,6 +203,26 @@ def _check_row(section: Section, row: ResponseRule) -> None:
         found = f"found no condition, so it would match every answer, allowed: at least one of {listed(conditions)}"
         section.problems.add(section.location, section.path, found)
     _check_effect(section, row)
+    if row.fallback:
+        _check_fallback(section, row)
+
+
+def _check_fallback(section: Section, row: ResponseRule) -> None:
+    """Only what the provider turned away by its own response, provably without effect, may be made by another route."""
+    effects = {result_class: row.effect or DEFAULT_EFFECTS[result_class] for result_class in row.result_classes}
+    with_effect = [
+        f"{result_class} ({effect})" for result_class, effect in effects.items() if effect is not Effect.NONE
+    ]
+    others = sorted(row.result_classes - REJECTIONS)
+    if with_effect:
+        why = "money may have moved, and would move again"
+        section.add_problem("fallback", f"found 'true' in a row of {listed(with_effect)}, allowed: effect none; {why}")
+    elif others:
+        allowed = f"allowed: rows that read {' or '.join(sorted(REJECTIONS))}"
+        section.add_problem("fallback", f"found 'true' in a row that reads {listed(others)}, {allowed}")
+    elif _is_server_error_by_status(row):
+        allowed = "allowed: beside 'when', 'header' or 'code'"
+        section.add_problem("fallback", f"found 'true' for a 5xx by its status alone, {allowed}: it may be a gateway's")
 
 
 def _check_success_shown(section: Section, row: ResponseRule) -> None:
@@ -219,9 +247,7 @@ def _check_effect(section: Section, row: ResponseRule) -> None:
         )
     if row.result_class is ResultClass.SUCCEEDED and row.effect not in {None, Effect.DONE}:
         section.add_problem("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")
-    by_status_alone = row.when is None and not row.headers and row.code is None
-    server_errors = row.status_codes is not None and all(code >= 500 for code in row.status_codes)
-    if not (by_status_alone and server_errors and row.result_class is not None):
+    if row.result_class is None or not _is_server_error_by_status(row, every=True):
         return
     if row.result_class in _SUCCESSES:
         section.add_problem(
@@ -231,6 +257,13 @@ def _check_effect(section: Section, row: ResponseRule) -> None:
         section.add_warning(
             "as", "says that a 5xx had no effect, by its status alone; a gateway's 5xx may follow a payment"
         )
+
+
+def _is_server_error_by_status(row: ResponseRule, *, every: bool = False) -> bool:
+    """Whether it reads a 5xx by nothing but its status. `every`: all of its statuses are."""
+    if row.status_codes is None or row.when is not None or row.headers or row.code is not None:
+        return False
+    return (all if every else any)(status_code >= 500 for status_code in row.status_codes)
 
 
 def can_read_a_success(rows: tuple[ResponseRule, ...]) -> bool:
