@@ -35,6 +35,7 @@ from paywitness.core.problems import (
     CONTRADICTED,
     EQUAL_CALL_SUCCEEDED,
     NEEDS_A_PERSON,
+    NOT_EXECUTED,
     PAID_ALREADY,
     PROBLEM_TYPE_PREFIX,
     PROBLEMS,
@@ -83,9 +84,15 @@ def pass_through(operation: Operation, response: Response, *, replayed: bool = F
 
 
 def reply_for(
-    operation: Operation, response: Response | None, classification: Classification, shape: ErrorShape = NO_SHAPE
+    operation: Operation,
+    response: Response | None,
+    classification: Classification,
+    shape: ErrorShape = NO_SHAPE,
+    *,
+    refused_before: bool = False,
 ) -> Reply:
-    """The answer to the call whose last attempt brought this response, or none, and was read so."""
+    """The answer to the call whose last attempt brought this response, or none, and was read so. `refused_before`: an
+    earlier attempt of the call was sent, and the provider refused it."""
     if blocks_replay(operation):
         return unknown_reply(
             operation, shape, sent=operation.attempts > 0
@@ -96,8 +103,10 @@ def reply_for(
         if operation.outcome is Outcome.ABSENT:
             return absent_reply(operation, shape)
         if operation.outcome is Outcome.NOT_SENT or operation.key_released:
+            title = NOT_EXECUTED if refused_before else ""
+            detail = _not_sent_detail(operation, refused_before=refused_before)
             return problem_reply(
-                Problem.NOT_SENT, _not_sent_detail(operation), operation=operation, shape=shape, sent=False
+                Problem.NOT_SENT, detail, operation=operation, shape=shape, sent=refused_before, title=title
             )
         return closed_reply(operation, shape, sent=True)
     if operation.state.ended or operation.state in {State.PENDING, State.REQUIRES_ACTION}:
@@ -335,9 +344,13 @@ def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, pro
     return problem_reply(Problem.KEY_EXPIRED, detail, shape=shape, provider=provider)
 
 
-def _not_sent_detail(operation: Operation) -> str:
+def _not_sent_detail(operation: Operation, *, refused_before: bool) -> str:
     cause = (operation.result_class or ResultClass.NETWORK_CONNECT_FAILURE).replace("_", " ")
     tries = f"{operation.attempts} {'try' if operation.attempts == 1 else 'tries'}"
+    if refused_before and operation.result_class is ResultClass.NETWORK_CONNECT_FAILURE:
+        return (
+            f"The provider refused it and was not reached after that ({tries}). It is safe to try again, or elsewhere."
+        )
     if operation.result_class in {None, ResultClass.NETWORK_CONNECT_FAILURE}:
         return f"The provider was not reached after {tries} ({cause}). It is safe to try again, or elsewhere."
     return f"The provider did not execute it after {tries} ({cause}). It is safe to try again, or elsewhere."

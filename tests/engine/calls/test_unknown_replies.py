@@ -12,10 +12,11 @@ from paywitness.core.policy import ResolutionRules
 from paywitness.core.problems import Problem
 from paywitness_sandbox.bank.objects import ChargeStatus
 from paywitness_sandbox.server import Sandbox
+from tests.engine.conftest import close
 from tests.engine.resolution.test_resolver import REEXECUTED, resolving
 from tests.engine.test_attacks import gone, scene
 from tests.engine.test_visibility import question
-from tests.engine.world import World, header, outcome, until
+from tests.engine.world import World, header, make_world, outcome, until
 
 PATIENT_S = 10.0  # far less than the caller's deadline, and enough for a busy machine
 RARELY = ResolutionRules(settle_s=600.0, schedule_s=(15.0, 15.0, 15.0))  # within the deadline of twenty seconds
@@ -122,3 +123,17 @@ async def test_who_asks_of_an_order_takes_nothing_from_its_retry(sandbox: Sandbo
         await play.world.engine.describe(made.id, question({"Authorization": "Bearer test"}))
         again = await play.world.charge("second", order="order-1")
         assert (again.status_code, again.replayed, play.world.effects()) == (200, True, 1)
+
+
+async def test_a_payment_that_was_refused_and_then_did_not_reach_the_provider_is_not_told_as_never_sent(
+    sandbox: Sandbox,
+) -> None:
+    world = await make_world(sandbox)
+    sent = asyncio.ensure_future(world.charge(fault="rate_limited(retry_after_s=1)"))
+    await until(lambda: len(world.arrivals) == 1)
+    await sandbox.stop()
+    reply = await sent
+    told = json.loads(reply.body)
+    assert (reply.status_code, told["sent"], told["side_effect_may_exist"]) == (503, True, False)
+    assert told["title"] == "The provider refused it, and nothing more will be sent"
+    await close(world)

@@ -195,12 +195,12 @@ class CallPipeline:
                 if decision.action is Action.FALLBACK_NEW_ATTEMPT:
                     return await self._fall_back(context, operation, decision, evidence, classification)
                 if decision.action is not Action.RETRY_SAME_OPERATION:
-                    return reply_for(operation, evidence.response, classification, context.shape)
+                    return self._reply_for(context, operation, evidence, classification)
                 await self.clock.sleep(decision.delay_s)
                 if operation.state is State.BACKOFF:
                     operation = await self.resume_after_backoff(context, operation)
                     if operation.state is not State.SENDING:
-                        return reply_for(operation, evidence.response, classification, context.shape)
+                        return self._reply_for(context, operation, evidence, classification)
                 context.tries += 1
         except JournalUnavailable:
             if not operation.attempt_under_way:
@@ -267,7 +267,11 @@ class CallPipeline:
             if second is not None:
                 return await self.run_attempts(context, second, context.policy)
         ended = await self.give_up(context, first, decision.because, choice)
-        return reply_for(ended, evidence.response, classification, context.shape)
+        return self._reply_for(context, ended, evidence, classification)
+
+    @staticmethod
+    def _reply_for(context: CallContext, operation: Operation, evidence: Evidence, read: Classification) -> Reply:
+        return reply_for(operation, evidence.response, read, context.shape, refused_before=context.has_sent)
 
     async def _wait_or_pay_elsewhere(self, context: CallContext, reply: Reply) -> Reply:
         """What is found out about a doubt while the caller waits. If that is that nothing was executed, the payment may
