@@ -7,7 +7,6 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,7 @@ from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.schema import MIGRATIONS, migrate
 from paywitness.journal.transitions import OperationWrite
 from paywitness.redis.url import parse_redis_url
-from tests.journal.earlier.fixture import Fixture, advised_since, fixtures
+from tests.journal.earlier.fixture import Fixture, advised_since, as_described_then, fixtures
 from tests.journal.redis_server import RedisServer
 
 sqlite_fixtures = pytest.mark.parametrize("fixture", fixtures("sqlite"), ids=lambda fixture: fixture.name)
@@ -233,18 +232,6 @@ async def _open(fixture: Fixture, folder: Path, redis: RedisServer) -> Journal:
     return await RedisJournal.open(redis.url)
 
 
-def _as_described_then(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of a timeline without what is shown since. What was not kept then is shown as not known."""
-    shown_then = {name: value for name, value in entry.items() if name not in {"summary", "lease_only", "fallback"}}
-    assert entry["fallback"] is None
-    for part in ("attempt", "finding"):
-        if (evidence := entry[part]) is not None:
-            assert evidence["shown_amount"] is evidence.get("request_id") is None
-            since = {"shown_amount", "request_id"}
-            shown_then[part] = {name: value for name, value in evidence.items() if name not in since}
-    return shown_then
-
-
 @pytest.mark.parametrize("fixture", fixtures(), ids=lambda fixture: fixture.name)
 async def test_every_operation_reads_as_the_earlier_release_described_it(fixture: Fixture, tmp_path: Path) -> None:
     earlier = fixture.unpack(tmp_path)
@@ -260,7 +247,7 @@ async def test_every_operation_reads_as_the_earlier_release_described_it(fixture
             expected = described | advised_since(described)
             assert {name: row[name] for name in compared} == {name: expected[name] for name in compared}
             history = await journal.history(operation.id)
-            assert [_as_described_then(timeline_entry(entry)) for entry in history] == described["timeline"]
+            assert [as_described_then(timeline_entry(entry)) for entry in history] == described["timeline"]
     finally:
         await journal.close()
         redis.stop()

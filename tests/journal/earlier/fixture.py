@@ -85,6 +85,18 @@ def advised_since(operation: dict) -> dict:
     return {"advice": "use_another_method"} if operation["reading"] == "issuer_soft_decline" else {}
 
 
+def as_described_then(entry: dict) -> dict:
+    """An entry of a timeline without what is shown since. What was not kept then is shown as not known."""
+    shown_then = {name: value for name, value in entry.items() if name not in {"summary", "lease_only", "fallback"}}
+    assert entry["fallback"] is None
+    for part in ("attempt", "finding"):
+        if (evidence := entry[part]) is not None:
+            assert evidence["shown_amount"] is evidence.get("request_id") is None
+            since = {"shown_amount", "request_id"}
+            shown_then[part] = {name: value for name, value in evidence.items() if name not in since}
+    return shown_then
+
+
 def refused_since(answer: dict, title: str) -> dict:
     """A refusal that names a paid operation of another payment, as later releases tell it."""
     holder = {"operation": answer["operation"], "outcome": answer["outcome"]}
