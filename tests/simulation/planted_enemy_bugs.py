@@ -525,7 +525,7 @@ ENEMY_BUGS = (
     bug(
         "action_asked_about_once",
         "when the customer's time is over one inquiry is made, also if it fails",
-        Replaced(_ENGINE + "resolution.resolver._said_nothing", _asked_once),
+        Replaced(_ENGINE + "resolution.next_checks.says_nothing", _asked_once),
         breaks=STUCK,
     ),
     bug(
