@@ -28,8 +28,8 @@ class Ending(StrEnum):
 class Bounds:
     """How much is tried on one mutant."""
 
-    tests: int = 80  # the first look: one of each file that reaches it, and so on
-    tests_s: float = 12.0
+    tests: int = 300  # the first look: one of each file that reaches it, and so on
+    tests_s: float = 15.0
     more_tests: int = 400  # the second one
     more_tests_s: float = 10.0
     seeds: int = 50

@@ -110,18 +110,18 @@ def functions_of(file: Path) -> dict[str, Function]:
 
 
 def in_order(tests: Mapping[str, float], places: Iterable[str] = ()) -> list[str]:
-    """One test of each file, then the next of each, the quickest first: other files see other things. Every second one
-    is of the files that are about the changed places, as their names say, as long as there are such."""
+    """First the tests of the files that bear the name of a changed module. Then those of its room and all others in
+    turn: the quickest of each file, then the next of each, because other files see other things."""
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for test in sorted(tests, key=lambda test: (tests[test], test)):
         by_file[test.partition("::")[0]].append(test)
     words = {word for place in places for word in place.split(".")[1:]}
-    near = [some for file, some in by_file.items() if Path(file).stem.removeprefix("test_") in words]
     rooms = {"/".join(place.split(".")[1:-2]) for place in places}
-    near += [some for file, some in by_file.items() if some not in near and _folder_of(file) in rooms]
-    far = [some for some in by_file.values() if some not in near]
-    ways = (_one_of_each(near, tests), _one_of_each(far, tests))
-    return [test for test in chain.from_iterable(zip_longest(*ways)) if test is not None]
+    own = {file for file in by_file if Path(file).stem.removeprefix("test_") in words}
+    near = {file for file in by_file if _folder_of(file) in rooms} - own
+    groups = (own, near, by_file.keys() - own - near)
+    of_module, of_room, others = (_one_of_each([by_file[file] for file in group], tests) for group in groups)
+    return [*of_module, *(test for test in chain.from_iterable(zip_longest(of_room, others)) if test is not None)]
 
 
 def _folder_of(file: str) -> str:

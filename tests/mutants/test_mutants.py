@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -210,13 +210,13 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Runs]:
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Runs:
     """A runner whose tests are given."""
     runs = _Runs({"a.py::one"})
     monkeypatch.setattr(runner, "FOLDER", tmp_path)
     monkeypatch.setattr(runner, "load_map", lambda anew: _Reach("a.py::one"))
-    monkeypatch.setattr(runner.TestRuns, "of", lambda files: runs)
-    yield runs
+    monkeypatch.setattr(TestRuns, "of", lambda files: runs)
+    return runs
 
 
 def test_each_result_is_written_and_shown_and_a_survivor_fails_the_run(given: _Runs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What must stay as it was from one attempt of a call to the next, and who is told what while an attempt is under way."""
+"""What must stay as it was from one attempt to the next, and who is told what while an attempt is under way."""
 
 from __future__ import annotations
 
