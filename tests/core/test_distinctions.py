@@ -28,8 +28,8 @@ from tests.core.samples import SECRET, call, contract, operation, policy, read
 NOW = 2_000.0
 
 
-def identified(body: object, under: Policy, **changes: object) -> Identity:
-    asked = call(json.dumps(body).encode(), **changes)
+def identified(body: object, under: Policy) -> Identity:
+    asked = call(json.dumps(body).encode())
     return identify(asked, under, decode(asked.body, under.encoding), {}, SECRET, lambda: "generated")
 
 

@@ -131,7 +131,7 @@ async def test_an_operator_maps_no_credential_that_the_provider_calls_another_ow
 
 def test_the_providers_latest_word_about_an_owner_counts() -> None:
     before, now = f"{OWNER_MARK}a", f"{OWNER_MARK}b"
-    known = {before: MarkSource.PROVIDER, "peer": MarkSource.OPERATOR}
+    known: dict[str, str] = {before: MarkSource.PROVIDER, "peer": MarkSource.OPERATOR}
     assert _merged(known, {now: MarkSource.PROVIDER}) == {now: MarkSource.PROVIDER, "peer": MarkSource.OPERATOR}
 
 

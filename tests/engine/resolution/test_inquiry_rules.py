@@ -294,16 +294,17 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture
 SECRET = "client-secret-that-nobody-may-read"
 
 
-async def token_of(world: World, provider: Provider) -> Any:
-    policy = replace(
-        sale(world), credentials=BackgroundCredentials((), OAuth2("POST", "/token", "ACME_ID", "ACME_SECRET"))
-    )
+TOKENS = OAuth2("POST", "/token", "ACME_ID", "ACME_SECRET")
+
+
+async def token_of(world: World, provider: Any) -> Any:
+    policy = replace(sale(world), credentials=BackgroundCredentials((), TOKENS))
     source = replace(
         world.parts.resolver.inquiry_client.credentials,
         upstream=provider,
         environment={"ACME_ID": "id", "ACME_SECRET": SECRET, "OTHER": SECRET},
     )
-    return await source._oauth2_token(policy, policy.credentials.oauth2), source, policy
+    return await source._oauth2_token(policy, TOKENS), source, policy
 
 
 async def test_a_token_that_is_refused_leaves_no_secret_and_no_answer_in_a_line(
@@ -327,7 +328,7 @@ async def test_a_missing_variable_is_named_and_no_other_is_shown(world: World, l
 async def test_a_token_is_renewed_before_it_ends(world: World) -> None:
     provider = Provider(200, b'{"access_token": "token", "expires_in": 30}')
     _, source, policy = await token_of(world, provider)
-    await source._oauth2_token(policy, policy.credentials.oauth2)
+    await source._oauth2_token(policy, TOKENS)
     assert len(provider.sent) == 2  # 30 seconds may be over while a call is under way
 
 
