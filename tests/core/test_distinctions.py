@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from paywitness.core.advice import advice_for
 from paywitness.core.bodies.tree import Encoding, decode
 from paywitness.core.consequences import WriteContext, consequences
+from paywitness.core.decide import DecisionContext, may_resend
 from paywitness.core.external_evidence import EvidenceSource, conclude_external
 from paywitness.core.guard import hold_of
 from paywitness.core.identity import Identity, fingerprint_of, identify
@@ -124,6 +126,40 @@ def test_only_what_is_in_doubt_and_has_settled_turns_out_absent(standing: Operat
     absent = read(ResultClass.ABSENT)
     after, event = conclude_external(standing, EvidenceSource.INQUIRY, absent, contract(), settled=settled)
     assert (event is not None, after.state is State.FAILED) == (ends, ends)
+
+
+def test_an_event_from_before_the_decline_says_nothing_against_it() -> None:
+    declined = operation(
+        state=State.FAILED, attempts=1, effect=Effect.NONE, result_class=ResultClass.ISSUER_HARD_DECLINE
+    )
+    after, event = conclude_external(
+        declined, EvidenceSource.WEBHOOK, read(ResultClass.PENDING), contract(), settled=True
+    )
+    assert (event, after.incident, after.state) == (None, None, State.FAILED)
+
+
+@pytest.mark.parametrize(
+    "hindrance",
+    [{"cancel_sent": True}, {"result_class": ResultClass.ISSUER_HARD_DECLINE}],
+    ids=["cancelled", "declined"],
+)
+def test_what_was_cancelled_or_declined_once_is_not_sent_again(hindrance: dict[str, Any]) -> None:
+    unknown = DecisionContext(
+        kind=OperationKind.SALE,
+        state=State.UNKNOWN,
+        contract=contract(),
+        result_class=ResultClass.NETWORK_READ_TIMEOUT,
+        effect=Effect.POSSIBLE,
+        tries=1,
+        tries_max=3,
+        first_send_age_s=1.0,
+        delay_s=0.5,
+        time_left_s=10.0,
+        background=False,
+        resend_for_s=60.0,
+    )
+    assert may_resend(unknown)
+    assert not may_resend(replace(unknown, **hindrance))
 
 
 # --- payments

@@ -12,6 +12,7 @@ from paywitness.core.circuit import CallGroup
 from paywitness.core.credential_owners import OWNER_MARK, MarkSource, credential_key, owner_mark
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
+from paywitness.core.operation import Guard, GuardKind
 from paywitness.core.operator_actions import OperatorAction
 from paywitness.core.payout_rules import CheckHook, PayoutRules
 from paywitness.engine.calls.payout_check import PayoutCheck
@@ -20,6 +21,8 @@ from paywitness.engine.credential_commands import CredentialCommands
 from paywitness.engine.credential_owners import CredentialOwners, _merged
 from paywitness.engine.operator_commands import InvalidCommand, OperatorCommand
 from paywitness.engine.outbox import Outbox
+from paywitness.engine.payment_commands import PaymentCommands, PaymentKnown, _Account
+from paywitness.engine.visibility import Visibility
 from paywitness.journal.base import OperationQuery
 from paywitness.upstream.late_responses import LateResponses
 from tests.admin.world import World as AdminWorld
@@ -110,7 +113,44 @@ async def test_an_action_for_many_keeps_who_did_it_and_why() -> None:
         assert (entry.actor, entry.note) == ("ada", "ticket 4711")
 
 
+async def test_a_payment_that_was_made_through_here_is_not_adopted_though_its_row_is_missing(world: World) -> None:
+    made = operation(account="a")
+
+    async def no_row(keys: tuple[str, ...]) -> list[None]:
+        return [None]
+
+    async def ours(query: OperationQuery) -> list[Any]:
+        return [made]
+
+    journal: Any = SimpleNamespace(ledger_rows=no_row, find_operations=ours)
+    commands = PaymentCommands(None, journal, None, None, None, None, None)  # type: ignore[arg-type]
+    provider: Any = world.engine.book.providers["acme"]
+    with pytest.raises(PaymentKnown, match=made.id):
+        await commands._check_not_ours(provider, _Account("a"), "ch_1")
+    await commands._check_not_ours(provider, _Account("another"), "ch_1")
+
+
 # --- credentials
+
+
+@pytest.mark.parametrize(("provider", "told"), [("acme", None), ("other", frozenset({"g"}))])
+async def test_an_order_is_not_told_to_a_credential_that_may_be_another_owners(
+    world: World, monkeypatch: pytest.MonkeyPatch, provider: str, told: frozenset[str] | None
+) -> None:
+    """Its account is the same, and somebody else's credential made the payment. One of another provider of the merchant
+    is told of."""
+
+    async def own(self: Visibility, intent: str) -> dict[str, set[str]]:
+        return {"g": {"acme"}}
+
+    async def sees_none(self: Visibility, operations: list[Any]) -> bool:
+        return False
+
+    monkeypatch.setattr(Visibility, "_guards_of_accounts", own)
+    monkeypatch.setattr(Visibility, "_sees_any", sees_none)
+    asking = Visibility(world.journal, world.engine.book, b"", None)  # type: ignore[arg-type]
+    made = operation(provider=provider, guard=Guard(GuardKind.INTENT, "g", "order-1"))
+    assert await asking.guards_of("order-1", [made]) == told
 
 
 async def test_an_operator_maps_no_credential_that_the_provider_calls_another_owners(world: World) -> None:

@@ -16,23 +16,28 @@ from paywitness.core.admission import AdmissionRefusal, TrafficClass
 from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitState, CircuitView
 from paywitness.core.claim import Claim, ClaimVerdict
 from paywitness.core.credential_owners import PEER_MARK, MarkSource, credential_key
+from paywitness.core.decide import Action, Decision
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.identity import credential_in
-from paywitness.core.operation import GuardKind, Operation, State
+from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
+from paywitness.core.payment import Payment
 from paywitness.core.policy import FallbackCause, Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
+from paywitness.core.result import Effect, ResultClass
+from paywitness.engine.calls.attempt_recorder import _FinishedAttempt
 from paywitness.engine.calls.attempt_sender import AttemptSender
-from paywitness.engine.calls.context import background_context, decision_context_of
+from paywitness.engine.calls.context import attempt_summary, background_context, decision_context_of
 from paywitness.engine.calls.duplicates import RefusedLookups
 from paywitness.engine.calls.gate import Gate, _falls_back_when_open
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, with_header
 from paywitness.journal.base import OperationQuery
+from paywitness.journal.ledger import payment_row
 from paywitness.limits.admission import NotAdmitted
 from paywitness.limits.circuits import Probe
 from paywitness_sandbox.server import Sandbox
-from tests.core.samples import operation
+from tests.core.samples import answered, operation, read, response
 from tests.engine.calls.test_fallback import credentials_sent
 from tests.engine.conftest import close
 from tests.engine.storm import WITHOUT_KEYS
@@ -330,3 +335,64 @@ async def test_another_accounts_route_never_sees_the_callers_credential(world: W
     of_route = world.engine.fallbacks._headers_for_route
     assert of_route(BackgroundCredentials((("Authorization", "NOT_SET"),)), headers) == ((b"X", b"1"),)
     assert of_route(None, headers) == headers
+
+
+# --- who knows what, and who is told
+
+
+def finished(world: World, *, number: int, still_there: bool = True) -> Any:
+    """An attempt that our provider has refused without effect."""
+    refused = read(ResultClass.RATE_LIMITED, Effect.NONE)
+    evidence = answered(response(429))
+    attempt = attempt_summary(number, evidence, refused)
+    context = background_context(operation(), sale(world), None, "ours", world.clock)
+    context.still_there = lambda: still_there
+    context.source, context.deadline_mono = "caller", world.clock.mono() + 60.0
+    return _FinishedAttempt(context, sale(world), evidence, attempt, 0.0)
+
+
+async def test_an_attempt_that_a_repeat_has_overtaken_decides_nothing(world: World) -> None:
+    recorder = world.engine.pipeline.attempt_recorder
+    current = operation(state=State.UNKNOWN, doubt=frozenset({1, 2}), attempts=2, attempt_under_way=True)
+    _, _, decision = recorder._decide(current, finished(world, number=1), budget_allows=True)
+    assert (decision.action, decision.because) == (Action.STOP, "attempt_still_under_way")
+
+
+async def test_what_the_caller_of_a_lost_sidecar_was_told_stays_unknown(world: World) -> None:
+    recorder = world.engine.pipeline.attempt_recorder
+    guard = Guard(GuardKind.INTENT, "g", "order-1", RepeatPaymentRule.BLOCK)
+    after = operation(state=State.SUCCEEDED, attempts=2, guard=guard)
+    stop = Decision(Action.STOP, "succeeded", 0.0, effect_may_exist=True)
+    for lost, pending in ((False, True), (True, False)):
+        one = finished(world, number=2)
+        one.call_context.deadline_mono = world.clock.mono() + 1.0  # the write may take longer
+        recorder._write_context(operation(delivery_unknown=lost, attempts=2), after, stop, one)
+        assert one.call_context.delivery_pending is pending
+
+
+async def test_a_caller_that_was_told_something_else_has_not_heard_of_the_payment(world: World) -> None:
+    duplicates = world.engine.pipeline.duplicates
+    guard = Guard(GuardKind.INTENT, "g", "order-1", RepeatPaymentRule.BLOCK)
+    made = operation(state=State.SUCCEEDED, undelivered=True, guard=guard)
+    context = background_context(made, sale(world), None, "ours", world.clock)
+    context.operation = made
+    told: Any = SimpleNamespace(operation_id="op_of_another", outcome="succeeded")
+    await duplicates.record_whether_delivered(context, told, is_delivered=True)
+    assert not duplicates.waiters.was_heard(made.id)
+
+
+@pytest.mark.parametrize("refunded", [0, 100])
+async def test_a_call_that_waited_for_a_payment_that_was_given_back_is_told_so(world: World, refunded: int) -> None:
+    payment = Payment("op_1", "acme", "a", currency="EUR", authorised=100, captured=100, refunded=refunded, voided=0)
+    row = payment_row(
+        replace(payment, disputed=0, paid=True, created=True, given_back=bool(refunded), final=True), None
+    )
+
+    async def rows(keys: tuple[str, ...]) -> list[Any]:
+        return [row]
+
+    journal: Any = SimpleNamespace(ledger_rows=rows)
+    duplicates = replace(world.engine.pipeline.duplicates, journal=journal)
+    made = operation(state=State.SUCCEEDED, payment="op_1", key="the first one's")
+    context = background_context(operation(key="another"), sale(world), None, "ours", world.clock)
+    assert await duplicates._is_given_back(context, made) is bool(refunded)

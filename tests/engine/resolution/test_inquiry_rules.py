@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -12,22 +13,32 @@ import pytest
 
 from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.classify import ResponseRule
+from paywitness.core.credential_owners import CredentialRelation
 from paywitness.core.evidence import Evidence, NetworkPhase, Response
 from paywitness.core.inquiry import BelongsFields, Cancel, FoundObject, Inquiry
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.money import Money
-from paywitness.core.operation import Finding, FindingKind, Guard, GuardKind, Lease, Operation, State
+from paywitness.core.operation import AttemptSummary, Finding, FindingKind, Guard, GuardKind, Lease, Operation, State
+from paywitness.core.payment import Payment
 from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.template import Placeholder, Template
+from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest
-from paywitness.engine.resolution.background_credentials import CredentialCandidate
-from paywitness.engine.resolution.external_evidence import _check_inquiry_applies, _NothingNewError
+from paywitness.engine.durability.journal_writer import JournalWriter
+from paywitness.engine.resolution.background_credentials import CredentialCandidate, CredentialSource
+from paywitness.engine.resolution.external_evidence import (
+    ExternalEvidenceRecorder,
+    _check_inquiry_applies,
+    _NothingNewError,
+)
 from paywitness.engine.resolution.inquiries import InquiryClient, InquiryResult
-from paywitness.engine.resolution.late_evidence import _conclude
+from paywitness.engine.resolution.late_evidence import LateEvidence, _conclude
 from paywitness.engine.resolution.resolver import _miss_is_meaningful
+from paywitness.engine.webhooks.matcher import _best_generation, _Candidate
 from paywitness.journal.base import OperationQuery
+from paywitness.journal.ledger import payment_row
 from tests.core.samples import operation, read
 from tests.engine.world import World
 
@@ -332,17 +343,159 @@ async def test_a_token_is_renewed_before_it_ends(world: World) -> None:
     assert len(provider.sent) == 2  # 30 seconds may be over while a call is under way
 
 
+async def test_of_a_credential_that_nobody_knows_a_miss_says_nothing_and_nothing_is_sent_under_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def accepted(self: CredentialSource, asked: Operation) -> list[Any]:
+        return [CREDENTIAL]
+
+    async def unknown(self: CredentialSource, *_: object) -> CredentialRelation:
+        return CredentialRelation.UNKNOWN
+
+    monkeypatch.setattr(CredentialSource, "_newest_accepted", accepted)
+    monkeypatch.setattr(CredentialSource, "_relation", unknown)
+    source = world.parts.resolver.inquiry_client.credentials
+    found = [one async for one in source.candidates(operation(), sale(world), None)]
+    assert found == [STRANGERS]
+
+
+@pytest.mark.parametrize(("maker", "same"), [("c" * 32, True), ("another", False)])
+async def test_a_payment_shows_whose_a_credential_is_only_if_that_one_has_made_it(
+    world: World, maker: str, same: bool
+) -> None:
+    row = payment_row(Payment("op_1", "acme", "a", paid_by="op_0"), None)
+
+    async def rows(keys: tuple[str, ...]) -> list[Any]:
+        return [row]
+
+    async def made(operation_id: str) -> Operation:
+        return operation(id=operation_id, credential=maker)
+
+    journal: Any = SimpleNamespace(ledger_rows=rows, read=made)
+    client = replace(world.parts.resolver.inquiry_client, journal=journal)
+    belongs = BelongsFields(reference=lambda tree: tree["id"])
+    inquiry = Inquiry("ask", Template(("/v1/x",)), (), shared=True, belongs=belongs)
+    missed = FoundObject(Finding("ask", FindingKind.MISSED), {"id": "ch_1"})
+    assert await client._shows_own_payment(operation(payment="op_1"), inquiry, missed) is same
+
+
+class SlowAtFirst(Provider):
+    """The first question is never answered."""
+
+    def __init__(self, status_code: int, body: bytes) -> None:
+        super().__init__(status_code, body)
+        self.asked = self.given_up = 0
+
+    async def send(self, origin: Any, request: Any, timeouts: Any, **more: Any) -> Evidence:
+        self.asked += 1
+        if self.asked > 1:
+            return await super().send(origin, request, timeouts, **more)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            self.given_up += 1
+
+
+async def test_an_inquiry_that_was_asked_twice_is_one_miss_and_leaves_none_behind(world: World) -> None:
+    provider = SlowAtFirst(200, b'{"data": [], "has_more": false}')
+    given = sale(world)
+    timeouts = replace(given.timeouts, first_byte_s=0.1)
+    policy = replace(given, inquiries=given.inquiries[1:2], timeouts=timeouts)
+    asked = doubtful(world, stamp="op_own", no_bytes_after_at=world.clock.now() - 3600.0)
+    request = StoredRequest("POST", "/", (), b"")
+    result = await asking(world, provider).inquire(asked, policy, request)
+    await asyncio.sleep(0)
+    assert (result.seen.finding.kind, provider.asked, provider.given_up) == (FindingKind.MISSED, 2, 1)
+    writer = Recorded(world, asked)
+    await resolver_with(world, writer)._reschedule(asked, policy, "ours", result, world.clock.now())
+    assert writer.change.operation.misses == 1
+
+
+async def test_one_look_that_may_show_an_earlier_denial_ends_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[object] = []
+
+    async def apply(self: ExternalEvidenceRecorder, *given: object, **_: object) -> None:
+        applied.append(given)
+
+    monkeypatch.setattr(ExternalEvidenceRecorder, "apply", apply)
+    policy = replace(sale(world), inquiries=sale(world).inquiries[1:2])
+    asked = doubtful(world, no_bytes_after_at=world.clock.now() - 3600.0)
+    denied = Finding("search", FindingKind.HIT, 200, read(ResultClass.FAILED))
+    result = InquiryResult(FoundObject(denied, may_be_stale=True), policy.inquiries)
+    writer = Recorded(world, asked)
+    at = world.clock.now()
+    await resolver_with(world, writer)._apply_hit(asked, policy, "ours", result, at)
+    assert (applied, writer.change.operation.state) == ([], State.UNKNOWN)
+
+
+async def test_a_re_send_in_the_background_uses_up_a_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+
+    async def granted(self: RetryBudget, *_: object) -> bool:
+        return True
+
+    async def overtaken(self: JournalWriter, change: Any) -> None:
+        written.append(change)
+
+    monkeypatch.setattr(RetryBudget, "acquire", granted)
+    monkeypatch.setattr(JournalWriter, "try_write", overtaken)
+    asked = doubtful(world, checks_done=3, lease=Lease("ours", world.clock.now() + 30.0))
+    context: Any = SimpleNamespace(token="ours", limit_info=None)
+    await world.parts.resolver._resend_with_permit(context, asked, sale(world))
+    assert written[0].operation.checks_done == 4
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_answer_that_comes_after_the_end_does_not_replace_what_is_replayed(world: World, ended: bool) -> None:
+    paid = read(ResultClass.SUCCEEDED, Effect.DONE)
+    stands = doubtful(world)
+    if ended:
+        stands = stands.changed(
+            state=State.SUCCEEDED, doubt=frozenset(), result_class=ResultClass.SUCCEEDED, effect=Effect.DONE
+        )
+    writer = Recorded(world, stands)
+    recorder = replace(world.parts.late_evidence, journal_writer=writer)  # type: ignore[arg-type]
+    attempt = AttemptSummary(1, "complete", 10, None, 200, "", 0.1, False, paid)
+    await recorder.apply(stands, sale(world), LateEvidence(attempt, "harvest", "late", b"sealed"))
+    assert writer.change.sealed_response == (None if ended else b"sealed")
+
+
 # --- voids
 
 
-async def test_a_void_gives_back_the_payment_of_its_own_account_alone(world: World) -> None:
+@pytest.mark.parametrize(
+    ("account", "whole", "reversed_"),
+    [("its own", True, True), ("another", True, False), ("its own", False, False)],
+    ids=["of the same account", "of another account", "of what a capture left"],
+)
+async def test_a_void_gives_back_the_whole_payment_of_its_own_account(
+    world: World, monkeypatch: pytest.MonkeyPatch, account: str, whole: bool, reversed_: bool
+) -> None:
+    async def is_whole(self: ExternalEvidenceRecorder, paid: Operation) -> bool:
+        return whole
+
+    monkeypatch.setattr(ExternalEvidenceRecorder, "_is_given_back", is_whole)
     await world.charge()
     paid = await only_operation(world)
+    of_account = paid.account if account == "its own" else "another account"
     void = operation(
-        kind=OperationKind.VOID, provider="acme", state=State.SUCCEEDED, account="another account", guard=guard_of(paid)
+        kind=OperationKind.VOID, provider="acme", state=State.SUCCEEDED, account=of_account, guard=guard_of(paid)
     )
     await world.parts.external_evidence.release_voided_payment(void.changed(state=State.SENDING), void)
-    assert (await only_operation(world)).result_class is ResultClass.SUCCEEDED
+    expected = ResultClass.REVERSED if reversed_ else ResultClass.SUCCEEDED
+    assert (await only_operation(world)).result_class is expected
+
+
+# --- webhook events
+
+
+def test_an_event_is_about_the_newest_generation_of_its_key_that_was_sent() -> None:
+    sent = [operation(id=f"op_{n}", generation=n, state=State.SUCCEEDED, attempts=1) for n in (1, 2, 3)]
+    unsent = operation(id="op_4", generation=4, state=State.FAILED, attempts=1)
+    candidates = [_Candidate(one, None) for one in (sent[1], unsent, sent[2], sent[0])]
+    assert _best_generation(candidates, {}).operation.id == "op_3"
 
 
 def guard_of(paid: Operation) -> Any:
