@@ -61,7 +61,7 @@ simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEED
 mutants: .venv/.dev .need-redis ## Bugs planted one at a time, each to be caught: make mutants [ONLY=name COUNT=10 PROCESSES=1 SEEDS=50 SURVIVORS=1 AGAIN=1 TABLE=1]
 	@exec $(BIN)/python -m tests.mutants --processes $(PROCESSES) --only "$(ONLY)" $(if $(COUNT),--count $(COUNT)) \
 		$(if $(filter file undefined,$(origin SEEDS)),,--seeds $(SEEDS)) $(if $(SURVIVORS),--survivors) $(if $(AGAIN),--again) \
-		$(if $(NEW_MAP),--new-map) $(if $(TABLE),--table)
+		$(if $(NEW_MAP),--new-map) $(if $(WRITE),--write) $(if $(TABLE),--table)
 
 JOURNAL     ?= both
 CONTRACT    ?= replayed

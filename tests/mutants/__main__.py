@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
 
 import click
@@ -17,9 +18,18 @@ import click
 from tests.mutants.all_mutants import MUTANTS
 from tests.mutants.hunt import Bounds, Hunted, hunted
 from tests.mutants.reach import FOLDER, PRODUCT, ReachMap, load_map
-from tests.mutants.results import Results, left_to_hunt, product_version, table_of
+from tests.mutants.results import (
+    Results,
+    left_to_hunt,
+    product_version,
+    read_caught_by,
+    table_of,
+    write_caught_by,
+)
 from tests.mutants.sessions import TestRuns
 from tests.simulation.planting import Bug
+
+CAUGHT_BY = Path(__file__).parent / "caught_by.json"
 
 
 def chosen(only: str, count: int | None, mutants: Sequence[Bug] = MUTANTS) -> list[Bug]:
@@ -56,6 +66,7 @@ class Progress:
 def hunt_all(mutants: Sequence[Bug], reach: ReachMap, bounds: Bounds, results: Results, processes: int) -> None:
     """Hunt them side by side. Each result is written as soon as it is known."""
     progress, version = Progress(len(mutants)), product_version(PRODUCT)
+    caught_by = read_caught_by(CAUGHT_BY)
     files = sorted({test.partition("::")[0] for planted in mutants for test in reach.tests_reaching(planted)})
     idle: SimpleQueue[TestRuns] = SimpleQueue()
     for _ in range(processes):
@@ -64,7 +75,7 @@ def hunt_all(mutants: Sequence[Bug], reach: ReachMap, bounds: Bounds, results: R
     def hunt(planted: Bug) -> None:
         runs = idle.get()
         try:
-            one = replace(hunted(planted, reach, runs, bounds), product=version)
+            one = replace(hunted(planted, reach, runs, bounds, caught_by), product=version)
         finally:
             idle.put(runs)
         results.add(one)
@@ -89,6 +100,7 @@ def hunt_all(mutants: Sequence[Bug], reach: ReachMap, bounds: Bounds, results: R
 @click.option("--again", is_flag=True, help="Also those whose result is known.")
 @click.option("--survivors", is_flag=True, help="Also those that were not caught before.")
 @click.option("--new-map", is_flag=True, help="Find out anew which tests reach what.")
+@click.option("--write", is_flag=True, help="Write down for the next runs which test caught which: caught_by.json.")
 @click.option("--table", "only_table", is_flag=True, help="Hunt nothing; print what is known.")
 def main(
     only: str,
@@ -98,6 +110,7 @@ def main(
     again: bool,
     survivors: bool,
     new_map: bool,
+    write: bool,
     only_table: bool,
 ) -> None:
     FOLDER.mkdir(exist_ok=True)
@@ -110,6 +123,8 @@ def main(
         click.echo(f"{len(mutants) - len(left)} of {len(mutants)} are known already; {len(left)} are hunted")
         hunt_all(left, load_map(anew=new_map), Bounds(seeds=seeds), results, processes)
         known = results.read()
+    if write:
+        write_caught_by(CAUGHT_BY, {one.name: known[one.name] for one in MUTANTS if one.name in known})
     click.echo(table_of(mutants, known))
     outdated = sum(known[one.name].product != product_version(PRODUCT) for one in mutants if one.name in known)
     if outdated:

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,10 +52,13 @@ class Hunted:
         return self.ending in {Ending.CAUGHT_BY_TEST, Ending.CAUGHT_BY_WORLD}
 
 
-def hunted(planted: Bug, reach: ReachMap, runs: TestRuns, bounds: Bounds = Bounds()) -> Hunted:
-    """What catches the mutant."""
+def hunted(
+    planted: Bug, reach: ReachMap, runs: TestRuns, bounds: Bounds = Bounds(), caught_by: Mapping[str, str] = {}
+) -> Hunted:
+    """What catches the mutant. `caught_by`: the tests that have caught mutants before, which are tried first."""
     tests = reach.tests_reaching(planted)
     order = in_order(tests, [_place_of(change.reference) for change in planted.changes])
+    order.sort(key=lambda test: test != caught_by.get(planted.name))
     first = list(bounded(order, tests, bounds.tests, bounds.tests_s))
     rest = list(bounded(order[len(first) :], tests, bounds.more_tests, bounds.more_tests_s))
     began, run = time.monotonic(), 0

@@ -32,6 +32,17 @@ class Results:
             file.write(json.dumps(asdict(one)) + "\n")
 
 
+def read_caught_by(path: Path) -> dict[str, str]:
+    """The test that caught each mutant when somebody last wrote that down."""
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def write_caught_by(path: Path, known: Mapping[str, Hunted]) -> None:
+    caught = {name: one.by for name, one in sorted(known.items()) if one.ending is Ending.CAUGHT_BY_TEST}
+    path.write_text(json.dumps(caught, indent=1) + "\n")
+
+
 def product_version(product: Path) -> str:
     """A hash of the product's code: a result of another one may be outdated."""
     digest = hashlib.sha256()

@@ -16,7 +16,7 @@ from tests.mutants.all_mutants import MUTANTS, mutant_named
 from tests.mutants.changes import argument, left_out, mutant, swapped
 from tests.mutants.hunt import Bounds, Ending, Hunted, hunted
 from tests.mutants.reach import ReachMap, ReachRun, bounded, in_order
-from tests.mutants.results import Results, left_to_hunt, table_of
+from tests.mutants.results import Results, left_to_hunt, read_caught_by, table_of, write_caught_by
 from tests.mutants.sessions import OutOfTimeError, TestRuns
 from tests.simulation.planting import Bug, CannotPlantError, Valued, lines_of
 
@@ -216,6 +216,19 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     assert left_to_hunt(MUTANTS[:3], known, again=True) == [first, second, third]
     results.add(Hunted(first.name, Ending.CAUGHT_BY_TEST, "a.py::one", 1, 1.0))
     assert results.read()[first.name].caught
+
+
+def test_the_test_that_caught_it_before_is_tried_first(tmp_path: Path) -> None:
+    name, path = MUTANTS[0].name, tmp_path / "caught_by.json"
+    assert read_caught_by(path) == {}
+    write_caught_by(path, {name: Hunted(name, Ending.CAUGHT_BY_TEST, "b.py::last", 9, 1.0)})
+    runs, tests = _Runs({"a.py::one", "b.py::last"}), _Reach("a.py::one", "a.py::two", "b.py::last")
+    found = hunted(MUTANTS[0], tests, runs, _NO_WORLDS, read_caught_by(path))  # type: ignore[arg-type]
+    assert (found.by, found.tests) == ("b.py::last", 1)
+
+
+def test_what_is_written_down_of_mutants_is_of_those_there_are() -> None:
+    assert read_caught_by(runner.CAUGHT_BY).keys() <= {planted.name for planted in MUTANTS}
 
 
 @pytest.fixture
