@@ -110,7 +110,7 @@ CALLS = (
     mutant(
         "forgetful_journal_believed",
         "a journal that has just lost its last writes is believed that nothing was sent",
-        swapped(_PIPELINE + "_check_journal_remembers", "claim.verdict is ClaimVerdict.ABSENT", "False"),
+        swapped(_ENGINE + "_run", "reply.problem in _SAYS_NO_EFFECT", "False"),
     ),
     mutant(
         "payout_claimed_without_the_check",
@@ -344,7 +344,7 @@ CALLS = (
         "looked_up_for_another_payload",
         "a refused call shares the look-up of one that asks for something else under its key",
         swapped(
-            _DUPLICATES + "RefusedLookups.claim",
+            "engine.calls.refused_lookups.RefusedLookups.claim",
             "(identity.key, identity.fingerprint, identity.credential)",
             "(identity.key, '', identity.credential)",
         ),
@@ -353,7 +353,7 @@ CALLS = (
         "any_look_up_shared",
         "a refused call is given the claim of an equal one, whatever that claim says and to whom",
         swapped(
-            _DUPLICATES + "RefusedLookups.claim",
+            "engine.calls.refused_lookups.RefusedLookups.claim",
             "shared is not None and shared.verdict is ClaimVerdict.ABSENT",
             "shared is not None",
         ),
@@ -491,6 +491,6 @@ CALLS = (
     mutant(
         "fallback_with_another_amount",
         "a fallback is recorded without the amount that its first route has read",
-        argument(_FALLBACKS + "start", "money=context.expected.money", "money=None"),
+        argument(_FALLBACKS + "_second", "money=context.expected.money", "money=None"),
     ),
 )

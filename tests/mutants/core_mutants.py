@@ -200,11 +200,7 @@ CORE = (
     mutant(
         "refund_taken_twice",
         "a reply that was promised to one key is given to another one",
-        swapped(
-            _GUARD + "may_be_taken",
-            "by_intent or operation.kind is OperationKind.VOID or not is_promised",
-            "True",
-        ),
+        swapped(_GUARD + "may_be_taken", "names_its_purchase(operation) or not is_promised", "True"),
     ),
     mutant(
         "taken_after_a_week",
@@ -418,9 +414,9 @@ CORE = (
         "fallback_without_an_intent",
         "a payment without an intent is made at another provider, where its key is not known",
         swapped(
-            "core.decide._can_fall_back",
-            "_in_backoff(context) and context.fallback_to is not None and context.guarded",
-            "_in_backoff(context) and context.fallback_to is not None",
+            "core.decide._has_other_route",
+            "context.fallback_to is not None and context.guarded",
+            "context.fallback_to is not None",
         ),
     ),
     mutant(

@@ -226,7 +226,11 @@ EDGES = (
     mutant(
         "two_requests_read_as_one",
         "a request whose end others read elsewhere is served",
-        swapped("server.request_boundary.BoundaryTracker._mark_ambiguous", "self.is_ambiguous = True", "pass"),
+        swapped(
+            "server.request_parser.RequestParser.begins_ambiguously",
+            'end >= 0 and self._unread.count(b" ", 0, end) != _SPACES',
+            "False",
+        ),
     ),
     mutant(
         "page_of_another_origin",
@@ -393,8 +397,8 @@ EDGES = (
         "the line that says that a provider gave no token shows the client's secret",
         swapped(
             "engine.resolution.background_credentials.CredentialSource._oauth2_token",
-            '_log.warning("%s gave no token at %s", policy.provider, oauth2.path)',
-            '_log.warning("%s gave no token at %s to %s", policy.provider, oauth2.path, secret)',
+            '_log.warning("%s gave no token at %s", *place, extra=repeats(*place))',
+            '_log.warning("%s gave no token at %s to %s", *place, secret)',
         ),
     ),
     mutant(
@@ -402,8 +406,8 @@ EDGES = (
         "the line that says that a provider gave no token shows its answer",
         swapped(
             "engine.resolution.background_credentials.CredentialSource._oauth2_token",
-            '_log.warning("%s gave no token at %s", policy.provider, oauth2.path)',
-            '_log.warning("%s gave no token at %s: %s", policy.provider, oauth2.path, evidence.response)',
+            '_log.warning("%s gave no token at %s", *place, extra=repeats(*place))',
+            '_log.warning("%s gave no token at %s: %s", *place, evidence.response)',
         ),
     ),
     mutant(
@@ -411,8 +415,8 @@ EDGES = (
         "the line about a missing variable shows the ones that are set",
         swapped(
             "engine.resolution.background_credentials.CredentialSource._from_environment",
-            '" nor ".join(names)',
-            '" nor ".join([*names, *map(str, self.environment.values())])',
+            'names = " nor ".join(name for name in credentials.variables if not self.environment.get(name))',
+            'names = " nor ".join([*credentials.variables, *map(str, self.environment.values())])',
         ),
     ),
     mutant(
@@ -420,7 +424,8 @@ EDGES = (
         "the line about a failure of ours shows the message of the exception",
         swapped(
             "server.dispatch._log_failure",
-            '_log.error("%s failed by %s at %s", activity, type(error).__name__, place)',
+            '_log.error("%s failed by %s at %s", activity, type(error).__name__, place, '
+            "extra=repeats(activity, place))",
             '_log.error("%s failed by %s at %s", activity, error, place)',
         ),
     ),
@@ -437,9 +442,9 @@ EDGES = (
         "outbox_line_with_its_event",
         "the line about an event that was not taken shows what the sink answered",
         swapped(
-            "engine.outbox.Outbox._log_failed_delivery",
-            'f"status {response.status_code}" if response is not None else str(evidence.fault)',
-            'f"status {response.status_code} {response.body!r}" if response is not None else str(evidence.fault)',
+            "engine.outbox._why_not_taken",
+            'f"status {response.status_code}"',
+            'f"status {response.status_code} {response.body!r}"',
         ),
     ),
     mutant(

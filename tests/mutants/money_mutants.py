@@ -65,11 +65,7 @@ MONEY = (
     mutant(
         "refund_counted_twice",
         "a refund that is reserved here and shown by the provider is counted twice",
-        swapped(
-            _CHANGES + "_with_totals",
-            "payment.reserved(*gives_back) or (refunded or 0) < payment.posted_total(*gives_back)",
-            "False",
-        ),
+        swapped(_CHANGES + "_without_open", "total - open_amount", "total"),
     ),
     mutant(
         "returned_refund_stays",
@@ -136,15 +132,19 @@ MONEY = (
     mutant(
         "second_answer_told_for_the_first",
         "an answer to a re-send is passed on although the first attempt may have paid",
-        swapped(_REPLY + "_may_pass_on", "operation.attempts > 1", "False"),
+        swapped(
+            _REPLY + "passes_on_unread",
+            "operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS",
+            "operation.state.in_doubt and classification.rule == UNREAD_SUCCESS",
+        ),
     ),
     mutant(
         "unfit_answer_told",
-        "an answer over another amount is passed on",
+        "an answer over another amount, or an error, is passed on",
         swapped(
-            _REPLY + "_may_pass_on",
-            "is_success and (not classification.lost) and (classification.rule != DOES_NOT_FIT)",
-            "is_success and not classification.lost",
+            _REPLY + "passes_on_unread",
+            "operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS",
+            "operation.state.in_doubt and speaks_for_all",
         ),
     ),
     mutant(

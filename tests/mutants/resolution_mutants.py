@@ -143,8 +143,8 @@ RESOLUTION = (
         "an empty answer to a cancel counts as cancelled",
         swapped(
             _INQUIRIES + "cancel",
-            'Finding("cancel", FindingKind.MISSED, response.status_code, None, "the answer shows nothing")',
-            'Finding("cancel", FindingKind.HIT, response.status_code, _planted_cancelled, "the answer shows nothing")',
+            'Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the answer shows nothing")',
+            'Finding(CANCEL_SOURCE, FindingKind.HIT, response.status_code, _planted_cancelled, "nothing")',
             _planted_cancelled=_CANCELLED,
         ),
     ),
@@ -153,8 +153,8 @@ RESOLUTION = (
         "that a cancel is sent is not written down before, so that it may be sent again, and a re-send after it",
         swapped(
             _RESOLVER + "_cancel",
-            "operation.changed(cancel_sent=True, cancel_wanted=False)",
-            "operation.changed(cancel_wanted=False)",
+            "operation.changed(cancel_sent=True, cancel_wanted=False, checks_done=checks_done)",
+            "operation.changed(cancel_wanted=False, checks_done=checks_done)",
         ),
     ),
     mutant(

@@ -19,17 +19,18 @@ from paywitness.core.credential_owners import PEER_MARK, MarkSource, credential_
 from paywitness.core.decide import Action, Decision
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+from paywitness.core.fallback import FallbackCause
 from paywitness.core.identity import credential_in
 from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
 from paywitness.core.payment import Payment
-from paywitness.core.policy import FallbackCause, Policy
+from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.calls.attempt_recorder import _FinishedAttempt
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import attempt_summary, background_context, decision_context_of
-from paywitness.engine.calls.duplicates import RefusedLookups
 from paywitness.engine.calls.gate import Gate, _falls_back_when_open
+from paywitness.engine.calls.refused_lookups import RefusedLookups
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, with_header
 from paywitness.journal.base import OperationQuery
@@ -201,8 +202,9 @@ async def test_an_error_of_one_attempt_does_not_end_the_waiting_for_another(worl
     duplicates, at = world.engine.pipeline.duplicates, world.clock.now() - 1000.0
     both = operation(state=State.UNKNOWN, doubt=frozenset({1, 2}), attempts=2, checks_done=1, updated_at=at + 900)
     both = both.changed(no_bytes_after_at=at, answered_attempts=frozenset({2}), reference="ch_1")
-    assert not duplicates._has_told_all(both, sale(world), 0.0)
-    assert duplicates._has_told_all(both.changed(doubt=frozenset({2})), sale(world), 0.0)
+    context = background_context(both, sale(world), None, "ours", world.clock)
+    assert not duplicates._has_told_all(context, both, 0.0)
+    assert duplicates._has_told_all(context, both.changed(doubt=frozenset({2})), 0.0)
 
 
 async def test_a_duplicate_waits_for_the_operation_as_soon_as_that_is_known(world: World) -> None:
@@ -344,7 +346,7 @@ def finished(world: World, *, number: int, still_there: bool = True) -> Any:
     """An attempt that our provider has refused without effect."""
     refused = read(ResultClass.RATE_LIMITED, Effect.NONE)
     evidence = answered(response(429))
-    attempt = attempt_summary(number, evidence, refused)
+    attempt = attempt_summary(number, evidence, refused, sale(world))
     context = background_context(operation(), sale(world), None, "ours", world.clock)
     context.still_there = lambda: still_there
     context.source, context.deadline_mono = "caller", world.clock.mono() + 60.0

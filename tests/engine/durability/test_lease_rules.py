@@ -245,7 +245,7 @@ async def test_after_the_journal_was_away_holders_get_a_leases_time_to_renew() -
     ages: Any = SimpleNamespace(leases_over_at=lambda lease_s: 0.0)
     journal: Any = SimpleNamespace(expire_leases=expire, rolled_back_s=lambda: None)
     ticking: Any = SimpleNamespace(boot=clock.boot, sleep=sleep, now=clock.boot)
-    recovery = Recovery(journal, ticking, None, LEASE_S, ages)  # type: ignore[arg-type]
+    recovery = Recovery(journal, ticking, SimpleNamespace(emit=lambda event: None), LEASE_S, ages)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Recovery, "_update_gauges", nothing)
         with pytest.raises(Enough):

@@ -15,7 +15,7 @@ from paywitness.core.account_rules import BackgroundCredentials, OAuth2
 from paywitness.core.classify import ResponseRule
 from paywitness.core.credential_owners import CredentialRelation
 from paywitness.core.evidence import Evidence, NetworkPhase, Response
-from paywitness.core.inquiry import BelongsFields, Cancel, FoundObject, Inquiry
+from paywitness.core.inquiry import BelongsFields, Cancel, FoundObject, Inquiry, InquiryReason
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import AttemptSummary, Finding, FindingKind, Guard, GuardKind, Lease, Operation, State
@@ -42,6 +42,7 @@ from paywitness.journal.ledger import payment_row
 from tests.core.samples import operation, read
 from tests.engine.world import World
 
+LOST = InquiryReason.LOST_RESPONSE
 CREDENTIAL = ((b"Authorization", b"Bearer test"),)
 
 
@@ -139,8 +140,9 @@ async def test_what_an_inquiry_finds_is_held_against_amount_and_stamp(
     asked = doubtful(world, money=Money(1099, "EUR"), reference="ch_1", stamp="op_own")
     by_reference = replace(sale(world).inquiries[0], belongs=BelongsFields())
     policy = replace(sale(world), inquiries=(by_reference,))
-    seen = (await asking(world, Provider(200, body)).inquire(asked, policy, StoredRequest("POST", "/", (), b""))).seen
-    assert seen.finding.kind is kind
+    request = StoredRequest("POST", "/", (), b"")
+    found = await asking(world, Provider(200, body)).inquire(asked, policy, request, LOST)
+    assert found.seen.finding.kind is kind
 
 
 async def test_a_miss_counts_under_the_accounts_own_credential_alone(world: World) -> None:
@@ -149,7 +151,7 @@ async def test_a_miss_counts_under_the_accounts_own_credential_alone(world: Worl
     request = StoredRequest("POST", "/", (), b"")
     for candidate, kind in ((OWN, FindingKind.MISSED), (STRANGERS, FindingKind.FAILED)):
         client = asking(world, Provider(200, nothing), candidate)
-        found = await client.inquire(doubtful(world, stamp="op_own"), policy, request)
+        found = await client.inquire(doubtful(world, stamp="op_own"), policy, request, LOST)
         assert found.seen.finding.kind is kind
 
 
@@ -158,7 +160,7 @@ async def test_one_way_that_finds_nothing_is_no_miss_while_another_one_failed(wo
     failing = replace(missing, name="failed", path=Template(("/v1/search",)))  # a search that answers 404 is none
     policy = replace(sale(world), inquiries=(missing, failing))
     found = await asking(world, Provider(404, b"")).inquire(
-        doubtful(world), policy, StoredRequest("POST", "/", (), b"")
+        doubtful(world), policy, StoredRequest("POST", "/", (), b""), LOST
     )
     assert (found.seen.finding.kind, found.missed_inquiries) == (FindingKind.FAILED, ())
 
@@ -175,7 +177,7 @@ async def test_an_inquiry_after_a_failed_one_asks_the_budget(world: World, monke
 
     monkeypatch.setattr(budget, "acquire_for_inquiry", counted)
     for expected in (0, 1):
-        await client.inquire(asked, policy, StoredRequest("POST", "/", (), b""))
+        await client.inquire(asked, policy, StoredRequest("POST", "/", (), b""), LOST)
         assert len(retries) == expected
 
 
@@ -403,7 +405,7 @@ async def test_an_inquiry_that_was_asked_twice_is_one_miss_and_leaves_none_behin
     policy = replace(given, inquiries=given.inquiries[1:2], timeouts=timeouts)
     asked = doubtful(world, stamp="op_own", no_bytes_after_at=world.clock.now() - 3600.0)
     request = StoredRequest("POST", "/", (), b"")
-    result = await asking(world, provider).inquire(asked, policy, request)
+    result = await asking(world, provider).inquire(asked, policy, request, LOST)
     await asyncio.sleep(0)
     assert (result.seen.finding.kind, provider.asked, provider.given_up) == (FindingKind.MISSED, 2, 1)
     writer = Recorded(world, asked)
@@ -426,7 +428,7 @@ async def test_one_look_that_may_show_an_earlier_denial_ends_nothing(
     result = InquiryResult(FoundObject(denied, may_be_stale=True), policy.inquiries)
     writer = Recorded(world, asked)
     at = world.clock.now()
-    await resolver_with(world, writer)._apply_hit(asked, policy, "ours", result, at)
+    await resolver_with(world, writer)._apply_hit(asked, policy, None, "ours", result, at)
     assert (applied, writer.change.operation.state) == ([], State.UNKNOWN)
 
 
