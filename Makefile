@@ -57,6 +57,12 @@ simulate: .venv/.dev ## The whole engine in simulated worlds: make simulate SEED
 	@exec $(BIN)/python -m tests.simulation --seeds $(SEEDS) --payments $(PAYMENTS) --processes $(PROCESSES) \
 		$(if $(PLAIN),--plain) $(if $(FOCUS),--focus $(FOCUS))
 
+.PHONY: mutants
+mutants: .venv/.dev .need-redis ## Bugs planted one at a time, each to be caught: make mutants [ONLY=name COUNT=10 PROCESSES=1 SEEDS=50 SURVIVORS=1 AGAIN=1 TABLE=1]
+	@exec $(BIN)/python -m tests.mutants --processes $(PROCESSES) --only "$(ONLY)" $(if $(COUNT),--count $(COUNT)) \
+		$(if $(filter file undefined,$(origin SEEDS)),,--seeds $(SEEDS)) $(if $(SURVIVORS),--survivors) $(if $(AGAIN),--again) \
+		$(if $(NEW_MAP),--new-map) $(if $(WRITE),--write) $(if $(TABLE),--table)
+
 JOURNAL     ?= both
 CONTRACT    ?= replayed
 KILLS       ?= 0
@@ -115,7 +121,7 @@ clients: .venv/.dev .need-outbound .need-clients ## Install HTTP clients of othe
 	PAYWITNESS_ALL_CLIENTS=1 $(BIN)/python -m pytest -q -rs tests/e2e/test_forward.py
 
 clean: ## Remove .venv, caches and builds; journals and secrets in .paywitness stay
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
 	find proxy tests $(wildcard bench) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 

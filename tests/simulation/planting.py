@@ -36,6 +36,9 @@ class CannotPlantError(Exception):
 class Change(Protocol):
     """One thing that a bug changes."""
 
+    @property
+    def reference(self) -> str: ...
+
     def prepare(self) -> Plant:
         """Find what is changed and make what takes its place. Raises CannotPlantError; changes nothing."""
         ...
@@ -139,6 +142,40 @@ class Valued:
         return plant
 
 
+def lines_of(change: Change) -> list[tuple[str, range]]:
+    """Where the product is changed, as files and lines: the piece that is patched, the function that is replaced, or
+    the functions that name a constant."""
+    if isinstance(change, Patched):
+        found = []
+        for function in functions_at(change.reference):
+            patch = _Patch(change.replacement)
+            patch.visit(_definition_of(function))
+            found += [(function.__code__.co_filename, lines) for lines in patch.lines]
+        return found
+    if isinstance(change, Valued):
+        name = change.reference.rpartition(".")[2]
+        return [_body_of(function) for function in _product_functions() if name in function.__code__.co_names]
+    return [_body_of(function_at(change.reference))]
+
+
+def _body_of(function: FunctionType) -> tuple[str, range]:
+    body = _definition_of(function).body
+    return function.__code__.co_filename, range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
+
+
+def _product_functions() -> Iterator[FunctionType]:
+    for key, module in sys.modules.copy().items():
+        if key.partition(".")[0] != _PRODUCT:
+            continue
+        members = [*vars(module).values()]
+        members += [member for owner in members if inspect.isclass(owner) for member in vars(owner).values()]
+        for function in map(_function_in, members):
+            if function is None or function.__name__ == "<lambda>":
+                continue
+            if function.__code__.co_filename == module.__file__:  # else `dataclass` has made it, or another module
+                yield function
+
+
 def function_at(reference: str) -> FunctionType:
     """The function, method or property's getter of this name."""
     _, _, found = _resolve(reference)
@@ -210,7 +247,7 @@ def _patched_codes(function: FunctionType, replacement: Callable[[ast.AST], ast.
     """The function's code with one match replaced, for each match."""
     matches = _Patch(replacement)
     matches.visit(_definition_of(function))
-    for number in range(matches.seen):
+    for number in range(len(matches.lines)):
         definition = _definition_of(function)
         _Patch(replacement, number).visit(definition)
         module = ast.fix_missing_locations(ast.Module([definition], []))
@@ -235,12 +272,13 @@ class _Patch(ast.NodeTransformer):
     def __init__(self, replacement: Callable[[ast.AST], ast.AST | None], wanted: int | None = None) -> None:
         self._replacement = replacement
         self._wanted = wanted
-        self.seen = 0
+        self.lines: list[range] = []  # of those that match
 
     def visit(self, node: ast.AST) -> Any:
         node = self.generic_visit(node)
         wrong = self._replacement(node)
         if wrong is None:
             return node
-        self.seen += 1
-        return ast.copy_location(wrong, node) if self.seen - 1 == self._wanted else node
+        first = getattr(node, "lineno", 0)
+        self.lines.append(range(first, (getattr(node, "end_lineno", None) or first) + 1))
+        return ast.copy_location(wrong, node) if len(self.lines) - 1 == self._wanted else node

@@ -226,6 +226,17 @@ async def test_m11_a_stray_copy_of_an_answer_is_marked_and_nothing_more_on_its_c
         )
 
 
+async def test_m11_an_answer_that_is_the_one_before_it_is_marked_as_such(client: UpstreamClient) -> None:
+    def script(peer: Peer) -> None:
+        while peer.request():
+            peer.send(paid(b"ch_1_of_the_first_call"))
+
+    with Provider(script) as provider:
+        where = origin(provider.port)
+        found = [await client.send(where, CHARGE, UpstreamTimeouts()) for _ in range(2)]
+        assert [(one.reused_connection, one.repeats_previous) for one in found] == [(False, False), (True, True)]
+
+
 async def test_m11_two_answers_at_once_on_a_kept_connection_are_none(client: UpstreamClient) -> None:
     def script(peer: Peer) -> None:
         peer.request()

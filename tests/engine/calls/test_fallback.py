@@ -94,6 +94,7 @@ async def test_what_never_reached_the_first_route_is_paid_by_the_second(routes: 
     first = await routes.world.journal.read(second.fallback_of)
     assert first is not None
     assert (first.state, first.fallback_to, first.key_released) == (State.FAILED, second.id, False)
+    assert (second.money, str(second.money)) == (first.money, "10.99 EUR")
     counted = routes.world.engine.telemetry.metrics.registry.get_sample_value(
         "payment_fallback_total",
         {"from_provider": "acme", "to_provider": "acme_eu", "reason": "network_connect_failure"},
