@@ -74,23 +74,16 @@ _FALLBACK = Section(
             width=12,
         ),
         Chart(
-            "Share of fallbacks that succeeded",
-            "Of those that ended, by route and by why the first route was left.",
+            "Outcomes of fallbacks, by route and reason",
+            "The same, by the two routes and by why the first one was left.",
             "A route or reason that hardly ever succeeds costs time and fees: take it out of the policy's `when`.",
             (
                 Query(
-                    share(
-                        per_second(
-                            "payment_fallback_outcomes_total",
-                            "from, to, reason",
-                            f'outcome="succeeded", {_FROM_OF_OUTCOMES}',
-                        ),
-                        per_second("payment_fallback_outcomes_total", "from, to, reason", _FROM_OF_OUTCOMES),
-                    ),
-                    "{{from}} to {{to}} {{reason}}",
+                    per_second("payment_fallback_outcomes_total", "from, to, reason, outcome", _FROM_OF_OUTCOMES),
+                    "{{from}} to {{to}} {{reason}} {{outcome}}",
                 ),
             ),
-            unit="percentunit",
+            unit="ops",
             width=12,
         ),
     ),

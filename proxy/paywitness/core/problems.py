@@ -132,6 +132,7 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
 # --- Titles of single cases
 
 NOT_EXECUTED = "The provider refused it, and nothing more will be sent"
+EXECUTED_NOWHERE = "No provider executed it, and nothing more will be sent"
 PAID_ALREADY = "This was paid already, by another call"
 EQUAL_CALL_SUCCEEDED = "An equal call succeeded, and its caller may not know"
 RESERVED = "Open operations of the payment reserve what is left of it"

@@ -34,6 +34,7 @@ from paywitness.core.problems import (
     CLOSED_TITLES,
     CONTRADICTED,
     EQUAL_CALL_SUCCEEDED,
+    EXECUTED_NOWHERE,
     NEEDS_A_PERSON,
     NOT_EXECUTED,
     PAID_ALREADY,
@@ -92,7 +93,7 @@ def reply_for(
     refused_before: bool = False,
 ) -> Reply:
     """The answer to the call whose last attempt brought this response, or none, and was read so. `refused_before`: an
-    earlier attempt of the call was sent, and the provider refused it."""
+    earlier attempt of the call was sent, and the provider refused it; or it was sent by a route that the call left."""
     if blocks_replay(operation):
         return unknown_reply(
             operation, shape, sent=operation.attempts > 0
@@ -103,7 +104,8 @@ def reply_for(
         if operation.outcome is Outcome.ABSENT:
             return absent_reply(operation, shape)
         if operation.outcome is Outcome.NOT_SENT or operation.key_released:
-            title = NOT_EXECUTED if refused_before else ""
+            nowhere = EXECUTED_NOWHERE if operation.fallback_of is not None else NOT_EXECUTED
+            title = nowhere if refused_before else ""
             detail = _not_sent_detail(operation, refused_before=refused_before)
             return problem_reply(
                 Problem.NOT_SENT, detail, operation=operation, shape=shape, sent=refused_before, title=title
@@ -347,6 +349,9 @@ def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, pro
 def _not_sent_detail(operation: Operation, *, refused_before: bool) -> str:
     cause = (operation.result_class or ResultClass.NETWORK_CONNECT_FAILURE).replace("_", " ")
     tries = f"{operation.attempts} {'try' if operation.attempts == 1 else 'tries'}"
+    if refused_before and operation.fallback_of is not None:
+        first = f"It was sent to {operation.fallback_from or 'another provider'}, which did not execute it"
+        return f"{first}. Nor did {operation.provider} after {tries} ({cause}). It is safe to try again, or elsewhere."
     if refused_before and operation.result_class is ResultClass.NETWORK_CONNECT_FAILURE:
         return (
             f"The provider refused it and was not reached after that ({tries}). It is safe to try again, or elsewhere."

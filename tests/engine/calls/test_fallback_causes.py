@@ -6,6 +6,7 @@ Absence is a cause only for the call that made the operation, while it waits. No
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -270,6 +271,14 @@ class TestRejected:
             reply = await routes.world.charge(source="tok_stolen_card")
             assert (reply.status_code, outcome(reply)) == (402, "declined")
             assert not routes.second.arrivals.arrivals
+
+    async def test_what_both_routes_did_not_execute_is_not_told_as_never_sent(self) -> None:
+        async with routes_with("{to: acme_eu, when: [rejected]}", REFUSED) as routes:
+            await routes.second.stop()
+            reply = await charge(routes, "unauthorized")
+            told = json.loads(reply.body)
+            assert (reply.status_code, told["sent"], told["side_effect_may_exist"]) == (503, True, False)
+            assert told["title"] == "No provider executed it, and nothing more will be sent"
 
 
 class TestCandidates:

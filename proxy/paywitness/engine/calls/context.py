@@ -113,6 +113,7 @@ class CallContext:
     owner: str | None = None  # the mark of the one that the provider says the credential is of, if it was asked
     waits_for: Operation | None = None  # a movement of the same payment that is in flight
     routes_left: tuple[str, ...] = ()  # the providers that it fell back from
+    sent_before: bool = False  # whether any attempt at those started a byte
     pays_elsewhere_if_absent: bool = False  # it made the operation, and takes another route once that is known absent
 
     def send_reply(self, reply: Reply) -> bool:
@@ -125,6 +126,7 @@ class CallContext:
     def go_on_as(self, second: Operation, *, journal_at: float, journal_boot: float) -> None:
         """It has fallen back: from here on it is the second's call, and nothing of it was sent."""
         self.routes_left = (*self.routes_left, second.fallback_from)
+        self.sent_before = self.sent_before or self.has_sent
         self.tries, self.byte_started, self.has_sent, self.last_delay_s = 1, False, False, 0.0
         self.circuit_refused, self.limit_info = False, None
         self.journal_at, self.journal_boot = journal_at, journal_boot

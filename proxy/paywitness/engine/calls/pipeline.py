@@ -271,7 +271,8 @@ class CallPipeline:
 
     @staticmethod
     def _reply_for(context: CallContext, operation: Operation, evidence: Evidence, read: Classification) -> Reply:
-        return reply_for(operation, evidence.response, read, context.shape, refused_before=context.has_sent)
+        refused_before = context.has_sent or context.sent_before
+        return reply_for(operation, evidence.response, read, context.shape, refused_before=refused_before)
 
     async def _wait_or_pay_elsewhere(self, context: CallContext, reply: Reply) -> Reply:
         """What is found out about a doubt while the caller waits. If that is that nothing was executed, the payment may
