@@ -97,7 +97,7 @@ def hunt_all(mutants: Sequence[Bug], reach: ReachMap, bounds: Bounds, results: R
 @click.option("--count", type=int, help="So many of them.")
 @click.option("--processes", default=1, show_default=True, help="Mutants hunted side by side.")
 @click.option("--seeds", default=Bounds().seeds, show_default=True, help="Worlds for one that no test catches.")
-@click.option("--again", is_flag=True, help="Also those whose result is known.")
+@click.option("--again", is_flag=True, help="Also those whose result is of other code of the product.")
 @click.option("--survivors", is_flag=True, help="Also those that were not caught before.")
 @click.option("--new-map", is_flag=True, help="Find out anew which tests reach what.")
 @click.option("--write", is_flag=True, help="Write down for the next runs which test caught which: caught_by.json.")
@@ -117,8 +117,8 @@ def main(
     results, mutants = Results(FOLDER / "results.jsonl"), chosen(only, count)
     if not mutants:
         raise click.BadParameter(f"no mutant has {only!r} in its name or place")
-    known = results.read()
-    left = [] if only_table else left_to_hunt(mutants, known, again=again, survivors=survivors)
+    known, version = results.read(), product_version(PRODUCT)
+    left = [] if only_table else left_to_hunt(mutants, known, of_product=version if again else "", survivors=survivors)
     if left:
         click.echo(f"{len(mutants) - len(left)} of {len(mutants)} are known already; {len(left)} are hunted")
         hunt_all(left, load_map(anew=new_map), Bounds(seeds=seeds), results, processes)
@@ -126,7 +126,7 @@ def main(
     if write:
         write_caught_by(CAUGHT_BY, {one.name: known[one.name] for one in MUTANTS if one.name in known})
     click.echo(table_of(mutants, known))
-    outdated = sum(known[one.name].product != product_version(PRODUCT) for one in mutants if one.name in known)
+    outdated = sum(known[one.name].product != version for one in mutants if one.name in known)
     if outdated:
         click.echo(f"\n{outdated} results are of other code of the product: --again hunts them anew.")
     sys.exit(1 if any(one.name in known and not known[one.name].caught for one in mutants) else 0)

@@ -53,14 +53,15 @@ def product_version(product: Path) -> str:
 
 
 def left_to_hunt(
-    mutants: Iterable[Bug], known: Mapping[str, Hunted], *, again: bool = False, survivors: bool = False
+    mutants: Iterable[Bug], known: Mapping[str, Hunted], *, of_product: str = "", survivors: bool = False
 ) -> list[Bug]:
-    """Those without a result; all with `again`, and the ones that were not caught with `survivors`."""
-    return [
-        planted
-        for planted in mutants
-        if again or planted.name not in known or (survivors and not known[planted.name].caught)
-    ]
+    """Those without a result: with `of_product` without one of this code of the product. With `survivors` also those
+    that were not caught."""
+
+    def is_left(one: Hunted | None) -> bool:
+        return one is None or (bool(of_product) and one.product != of_product) or (survivors and not one.caught)
+
+    return [planted for planted in mutants if is_left(known.get(planted.name))]
 
 
 def room_of(planted: Bug) -> str:

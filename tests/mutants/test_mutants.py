@@ -213,7 +213,9 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     known = results.read()
     assert left_to_hunt(MUTANTS[:3], known) == [third]
     assert left_to_hunt(MUTANTS[:3], known, survivors=True) == [first, third]
-    assert left_to_hunt(MUTANTS[:3], known, again=True) == [first, second, third]
+    assert left_to_hunt(MUTANTS[:3], known, of_product="of today") == [first, second, third]
+    results.add(Hunted(second.name, Ending.CAUGHT_BY_TEST, "a.py::one", 1, 1.0, "of today"))
+    assert left_to_hunt(MUTANTS[:3], results.read(), of_product="of today") == [first, third]
     results.add(Hunted(first.name, Ending.CAUGHT_BY_TEST, "a.py::one", 1, 1.0))
     assert results.read()[first.name].caught
 
@@ -250,7 +252,8 @@ def test_each_result_is_written_and_shown_and_a_survivor_fails_the_run(given: _R
     again = CliRunner().invoke(runner.main, first)
     assert "[1 of" not in again.output
     given.with_mutant = set()
-    survived = CliRunner().invoke(runner.main, [*first, "--again"])
+    (tmp_path / "results.jsonl").unlink()
+    survived = CliRunner().invoke(runner.main, first)
     assert survived.exit_code == 1
     assert survived.output.count("SURVIVED") == 2
     assert CliRunner().invoke(runner.main, ["--only", "no_such_mutant"]).exit_code == 2

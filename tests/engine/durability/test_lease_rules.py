@@ -202,6 +202,20 @@ async def test_while_the_journal_may_have_forgotten_nobody_is_thought_to_know_wh
         assert writer._claim_request(context, permitted=True).deliveries_known is not lately
 
 
+async def test_what_a_journal_has_forgotten_is_put_back_with_its_messages(world: World) -> None:
+    """Without its request nobody could inquire about it, without its response nobody replay it."""
+    given: list[tuple[bytes | None, ...]] = []
+
+    async def restore(known: Operation, *messages: bytes | None) -> Operation:
+        given.append(messages)
+        return known
+
+    rollback: Any = SimpleNamespace(messages_of=lambda operation_id: (b"request", b"response"))
+    leases: Any = SimpleNamespace(restore=restore)
+    await replace(world.parts.journal_writer, rollback=rollback, leases=leases)._restore(operation())
+    assert given == [(b"request", b"response")]
+
+
 # --- recovery, and edits of the policies
 
 
