@@ -43,7 +43,7 @@ FOLLOW_UPS = frozenset(
 class MovementStatus(StrEnum):
     RESERVED = "reserved"  # its operation is open
     POSTED = "posted"
-    RETURNED = "returned"  # the provider took it back after it had succeeded
+    RETURNED = "returned"  # taken back after it had succeeded, or named and then failed: an old total may hold it
 
 
 @record
