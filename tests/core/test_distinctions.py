@@ -188,6 +188,16 @@ def test_a_total_is_not_taken_over_while_a_refund_that_it_may_hold_is_open() -> 
     assert _with_totals(paid(), shown).refunded == 40
 
 
+def test_a_number_that_is_unknown_stays_unknown_while_a_total_may_or_may_not_hold_what_is_open() -> None:
+    # A number below zero made room for a movement that nobody had made, and the open one could never be proven then.
+    capture = Movement("op_2", OperationKind.CAPTURE, 40, MovementStatus.RESERVED)
+    unknown = paid(captured=None, movements=(capture,))
+    for total in (0, 40):
+        assert _with_totals(unknown, ShownBalance(currency="EUR", captured=total, capturable=100 - total)) == unknown
+    refund = Movement("op_2", OperationKind.REFUND, 40, MovementStatus.RESERVED)
+    assert _with_totals(paid(refunded=None, movements=(refund,)), ShownBalance(refunded=0)).refunded is None
+
+
 # --- what callers are told
 
 

@@ -321,8 +321,8 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     payment = _with_capturable(payment, shown)
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
-    captured = _without_open(captured, payment, OperationKind.CAPTURE)
-    refunded = _without_open(refunded, payment, OperationKind.REFUND, OperationKind.REVERSAL)
+    captured = _without_open(payment.captured, captured, payment, OperationKind.CAPTURE)
+    refunded = _without_open(payment.refunded, refunded, payment, OperationKind.REFUND, OperationKind.REVERSAL)
     if refunded is not None and _may_hold_returned(payment, refunded):
         refunded = None
     return replace(
@@ -333,13 +333,14 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     )
 
 
-def _without_open(total: int | None, payment: Payment, *kinds: OperationKind) -> int | None:
+def _without_open(known: int | None, total: int | None, payment: Payment, *kinds: OperationKind) -> int | None:
     """What has moved at least by a total that may hold movements still reserved here: each of these is posted when its
-    own evidence comes. A total that is less than our own movements is out of date."""
+    own evidence comes. A total that is less than our own movements is out of date. A number that is not `known` stays
+    unknown while a movement is open: nobody can tell whether the total holds it."""
     open_amount = most_of(payment.reserved(*kinds))
     if total is None or open_amount is None or total < payment.posted_total(*kinds):
         return None
-    return total - open_amount
+    return None if known is None and open_amount else total - open_amount
 
 
 def _moved_elsewhere(
