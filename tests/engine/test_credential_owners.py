@@ -104,6 +104,7 @@ async def pay(
     order: str | None = None,
     amount: int = 700,
     timeout_s: float | None = None,
+    account: str | None = None,
 ) -> Reply:
     form = {"amount": amount, "currency": "eur", "confirm": "true", "payment_method": "pm_1"}
     if order is not None:
@@ -114,7 +115,7 @@ async def pay(
         (b"Content-Type", b"application/x-www-form-urlencoded"),
     )
     segments = ("v1", "payment_intents")
-    options = CallerOptions(timeout_s=timeout_s)
+    options = CallerOptions(timeout_s=timeout_s, account=account)
     call = Call("stripe", "POST", PAYMENTS, "", segments, headers, urlencode(form).encode(), options)
     return await world.engine.reply_to(call, lambda: True)
 
@@ -238,6 +239,18 @@ async def test_whoever_called_first_does_not_own_the_account_if_nothing_came_of_
         assert (await pay(world, "k2", key="second", order="2")).status_code == 200
         assert (await pay(world, "k1", key="third", order="3")).status_code == 403
         assert merchants.paid == [("acct_b", "2", "700")]
+
+
+async def test_an_account_that_only_a_header_names_belongs_to_one_owner_too(sandbox: Sandbox) -> None:
+    """The provider's word goes before the header's: another owner's credential does not act for that account."""
+    merchants = Merchants({"k1": "acct_a", "k2": "acct_b", "k3": "acct_a"})
+    async with behind_one_sidecar(sandbox, merchants) as world:
+        assert (await pay(world, "k1", key="first", order="1", account="shop")).status_code == 200
+        stranger = await pay(world, "k2", key="fresh", order="2", account="shop")
+        assert (stranger.status_code, problem_type(stranger)) == (403, "credential-not-recognised")
+        assert (await pay(world, "k2", key="fresh", order="2", account="other")).status_code == 200
+        assert (await pay(world, "k3", key="rotated", order="3", account="shop")).status_code == 200
+        assert [owner for owner, _, _ in merchants.paid] == ["acct_a", "acct_b", "acct_a"]
 
 
 async def test_under_many_merchants_equal_keys_and_orders_are_each_owners_own(sandbox: Sandbox) -> None:

@@ -1,8 +1,8 @@
 """Whose account a call acts for, before it is claimed: `merchants: one` and `merchants: many`.
 
 With one merchant the identity is the policy's account and stays it, whatever is learnt. The owner only separates: a
-credential of another owner than the account's is refused. With many, the owner or the name in `accounts:` is part of
-the identity, and nothing is claimed before it is known.
+credential of another owner than the account's is refused, also if the call names the account by `Paywitness-Account`.
+With many, the owner or the name in `accounts:` is part of the identity, and nothing is claimed before it is known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AccountAccess:
                 self._go_on_as(context, chosen.policy)
         if rules.many or owner is None or not policy.kind.moves_money:
             return None
-        if context.identity.account_source is not AccountSource.CONSTANT:
+        if context.identity.account_source is AccountSource.SELECTOR:
             return None  # the provider knows the account, and who may act for it
         of_account = await self._owner_of(context.identity.account, policy, owner)
         return another_owner(context) if of_account not in {None, owner} else None
@@ -77,9 +77,11 @@ class AccountAccess:
             context.operation = recognised.fresh_operation(operation.id, operation.created_at)
 
     async def _owner_of(self, account: str, policy: Policy, caller: str) -> str | None:
-        """The owner of a constant account: of the credential that made its oldest open operation, else its newest paid
-        one; of whoever calls first, if there is none. None: nobody knows whose that credential was. Only what the
-        journal says is remembered: of several sidecars each may be called first by somebody else."""
+        """The owner of an account that the provider does not read: a constant one, or one that only
+        `Paywitness-Account` names. It is the owner of the credential that made the account's oldest open operation,
+        else its newest paid one. If there is neither, it is the owner of the caller's. None: nobody knows whose that
+        credential was. Only what the journal says is remembered, because each of several sidecars may be called first
+        by somebody else."""
         known = self._account_owners.get(account)
         if known is not None and known[0] > self.clock.mono():
             return known[1]
