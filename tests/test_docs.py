@@ -20,7 +20,7 @@ from tests.ports import free_port
 TOP = Path(__file__).resolve().parents[1]
 README = (TOP / "README.md").read_text()
 ANSWERS = (TOP / "docs" / "answers.md").read_text()
-PAGES = sorted([TOP / "README.md", *(TOP / "docs").glob("*.md")])
+PAGES = sorted([TOP / "README.md", TOP / "SECURITY.md", *(TOP / "docs").glob("*.md")])
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,11 @@ def test_every_advice_is_listed(advice: Advice) -> None:
 def test_links_within_the_documentation_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_index_lists_every_page() -> None:
+    index = TOP / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+\.md)\)", index.read_text())}
+    pages = {page.resolve() for page in (TOP / "docs").rglob("*.md")} - {index.resolve()}
+    assert pages - linked == set()
+    assert "(docs/README.md)" in README
