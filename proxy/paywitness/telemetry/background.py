@@ -33,24 +33,30 @@ class BackgroundMetrics:
         self._fallback_reasons = BoundedLabels()
         self.late_successes = counter(
             "payment_duplicate_late_success_total",
-            "Successes that came after a failure was told, or beside another success of the intent.",
+            "Successes after callers got `failed`, or beside another success of the intent.",
             OPERATION_LABELS,
         )
         self.exhausted = counter(
-            "payment_schedule_exhausted_total", "Doubts that outlasted their schedule of looks.", OPERATION_LABELS
+            "payment_schedule_exhausted_total",
+            "Operations that went to review after the last inquiry of their schedule.",
+            OPERATION_LABELS,
         )
         self.actions_expired = counter(
-            "payment_actions_expired_total", "Customers who were to act, and did not in time.", OPERATION_LABELS
+            "payment_actions_expired_total",
+            "Payments whose customer had to act, and did not in time.",
+            OPERATION_LABELS,
         )
         self._inquiries = counter(
             "payment_status_inquiry_total",
-            "Inquiries, by why they were made and what came of them.",
+            "Inquiries at the provider, by reason and result.",
             ("provider", "reason", "outcome"),
         )
-        self._webhooks = counter("payment_webhooks_total", "Webhooks, by what became of them.", ("provider", "result"))
+        self._webhooks = counter(
+            "payment_webhooks_total", "Webhooks and their events, by result.", ("provider", "result")
+        )
         self._webhook_delay = DurationHistogram(
             "payment_webhook_delay_seconds",
-            "From what a webhook tells of, or our first send, to its arrival.",
+            "From the change that a webhook reports, or our first send, to its arrival.",
             ("provider",),
             _DELAY_BUCKETS_S,
             registry,
@@ -62,7 +68,7 @@ class BackgroundMetrics:
         )
         self._fallback_outcomes = counter(
             "payment_fallback_outcomes_total",
-            "Operations that stood for another provider's and ended, by what became of the money.",
+            "Operations that a fallback started and that ended, by outcome.",
             ("from", "to", "reason", "outcome"),
         )
         self._outbox = counter(
@@ -70,11 +76,11 @@ class BackgroundMetrics:
         )
         self._clock_jumps = counter(
             "paywitness_clock_jumps_total",
-            "Times that the clocks of the journal and of this machine did not agree, or nobody had looked at them.",
+            "Times that the clocks of the journal and of this machine did not agree, or no sidecar had read them.",
             ("kind",),
         )
         self._outbox_pending = Gauge(
-            "paywitness_outbox_pending", "Changes that wait to be delivered to the sink.", registry=registry
+            "paywitness_outbox_pending", "Changes that wait for delivery to the sink.", registry=registry
         )
 
     @property

@@ -102,17 +102,17 @@ class DoubtGauges:
     def collect(self) -> Iterator[Metric]:
         age = GaugeMetricFamily(
             "payment_operation_unknown_age_seconds",
-            "Age of the oldest operation in doubt, 0 where there is none.",
+            "Age of the oldest operation in doubt, 0 if there is none.",
             labels=(*JOURNAL_LABELS, "provider"),
         )
         in_doubt = GaugeMetricFamily(
             "payment_operations_in_doubt",
-            "Operations whose outcome is not known, those in review among them.",
+            "Operations in doubt, those in review among them.",
             labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         money = GaugeMetricFamily(
             "payment_money_in_doubt",
-            "Money that may or may not have moved, in major units.",
+            "Money of the operations in doubt, in major units.",
             labels=(*JOURNAL_LABELS, "provider", "currency"),
         )
         reviews = GaugeMetricFamily(
@@ -189,12 +189,12 @@ class QueueGauges:
     def collect(self) -> Iterator[Metric]:
         depth = GaugeMetricFamily(
             "payment_retry_queue_depth",
-            "Operations that wait to be tried or looked at again.",
+            "Operations that wait for the resolver: in doubt, or pending.",
             labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         age = GaugeMetricFamily(
             "payment_retry_queue_oldest_age_seconds",
-            "Age of the oldest operation that waits to be tried or looked at again, 0 where there is none.",
+            "Age of the oldest operation that waits for the resolver, 0 if there is none.",
             labels=(*JOURNAL_LABELS, *OPERATION_LABELS),
         )
         snapshot = self._snapshot
@@ -287,21 +287,21 @@ class LimitsGauges:
     def collect(self) -> Iterator[Metric]:
         circuits = GaugeMetricFamily(
             "payment_circuit_state",
-            "Whether a circuit stands in this state: 1 or 0.",
+            "1 for the present state of the circuit, 0 for the others.",
             labels=("provider", "group", "state"),
         )
         holds = GaugeMetricFamily(
             "payment_holds",
-            "How many credentials or accounts the provider asked to wait; of `provider` 1 if all its calls are held.",
+            "Credentials or accounts that must wait (Retry-After); of `provider` 1 if all its calls are held.",
             labels=("provider", "group", "limited_by"),
         )
         remaining = GaugeMetricFamily(
             "payment_retry_budget_remaining",
-            "What is left for retries of writes, in units of cost, in the tightest of each scope.",
+            "The rest for retries of writes, in units of cost, in the tightest budget of each scope.",
             labels=("provider", "scope"),
         )
         fleet = GaugeMetricFamily(
-            "paywitness_limits_fleet", "Whether limits are the fleet's: 1, or 0 while each sidecar has its own."
+            "paywitness_limits_fleet", "1 if limits are the fleet's, 0 if they are this sidecar's own."
         )
         snapshot = self._snapshot
         if snapshot is not None:
@@ -392,10 +392,10 @@ class ServerGauges:
     def collect(self) -> Iterator[Metric]:
         connections = GaugeMetricFamily("paywitness_edge_connections", "Connections of callers that are open.")
         refused = CounterMetricFamily(
-            "paywitness_edge_refusals_total", "Requests and connections turned away at the door.", labels=_REASON_LABELS
+            "paywitness_edge_refusals_total", "Requests and connections refused before a call.", labels=_REASON_LABELS
         )
         broken = CounterMetricFamily(
-            "paywitness_edge_broken_answers_total", "Answers that did not reach their end.", labels=_REASON_LABELS
+            "paywitness_edge_broken_answers_total", "Replies that broke off before their end.", labels=_REASON_LABELS
         )
         snapshot = self._snapshot
         if snapshot is not None:

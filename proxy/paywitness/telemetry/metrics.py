@@ -91,13 +91,13 @@ class MetricRegistry(CollectorRegistry):
 
 
 def _limit_checks(registry: MetricRegistry) -> Counter:
-    help_text = "Captures and refunds that do not fit the balance of their payment, or cannot be held against it."
+    help_text = "Captures and refunds that do not fit the balance of their payment, or cannot be compared with it."
     return Counter("payment_limit_checks_total", help_text, (*OPERATION_LABELS, "result"), registry=registry)
 
 
 def _started_and_ended(registry: MetricRegistry) -> tuple[Counter, Counter]:
-    started = "Operations that were started, each at the provider that it went to."
-    ended = "Operations that ended, by what became of the money."
+    started = "Operations that the sidecar started, each at the provider that it went to."
+    ended = "Operations that ended, by outcome."
     return (
         Counter("payment_operations_started_total", started, OPERATION_LABELS, registry=registry),
         Counter("payment_operations_total", ended, (*OPERATION_LABELS, "outcome"), registry=registry),
@@ -122,23 +122,23 @@ class _MetricFamilies:
         self.started, self.operations = _started_and_ended(registry)
         self.attempts = counter(
             "payment_attempts_total",
-            "Attempts at the wire, by how they were read.",
+            "Attempts on the wire, by result class.",
             (*OPERATION_LABELS, "failure_class"),
         )
         self.calls = histogram(
-            "payment_call_duration_seconds", "From a call's arrival to its answer.", OPERATION_LABELS, _CALL_BUCKETS_S
+            "payment_call_duration_seconds", "From a call's arrival to its reply.", OPERATION_LABELS, _CALL_BUCKETS_S
         )
         self.upstream = histogram(
             "payment_upstream_duration_seconds", "How long one attempt took.", OPERATION_LABELS, _CALL_BUCKETS_S
         )
         self.retries = counter(
             "payment_operation_retry_total",
-            "Retries that were decided, by what was read and the rule that allowed them.",
+            "Retries that the sidecar decided, by result class and the rule that allowed them.",
             (*OPERATION_LABELS, "failure_class", "decision"),
         )
         self.retries_refused = counter(
             "payment_retry_budget_exhausted_total",
-            "Retries that found no allowance left, by the scope that refused them.",
+            "Safe retries that the retry budget refused, by scope.",
             (*OPERATION_LABELS, "scope"),
         )
         self.unknown = counter("payment_operation_unknown_total", "Operations that came into doubt.", OPERATION_LABELS)
@@ -154,12 +154,12 @@ class _MetricFamilies:
             ("provider", "evidence", "outcome"),
         )
         self.incidents = counter(
-            "payment_incidents_total", "Evidence that contradicts what was final.", ("provider", "kind")
+            "payment_incidents_total", "Evidence that contradicts a final outcome.", ("provider", "kind")
         )
         self.refusals = counter(
-            "payment_refusals_total", "Calls turned away before anything was sent.", ("provider", "reason")
+            "payment_refusals_total", "Calls that the sidecar refused before it sent anything.", ("provider", "reason")
         )
-        passed_on = "Calls that match no operation, passed on as they came."
+        passed_on = "Calls that match no operation, forwarded unchanged."
         self.unmatched = counter("payment_unmatched_calls_total", passed_on, ("provider",))
         self.journal = histogram(
             "paywitness_journal_duration_seconds", "How long a journal call took.", ("call",), _JOURNAL_BUCKETS_S
@@ -169,7 +169,7 @@ class _MetricFamilies:
         self.policy = Info("paywitness_policy", "The policy book in force.", registry=registry)
         self.reload = Gauge(
             "paywitness_policy_last_reload_successful",
-            "Whether the last reading of the policy files gave a book: 1 or 0.",
+            "1 if the last reload of the policy files succeeded, else 0.",
             registry=registry,
         )
         self.build = Info("paywitness_build", "The version that runs.", registry=registry)

@@ -16,13 +16,13 @@ class ShadowCounters:
         self._row_labels = BoundedLabels()
         self._decisions = Counter(
             "payment_observed_decisions_total",
-            "Calls that passed as they came, by what would have been done.",
+            "Calls in shadow mode, by the action that the policy would have taken.",
             (*OPERATION_LABELS, "class", "action", "rule"),
             registry=registry,
         )
         self._rows = Counter(
             "payment_observed_rows_total",
-            "Answers that a row which is only watched would have read first.",
+            "Responses that a row in shadow mode would have matched first.",
             (*OPERATION_LABELS, "row"),
             registry=registry,
         )
