@@ -35,7 +35,7 @@ def made(
 ) -> str:
     """`texts`: as they were printed, a part each."""
     parts = [
-        f"`{command}`, {minutes:.0f} minutes. This part of the page is written by the command, its verdicts too.",
+        f"`{command}`, {minutes:.0f} minutes. The command writes this part of the page, with its verdicts.",
         "",
         "| aim | measured | |",
         "|---|---|---|",

@@ -53,8 +53,8 @@ def _opening(run: Run) -> str:
     said = [
         "# The comparison",
         "",
-        "The same faults and the same load, through Paywitness and through what else there is. The sandbox's ledger is "
-        "the judge of all. This page is written by the command, its verdicts too; do not edit it.",
+        "This page compares Paywitness with its alternatives under the same faults and the same load. The sandbox's "
+        "ledger is the judge. The command writes this page, with its verdicts, so do not edit it.",
         "",
         "```text",
         "make compare                about twenty minutes; MINUTES=60 for a closer look",
@@ -89,9 +89,9 @@ def _verdict(run: Run) -> str:
     rows = [f"| {aim.text} | {aim.measured} | {aim.verdict} |" for aim in aims(run.table)]
     return "\n".join(
         [
-            "## What Paywitness aims at, and what it reached",
+            "## The aims of Paywitness, and the results",
             "",
-            "The worst of its lanes counts.",
+            "For each aim the worst lane of Paywitness counts.",
             "",
             "| aim | measured | |",
             "|---|---|---|",
@@ -109,13 +109,14 @@ def _verdict(run: Run) -> str:
 def _wins(run: Run) -> str:
     wins = list(wins_of_peers(run.table))
     said = [
-        "## Where a peer is better",
+        "## Measures in which a peer is better",
         "",
-        "By one measure in one scenario, than the better of Paywitness' lanes; the best peer is named. The last column "
-        "says what it paid for it there: waits are of what was paid, and who sends little amplifies little. In an "
-        "outage, goodput is a matter of patience: an open circuit refuses at once, so its caller has made both runs "
-        "within a second or two, though it was told when to come back; who keeps trying for ten seconds pays more of "
-        "those orders, at the price of the amplification in the tables.",
+        "Each row is one measure in one scenario. It names the best peer if that peer is better than the better lane "
+        "of Paywitness. The last column shows the price of that: p50 and p99 cover only paid orders, and a peer that "
+        "sends few requests has a low amplification. In an outage, goodput depends on patience. An open circuit "
+        "refuses at once, so its caller has made both runs within a second or two, although the reply says when to "
+        "come back. A lane that keeps trying for ten seconds pays more of those orders, at the price of the "
+        "amplification in the tables.",
         "",
     ]
     if not wins:
@@ -205,20 +206,22 @@ _READING = f"""\
 ## The scenarios
 
 - **double charges**: orders that the ledger has charged twice or more.
-- **lost**: orders that are charged and whose shop does not know it when the run ends, also where somebody is still
-  finding out; or that it has as paid and are not. Where a shop believes the opposite of what the ledger shows, this is
-  told apart; of the others it does not know, and would have to look them up.
-- **known unpaid**: orders that are not charged and whose shop knows it: it may try again whenever it likes.
-- **goodput**: orders charged once whose job was told so. What was found out later is not in it.
-- **amplification**: requests at the provider, inquiries too, for each run of a job. In an outage also of its first
-  {OUTSET_S:.0f} s, when no circuit can have opened, of its first {OPENS_WITHIN_S:.0f} s, in which one opens, and of the
-  rest. Paywitness tries a few again, as far as its budget goes; about the others it asks, and begins when the
-  schedule of its policy does, after two seconds.
-- **recovery**: from the end of the trouble until {WELL:.0%} of the orders of every following {BUCKET_S:g} s are paid at
-  their first run; never: not in this run.
-- **p50, p99**: from placing an order to being told "paid", where it was.
-- **left unknown**: orders whose job ended without knowing. **resolved rightly**: of these, by the end of the run
-  somebody had found out, and the ledger agrees. Only Paywitness has such a somebody; a shop may write one for itself.
+- **lost**: orders that are charged and whose shop does not know it when the run ends, even if a lane is still
+  inquiring; and orders that the shop has as paid and the ledger does not. If a shop believes the opposite of the
+  ledger, the table counts this apart ("told wrongly"). The shop does not know the other lost orders, and would have
+  to look them up.
+- **known unpaid**: orders that are not charged and whose shop knows it. The shop may try again whenever it likes.
+- **goodput**: orders charged once whose job was told so. An order that was resolved later does not count.
+- **amplification**: requests at the provider, with inquiries, for each run of a job. In an outage the table also shows
+  the first {OUTSET_S:.0f} s, when no circuit can have opened, the first {OPENS_WITHIN_S:.0f} s, in which one opens, and
+  the rest. Paywitness tries a few orders again, as far as its budget goes. It inquires for the others, and begins after
+  two seconds, as the schedule of its policy says.
+- **recovery**: the time from the end of the trouble until {WELL:.0%} of the orders of every following {BUCKET_S:g} s
+  are paid at their first run. "never": not in this run.
+- **p50, p99**: the time from placing an order until the job is told "paid", of paid orders.
+- **left unknown**: orders whose job ended without knowing. **resolved rightly**: of these, the orders that the lane had
+  resolved by the end of the run, if the ledger agrees. Only Paywitness resolves orders by itself. A shop may write such
+  a worker for itself.
 """
 
 
@@ -227,34 +230,35 @@ def _callers(run: Run) -> str:
     return f"""\
 ## The callers
 
-- {pace.orders_per_s:g} orders a second are placed, each at its time, whatever became of the others; each is one payment
-  of its own. At low traffic it is one order a second.
-  {min(pace.lanes_at_once, len(LANES))} lanes at most run side by side, each at a provider of its own; two
-  if many orders come within a second, all at low traffic.
+- The bench places {pace.orders_per_s:g} orders a second, each at its time, even if earlier orders are still open.
+  Each is one payment of its own. At low traffic it is one order a second.
+  At most {min(pace.lanes_at_once, len(LANES))} lanes run side by side, each at a provider of its own.
+  If many orders come within a second, two lanes run side by side. At low traffic all do.
 - A job pays an order in up to {JOB_RUNS} runs. It runs again, {JOB_PAUSE_S:g} s later, whenever it was not told "paid"
-  or "declined": so do queues, and people. This is the same in every lane.
-- Everybody waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run: less than a shop would, so that a run
-  fits into minutes. Behind a proxy the client makes {HOW_A_PLAIN_CLIENT_WAITS}; Envoy with nothing set has its own
-  timeouts, and mitmproxy none.
-- The stripe SDK waits as long between its tries as it likes: all of a run may take it more than {CALL_S:g} s.
+  or "declined", as queues and people do. This is the same in every lane.
+- Every lane waits {TRY_S:g} s for one try and {CALL_S:g} s for all tries of a run. A shop would wait longer, but a run
+  must fit into minutes. Behind a proxy the client makes {HOW_A_PLAIN_CLIENT_WAITS}. Envoy without settings has its own
+  timeouts, and mitmproxy has none.
+- The stripe SDK waits as long between its tries as it likes, so all tries of a run may take it more than {CALL_S:g} s.
 - A client that retries by itself has {TRIES} tries (naive), {STRIPE_RETRIES + 1} (stripe's default) or {TENACITY_TRIES}
-  (tenacity); Envoy and Paywitness have 4, Envoy set with care 5, nginx 3.
-- Keys are the lane's habit (below). SDKs mint a fresh one for every call, and so does the caller of Paywitness; an
-  application that hands over the order's number instead is safer, at a provider that dedupes. This one does, and stores
-  every executed answer under the key, a 500 too (contract `replayed`, as Stripe's).
-- A job is as careful as it can be: what it cannot know it calls unknown, never failed. It knows that nothing was done
-  when it could not connect, and when the provider (503 overloaded, 429) or the proxy says so: Paywitness by its
-  outcome, Envoy and nginx where they tell that they tried once, for the last try says nothing of those before it.
-- When the load is over, doubt has up to {pace.settle_s:g} s to be resolved; then the ledgers are read.
+  (tenacity). Envoy and Paywitness have 4, Envoy set with care 5, nginx 3.
+- Each lane has its own habit for keys (below). SDKs mint a fresh key for every call, and so does the caller of
+  Paywitness. An application that passes the order's number as the key is safer at a provider that dedupes. This
+  provider does, and stores every executed response under the key, also a 500 (contract `replayed`, as Stripe's).
+- A job is as careful as it can be. It calls an outcome unknown, never failed, if it cannot know it. It knows that
+  nothing was done if it could not connect, or if the provider (503 overloaded, 429) or the proxy says so. Paywitness
+  says so by its outcome. Envoy and nginx say so only if they report that they tried once, because the last try
+  proves nothing about those before it.
+- When the load is over, doubt has up to {pace.settle_s:g} s to be resolved. Then the bench reads the ledgers.
 
-Lost responses are made of: {", ".join(f"`{name}` {share:.0%}" for name, share in LOST.items())}."""
+Lost responses consist of: {", ".join(f"`{name}` {share:.0%}" for name, share in LOST.items())}."""
 
 
 def _configurations(run: Run) -> str:
     said = [
         "## Every lane's configuration",
         "",
-        "All of it, so that it can be disputed. Where one of ten is bad, every proxy has ten sidecars.",
+        "These are complete, so that you can dispute them. If one of ten is bad, every proxy has ten sidecars.",
     ]
     for lane in LANES:
         client = "" if lane.client is Client.ONE_TRY else f" Client: {lane.client}."
@@ -266,27 +270,27 @@ def _configurations(run: Run) -> str:
 _TRUST = """\
 ## How far to trust it
 
-- We wrote both sides of it, and we know our own product better than the peers. Whoever can set one of them up better is
-  asked to: its configuration is above, and one command measures it again.
-- A budget and an ejection of Envoy's are each sidecar's own and count what it has in flight. Outlier detection is made
-  for one bad host among many; with one host it is a circuit without probes, which sends everything when its time is
-  over: hence no panic threshold, and short ejections. Longer ones would send less in the outage and recover later.
-  Envoy's filters for admission control and adaptive concurrency were not tried.
-- nginx re-sends a POST only because it is told to (`non_idempotent`); by itself it does not.
-- The lanes of a scenario run in groups, one after the other, in the order of the tables. Paywitness is in the last one,
-  with nginx and mitmproxy; of all lanes it needs most of the machine, and shares it with itself.
-- The provider is ours. It fails as the scenarios say and is honest otherwise; real ones are worse in ways of their own.
-  `bench/compare/scenarios.py` is short: change it and run again.
-- The peers do what they were made for. None of them was made to know what became of a payment; a shop may build that
-  around them: keys per order, a journal, reconciliation. Such a shop is not measured here.
+- We wrote the bench and one of the products, and we know our own product better than the peers. If you can set up a
+  peer better, please do: its configuration is above, and one command measures it again.
+- Each sidecar of Envoy has its own budget and its own ejection, and counts what it has in flight. Outlier detection
+  is made for one bad host among many. With one host it is a circuit without probes, which sends everything when its
+  time is over. Hence there is no panic threshold, and ejections are short. Longer ones would send less in the outage
+  and recover later. Envoy's filters for admission control and adaptive concurrency were not tried.
+- nginx re-sends a POST only because `non_idempotent` is set. By itself it does not.
+- The lanes of a scenario run in groups, one after the other, in the order of the tables. Paywitness is in the last
+  group, with nginx and mitmproxy. Of all lanes it needs most of the machine, and it shares the machine with itself.
+- The provider is ours. It fails as the scenarios say and is honest otherwise. Real providers are worse in ways of their
+  own. `bench/compare/scenarios.py` is short: change it and run again.
+- The peers do the work that they were made for. None of them was made to know the outcome of a payment. A shop may
+  build that around them: keys per order, a journal, reconciliation. Such a shop is not measured here.
 - Waits include the machine: callers, provider, proxies and Redis share it. Compare them within a scenario only.
-- A share of a few hundred orders has an error of a point or two; counts of double charges and lost payments need none:
-  where there should be zero, one is too many.
-- Paywitness runs with the shipped policy of the sandbox, its limits included; its upstream and timeouts are set, as
-  many tries as Envoy and tenacity have (4, not 3), and as many retries of one order as two runs of a job can use (6,
-  not 3). Its sidecars share one Redis, as a fleet would; in the lane of one it is there as well.
-- Where a peer with a key per order has no double charges, that is the provider's doing, which dedupes. A provider that
-  does not is not measured here.
+- A share of a few hundred orders has an error of a point or two. Counts of double charges and lost payments have none:
+  if there should be zero, one is too many.
+- Paywitness runs with the shipped policy of the sandbox and its limits. These settings differ: the upstream, the
+  timeouts, as many tries as Envoy and tenacity have (4, not 3), and as many retries of one order as two runs of a job
+  can use (6, not 3). Its sidecars share one Redis, as a fleet would. The lane of one sidecar has that Redis as well.
+- If a peer with a key per order has no double charges, that is because the provider dedupes. A provider that does not
+  dedupe is not measured here.
 """
 
 

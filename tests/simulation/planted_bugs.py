@@ -526,7 +526,7 @@ def _event_announces_anew(right: Function) -> Function:
 BUGS = (
     bug(
         "sent_without_the_journal",
-        "a claim that the journal did not confirm is taken for granted",
+        "a sidecar sends although the journal did not confirm its claim",
         Replaced(_ENGINE + "durability.journal_writer.JournalWriter._timed_claim", _taken_for_granted),
     ),
     bug(
@@ -537,13 +537,13 @@ BUGS = (
     ),
     bug(
         "doubt_closed_by_a_timer",
-        "after a few inquiries in vain an operation in doubt is failed",
+        "after a few inquiries without a result an operation in doubt ends as failed",
         Replaced(_CORE + "inquiry.next_inquiry_at", _schedule_of_four_checks),
         Replaced(_CORE + "lifecycle.advance", _schedule_ends_doubt),
     ),
     bug(
         "refusal_closes_the_doubt",
-        "a re-send that was refused is taken for the answer of the attempts before it",
+        "a refused re-send counts as the response to the attempts before it",
         Replaced(_CORE + "lifecycle.event_of_response", _refusal_speaks_for_all),
         Replaced(_CORE + "lifecycle._doubt_after", _one_attempt_empties_doubt),
     ),
@@ -554,7 +554,7 @@ BUGS = (
     ),
     bug(
         "one_miss_is_absent",
-        "one look-up that finds nothing proves absence",
+        "one inquiry that finds nothing proves absence",
         Replaced(_CORE + "inquiry.after_miss", _one_miss_proves),
     ),
     bug(
@@ -585,12 +585,12 @@ BUGS = (
     ),
     bug(
         "resend_past_the_window",
-        "a re-send is thought safe for ten times as long as the provider keeps the key",
+        "a re-send counts as safe for ten times as long as the provider keeps the key",
         Replaced(_CORE + "provider_contract.ProviderContract.resend_until_s", _ten_windows),
     ),
     bug(
         "resend_though_errors_are_not_stored",
-        "a lost answer is fetched by a re-send, though it may have been an unstored error",
+        "a re-send fetches a lost response, although it may have been an unstored error",
         Replaced(_CORE + "decide.may_resend", _resends_after_unstored_errors),
     ),
     bug(
@@ -602,36 +602,36 @@ BUGS = (
     ),
     bug(
         "foreign_answer_believed",
-        "an answer is not compared with what was asked for",
+        "a response is not compared with its request",
         Replaced(_CORE + "classify.matches_expected", _always_matches),
     ),
     bug(
         "deadline_says_not_sent",
-        "a caller whose time is up is told that nothing was sent",
+        "a caller whose deadline has passed gets not_sent",
         Replaced(_ENGINE + "engine.Engine._on_deadline", _says_not_sent),
     ),
     bug(
         "answered_before_it_is_recorded",
-        "not sent is told though the journal did not take it",
+        "a caller gets not_sent although the journal did not take it",
         Patched(
             _ENGINE + "calls.attempt_recorder.AttemptRecorder", _ended_for_the_reply, {"_planted_state": State.FAILED}
         ),
     ),
     bug(
         "retries_without_a_budget",
-        "a retry asks nobody",
+        "a retry takes nothing from the budget",
         Replaced(_ENGINE + "calls.retry_budget.RetryBudget.acquire", _always_granted),
         breaks=("budget",),
     ),
     bug(
         "event_dropped",
-        "an event that the sink did not take is not offered again",
+        "an event that the sink did not take is not sent again",
         Patched(_ENGINE + "outbox.Outbox", _any_answer_takes_it),
         breaks=("every event delivered",),
     ),
     bug(
         "another_payload_replayed",
-        "a key that comes with another payload is answered as the first was",
+        "a key that comes with another payload gets the reply to the first one",
         Replaced(_CORE + "claim.judge", _payload_does_not_matter),
     ),
     bug(
@@ -641,12 +641,12 @@ BUGS = (
     ),
     bug(
         "expired_lease_was_never_sent",
-        "an operation whose holder died while sending is taken for not sent",
+        "an operation whose holder died while sending counts as not sent",
         Replaced(_CORE + "claim.drop_lease", _expired_was_never_sent),
     ),
     bug(
         "webhook_applied_twice",
-        "an event is applied each time that it comes, and what it says is told again",
+        "an event is applied each time that it comes, and announced again",
         Replaced(_ENGINE + "webhooks.inbox.WebhookInbox._store", _every_event_is_new),
         Replaced(_ENGINE + "resolution.external_evidence.ExternalEvidenceRecorder.apply", _knows_its_source),
         Replaced(_CORE + "external_evidence.changes_nothing", _event_always_changes),
@@ -655,7 +655,7 @@ BUGS = (
     ),
     bug(
         "nothing_is_ever_sent",
-        "every request is taken for one that cannot be written, and its caller is told so",
+        "every request counts as one that cannot be written, and its caller gets that reply",
         Replaced(_ENGINE + "calls.stored_messages.wire_request", _cannot_be_written),
         breaks=("somebody is paid",),
     ),
@@ -674,7 +674,7 @@ BUGS = (
     ),
     bug(
         "the_dead_left_lying",
-        "nobody acts upon leases that ran out",
+        "no sidecar recovers leases that ran out",
         Replaced(_ENGINE + "durability.recovery.Recovery.at_start", _recovers_nothing_at_start),
         Replaced(_ENGINE + "durability.recovery.Recovery.keep_expiring_leases", _recovers_nothing),
         breaks=("nothing stuck",),

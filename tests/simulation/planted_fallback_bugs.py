@@ -86,7 +86,7 @@ def _tells_of_the_first(right: Function) -> Function:
 FALLBACK_BUGS: tuple[Bug, ...] = (
     Bug(
         "fallback_from_doubt",
-        "a payment whose answer was lost is made elsewhere",
+        "a payment whose response was lost is made by another route",
         (
             Valued(_CORE + "decide.RULES", _pays_elsewhere_in_doubt),
             Replaced(_CORE + "fallback.cause_of", _timeout_is_not_sent),
@@ -96,7 +96,7 @@ FALLBACK_BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "fallback_at_the_first_miss",
-        "a payment that one inquiry does not find is made elsewhere at once",
+        "a payment that one inquiry does not find is made by another route at once",
         (
             Replaced(_CORE + "inquiry.after_miss", _first_miss_proves),
             Replaced(_CORE + "inquiry.is_settled", _always_settled),

@@ -180,7 +180,7 @@ MONEY_BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "reservations_not_counted",
-        "what is reserved counts as left",
+        "a reserved amount counts as available",
         Replaced(_CLAIMS + "_remaining", _counts_no_reservation),
         breaks=WITHIN,
     ),
@@ -199,7 +199,7 @@ MONEY_BUGS: tuple[Bug, ...] = (
     ),
     bug(
         "movements_in_flight_together",
-        "no open movement keeps another one off",
+        "an open movement blocks no other one",
         Replaced(_CLAIMS + "_against", _never_in_the_way),
         breaks=(ONE_MOVEMENT, "no void beside a capture"),
     ),
