@@ -291,10 +291,14 @@ class Checkers:
         return self.credentials.is_out_of_reach(operation) or (is_disturbed and self.credentials.is_unread(operation))
 
     def _may_be_taken_for_copy(self, operation: Operation) -> bool:
-        """Whether it ended without the provider's name for it: an operator found it, or it was absent and its stamp was
-        sent once more. Then nobody can tell the event of a copy, which bears our stamp, from one of its own."""
+        """Whether nobody can tell the event of a copy, which bears our stamp, from one of its own: it ended without the
+        provider's name for it (an operator found it, or it was absent and its stamp was sent once more), or it is a
+        refund, of which these policies compare no amount. A second refund of that stamp may be a second execution, so
+        a person is rightly called."""
         if not self._mix.copied_events:
             return False
+        if operation.incident == IncidentKind.TWO_REFERENCES and operation.kind is OperationKind.REFUND:
+            return True
         if operation.result_class is ResultClass.ABSENT:
             return operation.incident == IncidentKind.SUCCESS_AFTER_FAILURE
         return operation.because == "operator_found_success" and operation.incident == IncidentKind.ANOTHER_AMOUNT
