@@ -15,7 +15,7 @@ from paywitness.core.circuit import CircuitRules
 from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
 from paywitness.engine.calls.attempt_sender import AttemptSender
-from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.context import CallProgress
 from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
@@ -124,7 +124,7 @@ def assemble(
     """The engine over a journal and a network. No listener, no loop in the background."""
     journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
     randomness, environment = platform.randomness, platform.environment
-    tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallContext](), PinnedPolicies(journal)
+    tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallProgress](), PinnedPolicies(journal)
     # The right to send, the network, and the journal's own time.
     leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
     ages, upstream = Ages(journal, clock, journal_clock, telemetry), open_upstream(platform, settings)

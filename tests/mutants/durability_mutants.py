@@ -123,7 +123,7 @@ DURABILITY = (
     mutant(
         "abandoned_while_sending",
         "an attempt that was cancelled while its bytes left is recorded as never sent",
-        swapped(_WRITER + "record_abandoned", "context.byte_started or current.doubt", "current.doubt"),
+        swapped(_WRITER + "record_abandoned", "context.progress.byte_started or current.doubt", "current.doubt"),
     ),
     mutant(
         "abandoned_for_another",

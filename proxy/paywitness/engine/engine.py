@@ -23,8 +23,8 @@ from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Pr
 from paywitness.core.recognise import RecognisedCall, RecognitionRefusal, recognise
 from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply
 from paywitness.engine.account_access import AccountAccess
-from paywitness.engine.calls.context import CallContext, caller_context
-from paywitness.engine.calls.duplicates import SingleFlight, account_unknown
+from paywitness.engine.calls.context import CallContext, CallProgress, account_unknown, caller_context
+from paywitness.engine.calls.duplicates import Leader, SingleFlight
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough, StreamedReply
@@ -64,7 +64,7 @@ class Engine:
     telemetry: Telemetry
     tasks: Tasks
     book: PolicyBook
-    in_flight: dict[str, CallContext] = field(default_factory=dict)
+    in_flight: dict[str, CallProgress] = field(default_factory=dict)
     single_flight: SingleFlight = field(default_factory=SingleFlight)
     deadlines: Deadlines = field(init=False)
 
@@ -142,18 +142,21 @@ class Engine:
 
     async def _run(self, context: CallContext) -> None:
         """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
+        progress, leader = context.progress, None
         try:
-            if (refused := await self._refused_for_account(context)) is not None:
-                reply = refused
+            entered = await self._enter(context)
+            if isinstance(entered, Reply):
+                reply = entered
                 return
-            if context.policy.payment.intent_at is not None:  # only now is it known whose order it would be
-                await self.intent_reader.complete(context)
+            context = entered
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
-            reply = joined or await self._admit_and_run(context)
+            if isinstance(joined, Reply):
+                reply = joined
+            else:
+                leader = joined
+                reply = await self._admit_and_run(context, leader)
             if reply.problem in _SAYS_NO_EFFECT:
                 self.pipeline.check_journal_remembers()
-            if context.limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
-                reply = with_limit_info(reply, context.limit_info)
         except JournalNotAsked as not_asked:
             reply = self._reply_without_journal(context, str(not_asked))
         except JournalUnavailable:
@@ -162,50 +165,57 @@ class Engine:
             reply = self._reply_without_journal(context)
             raise
         finally:
-            context.finished.set_result(reply)
+            progress.finished.set_result(reply)
             is_delivered = context.send_reply(reply)
-            self.single_flight.leave(context)
-            if context.permit is not None:
-                await self.gate.release(context)
+            if leader is not None:
+                self.single_flight.leave(leader)
         await self.pipeline.duplicates.record_whether_delivered(context, reply, is_delivered=is_delivered)
 
-    async def _refused_for_account(self, context: CallContext) -> Reply | None:
-        """What a call is told that must not be claimed: its credential is of another owner, or it may be."""
-        if (refused := await self.account_access.enter(context)) is not None:
-            return refused
-        return None if await self.earlier_identities.adopt(context) else account_unknown(context)
+    async def _enter(self, context: CallContext) -> CallContext | Reply:
+        """The call with all that must be known before it is claimed; the reply if it must not be claimed, because its
+        credential is of another owner, or may be."""
+        entered = await self.account_access.enter(context)
+        if isinstance(entered, Reply):
+            return entered
+        adopted = await self.earlier_identities.adopt(entered)
+        if adopted is None:
+            return account_unknown(entered)
+        if adopted.policy.payment.intent_at is None:
+            return adopted
+        return await self.intent_reader.complete(adopted)  # only now is it known whose order it would be
 
-    async def _admit_and_run(self, context: CallContext) -> Reply:
-        """Through the gate. Where it would have to wait there, it looks first: what is known needs no place."""
+    async def _admit_and_run(self, context: CallContext, leader: Leader) -> Reply:
+        """Through the gate. If the call would have to wait there, it looks first: what is known needs no place."""
         decision = await self.gate.admit(context, len(self.in_flight), waits=False)
         if decision.queue_full:
-            if (reply := await self.pipeline.reply_to_refused(context)) is not None:
+            if (reply := await self.pipeline.reply_to_refused(context, decision.detail)) is not None:
                 return reply
             decision = await self.gate.admit(context, len(self.in_flight))
-        context.permit, context.refusal = decision.attempt_permit, decision.detail
-        reply = await self.pipeline.run(context, permitted=decision.granted)
-        while context.waits_for is not None and await self.pipeline.duplicates.wait_while_in_flight(
-            context, context.waits_for
-        ):
+        end = await self.pipeline.run(context, decision, leader)
+        while end.waits_for is not None and await self.pipeline.duplicates.wait_while_in_flight(context, end.waits_for):
             decision = await self.gate.admit(context, len(self.in_flight))
-            context.permit, context.refusal = decision.attempt_permit, decision.detail
-            reply = await self.pipeline.run(context, permitted=decision.granted)
+            end = await self.pipeline.run(context, decision, leader)
+        reply, limit_info = end.reply, end.limit_info
         if reply.problem is Problem.NOT_SENT and not decision.granted:
-            context.limit_info = decision.limit_info
+            limit_info = decision.limit_info
             self.telemetry.emit(CallRefused(context.policy.provider, decision.refusal))
+        if limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
+            return with_limit_info(reply, limit_info)
         return reply
 
     def _reply_without_journal(self, context: CallContext, detail: str = JOURNAL_DID_NOT_ANSWER) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
-        if (context.may_have_sent or context.has_sent) and context.operation is not None:
-            return unknown_reply(context.operation, context.shape, sent=context.has_sent)
+        progress = context.progress
+        if progress.may_have_sent or progress.has_sent:
+            return unknown_reply(progress.operation, context.shape, sent=progress.has_sent)
         return self._refuse(Problem.JOURNAL_UNAVAILABLE, detail, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
         """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
-        if context.may_have_sent and context.operation is not None:
+        progress = context.progress
+        if progress.may_have_sent:
             context.send_reply(
-                unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=DEADLINE_PASSED)
+                unknown_reply(progress.operation, context.shape, sent=progress.has_sent, detail=DEADLINE_PASSED)
             )
 
     async def _forward_unmatched(self, call: Call) -> Reply:

@@ -75,6 +75,12 @@ async def test_the_second_attempt_goes_by_the_policy_of_the_first_whatever_is_lo
     await close(world)
 
 
+def let_time_run_out(world: World) -> None:
+    """The deadline of every call that waits is now."""
+    for context in world.engine.deadlines._waiting.values():
+        object.__setattr__(context, "deadline_mono", world.clock.mono())
+
+
 @pytest.mark.parametrize("hangs_up", [True, False])
 async def test_a_retry_is_not_sent_once_its_caller_has_gone_or_its_time_is_up(sandbox: Sandbox, hangs_up: bool) -> None:
     """Its caller may pay elsewhere by then: it was told nothing, or that nothing was sent."""
@@ -85,7 +91,7 @@ async def test_a_retry_is_not_sent_once_its_caller_has_gone_or_its_time_is_up(sa
             if hangs_up:
                 there[0] = False
             else:
-                next(iter(world.engine.in_flight.values())).deadline_mono = world.clock.mono()
+                let_time_run_out(world)
 
     wait = Wait("answer_recorded")
     world = wait.world = await make_world(sandbox, failpoints=wait)
@@ -102,8 +108,7 @@ async def test_a_first_attempt_is_not_sent_after_its_callers_time_was_up(sandbox
 
     class TimeIsUp(Meanwhile):
         async def happen(self, world: World) -> None:
-            for context in world.engine.deadlines._waiting.values():
-                context.deadline_mono = world.clock.mono()
+            let_time_run_out(world)
 
     time_is_up = TimeIsUp("sending_recorded")
     world = time_is_up.world = await make_world(sandbox, failpoints=time_is_up)

@@ -13,7 +13,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
 from paywitness.core.operation import Lease, Operation, State
 from paywitness.engine.calls.context import background_context
-from paywitness.engine.calls.stored_messages import StoredRequest, open_request
+from paywitness.engine.calls.stored_messages import open_request
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.durability.recovery import Recovery
@@ -24,7 +24,7 @@ from paywitness.policy.watch import BookRejected, BookReloaded
 from paywitness_sandbox.server import Sandbox
 from tests.core.samples import operation
 from tests.engine.conftest import close
-from tests.engine.world import World, book_of, header, make_world
+from tests.engine.world import World, book_of, header, make_world, waiting_caller
 
 LEASE_S = 30.0
 
@@ -194,8 +194,7 @@ async def test_an_equal_repeat_is_compared_as_it_was_when_the_policy_ignored_oth
 
 
 async def test_while_the_journal_may_have_forgotten_nobody_is_thought_to_know_who_was_told(world: World) -> None:
-    found, policy = operation(), world.engine.book.providers["acme"].policies[0]
-    context = background_context(found, policy, StoredRequest("POST", "/", (), b""), "ours", world.clock)
+    context = waiting_caller(world, operation())
     for lately in (True, False):
         rollback: Any = SimpleNamespace(recently_rolled_back=lambda lately=lately: lately)
         writer = replace(world.parts.journal_writer, rollback=rollback)

@@ -24,11 +24,18 @@ from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at, quiet_since, reason_to_inquire
 from paywitness.core.lifecycle import Event, IncidentKind, advance
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine import failpoints
-from paywitness.engine.calls.context import RESOLVER, CallContext, background_context, decision_context_of
+from paywitness.engine.calls.context import (
+    RESOLVER,
+    AttemptContext,
+    AttemptPermit,
+    background_context,
+    decision_context_of,
+)
 from paywitness.engine.calls.gate import held_party
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.stored_messages import StoredRequest
@@ -147,7 +154,7 @@ class Resolver:
         request = await self.inquiry_client.stored_request(operation)
         context = background_context(operation, policy, request, token, self.clock)
         decision = decide(
-            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
+            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, tries=0)
         )
         match decision.action:
             case Action.CANCEL:
@@ -164,7 +171,7 @@ class Resolver:
                 await self._reschedule(operation, policy, token, None)
 
     async def _inquire(
-        self, context: CallContext, operation: Operation, policy: Policy, request: StoredRequest | None
+        self, context: AttemptContext, operation: Operation, policy: Policy, request: StoredRequest | None
     ) -> None:
         inquired_at = self._low_now(operation)
         inquiry_result = await self.inquiry_client.inquire(operation, policy, request, reason_to_inquire(operation))
@@ -233,17 +240,15 @@ class Resolver:
 
     async def _resend_or_reschedule(
         self,
-        context: CallContext,
+        context: AttemptContext,
         operation: Operation,
         policy: Policy,
         inquiry_result: InquiryResult,
         inquired_at: float,
     ) -> None:
         """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
-        context.inquiry_found_nothing = True
-        decision = decide(
-            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
-        )
+        ages = self.pipeline.journal_writer.ages
+        decision = decide(decision_context_of(operation, policy, context, self.clock, ages, tries=0, inquired=True))
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
         limited_for_s = await self._resend(context, operation, policy) if resends else None
         if not resends or limited_for_s is not None:  # what may not be sent is asked about
@@ -251,7 +256,7 @@ class Resolver:
                 operation, policy, context.token, inquiry_result, inquired_at, limited_for_s=limited_for_s
             )
 
-    async def _resend(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
+    async def _resend(self, context: AttemptContext, operation: Operation, policy: Policy) -> float | None:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
         account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
         any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
@@ -266,16 +271,17 @@ class Resolver:
         )
         if permit.attempt_permit is None:
             return permit.retry_after_s
-        context.permit = permit.attempt_permit
         try:
-            return await self._resend_with_permit(context, operation, policy)
-        finally:  # whatever became of it, also where the journal did not answer
-            await self.pipeline.gate.release(context)
-            await self.pipeline.retry_budget.refund(context)
+            return await self._resend_with_permit(context, operation, policy, permit.attempt_permit)
+        finally:  # whatever became of it, also if the journal did not answer
+            await self.pipeline.gate.release(permit.attempt_permit)
 
-    async def _resend_with_permit(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
-        if not await self.pipeline.retry_budget.acquire(context, operation, policy, _LOST_OUTCOME):
-            return context.limit_info.retry_after_s if context.limit_info else 0.0
+    async def _resend_with_permit(
+        self, context: AttemptContext, operation: Operation, policy: Policy, permit: AttemptPermit
+    ) -> float | None:
+        grant = await self.pipeline.retry_budget.acquire(context.priority, operation, policy, _LOST_OUTCOME)
+        if isinstance(grant, LimitInfo):
+            return grant.retry_after_s
         change = change_of(
             operation,
             advance(operation, Event.RESEND_RECORDED, checks_done=operation.checks_done + 1),
@@ -286,16 +292,23 @@ class Resolver:
             action=Action.SCHEDULE_RETRY,
             because="in_doubt_same_key_later",
         )
-        taken = await self.pipeline.journal_writer.try_write(change)
-        if taken is None:  # somebody knew more, or was faster
-            return None
-        await self.failpoints.hit(failpoints.RESEND_RECORDED)
+        taken = None
         try:
-            context.finished.set_result(await self.pipeline.run_attempts(context, taken, policy))
-            await self.pipeline.duplicates.mark_undelivered(context.operation, context)
+            taken = await self.pipeline.journal_writer.try_write(change)
         finally:
-            if not context.finished.done():
-                context.finished.cancel()  # a repeat may wait for it
+            if taken is None:  # somebody knew more, or was faster
+                await self.pipeline.retry_budget.refund(grant)
+        if taken is None:
+            return None
+        finished = context.progress.finished
+        try:
+            await self.failpoints.hit(failpoints.RESEND_RECORDED)
+            end = await self.pipeline.run_attempts(context, taken, policy, None, permit, grant, tries=0)
+            finished.set_result(end.reply)
+            await self.pipeline.duplicates.mark_undelivered(context)
+        finally:
+            if not finished.done():
+                finished.cancel()  # a repeat may wait for it
             self.external_evidence.waiters.notify(operation.id)
         return None
 
