@@ -364,11 +364,14 @@ class DuplicateCalls:
         credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and self._waits_for_record(context):
             context.operation = operation = await self._write_delivery(operation, is_delivered=True)
+            self.waiters.note_heard(operation.id)
         elif credential_matches and operation.undelivered and not context.caller_gone:
             # Its time is nearly up. Until it is recorded whether it was told, nobody else is given the reply.
             pending = operation.changed(delivery_unknown=True)
             context.delivery_pending = True
             context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
+        elif credential_matches and not context.caller_gone:
+            self.waiters.note_heard(operation.id)
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     async def _reply_of_fallback(self, context: CallContext, first: Operation, fallback_id: str) -> Reply:
