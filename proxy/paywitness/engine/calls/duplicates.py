@@ -2,7 +2,7 @@
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
 `SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
-a slot at the provider. The others wait until its claim is answered and are then replied to from the journal.
+a slot at the provider. The others wait until its claim is answered, and then get the journal's reply.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.ledger import payment_from_row
 from paywitness.secrets import Vault
 
+_NEW_KEY_OR_UNCHANGED = "Nothing was sent. Use a new key for a new payment, or repeat the first call unchanged."
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
 _LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
@@ -149,10 +150,7 @@ class DuplicateCalls:
         return pass_through(operation, response, replayed=True)
 
     def _key_reused(self, context: CallContext, operation: Operation) -> Reply:
-        detail = (
-            f"The key was used for another payload at {operation.provider} before. Nothing was sent. "
-            "Use a new key for a new payment, or repeat the first call unchanged."
-        )
+        detail = f"The key was used for another payload at {operation.provider} before. {_NEW_KEY_OR_UNCHANGED}"
         return problem_reply(Problem.KEY_REUSED, detail, operation=operation, shape=context.shape)
 
     async def join(self, context: CallContext, operation: Operation) -> Reply:
@@ -466,9 +464,8 @@ class Leader:
         return self.claim_answered
 
 
-ReplyFromJournal = Callable[
-    [CallContext], Awaitable[Reply | None]
-]  # None: nothing is known that answers it, and it may send
+# None: nothing is known that answers the call, and it may send.
+ReplyFromJournal = Callable[[CallContext], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True)
