@@ -236,7 +236,7 @@ DURABILITY = (
         swapped(
             "engine.policy_reload.PolicyReload._apply",
             "book = await self.engine.credential_owners.listed(book)",
-            "book = self.engine.book = await self.engine.credential_owners.listed(book)",
+            "book = self.engine.policies.book = await self.engine.credential_owners.listed(book)",
         ),
     ),
     mutant(

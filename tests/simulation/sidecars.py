@@ -480,7 +480,7 @@ class Sidecar:
 
     async def put_in_force(self, book: PolicyBook) -> None:
         await self._until_taken(lambda: store_revisions(self.ground.journal, book))
-        self.parts.engine.book = book
+        self.parts.engine.policies.book = book
 
     def ask(self, call: Call, still_there: Callable[[], bool]) -> asyncio.Future[Reply | None]:
         """What a caller of this sidecar waits for; None where the connection breaks."""

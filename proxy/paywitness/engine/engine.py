@@ -37,7 +37,7 @@ from paywitness.engine.intents import Intents
 from paywitness.engine.resolution.payments import IntentReader
 from paywitness.engine.visibility import Visibility
 from paywitness.journal.base import Journal
-from paywitness.policy.book import PolicyBook
+from paywitness.policy.book import CurrentPolicies, PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.tasks import Tasks
@@ -63,7 +63,7 @@ class Engine:
     randomness: Randomness
     telemetry: Telemetry
     tasks: Tasks
-    book: PolicyBook
+    policies: CurrentPolicies
     in_flight: dict[str, CallProgress] = field(default_factory=dict)
     single_flight: SingleFlight = field(default_factory=SingleFlight)
     deadlines: Deadlines = field(init=False)
@@ -71,18 +71,22 @@ class Engine:
     def __post_init__(self) -> None:
         self.deadlines = Deadlines(self.clock, self._on_deadline)
 
+    @property
+    def book(self) -> PolicyBook:
+        return self.policies.book
+
     def knows(self, provider: str) -> bool:
-        return provider in self.book.providers
+        return provider in self.policies.book.providers
 
     def provider_at(self, host: str) -> str | None:
-        provider = self.book.provider_for_host(host)
+        provider = self.policies.book.provider_for_host(host)
         return provider.name if provider is not None else None
 
     def in_shadow_mode(self, provider: str) -> bool:
-        return self.book.providers[provider].observe
+        return self.policies.book.providers[provider].observe
 
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        return self.book.might_match(provider, method, segments)
+        return self.policies.book.might_match(provider, method, segments)
 
     async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
         """Carry a call that may be an operation to its answer."""
@@ -104,7 +108,7 @@ class Engine:
         return reply
 
     async def _recognise_and_run(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
-        book = self.book  # one book for the whole call, whatever is loaded meanwhile
+        book = self.policies.book  # one book for the whole call, whatever is loaded meanwhile
         provider = book.providers[call.provider]
         if provider.observe:
             return await self.shadow.forward_whole(call, book, still_there)
@@ -220,17 +224,17 @@ class Engine:
 
     async def _forward_unmatched(self, call: Call) -> Reply:
         """Its path may be an operation's, but its body says it is none."""
-        if self.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
+        if self.policies.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
             return self._refuse_unmatched(call)
-        return await self.passthrough.forward_whole(call, self.book.providers[call.provider])
+        return await self.passthrough.forward_whole(call, self.policies.book.providers[call.provider])
 
     async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
         """Forward what is no operation, streamed, once."""
-        if self.book.providers[call.provider].observe:
-            return await self.shadow.forward_stream(call, self.book.providers[call.provider], body, length)
-        if call.provider in self.book.providers_with_fallback:
+        if self.policies.book.providers[call.provider].observe:
+            return await self.shadow.forward_stream(call, self.policies.book.providers[call.provider], body, length)
+        if call.provider in self.policies.book.providers_with_fallback:
             call = await self._route_follow_up(call)
-        provider = self.book.providers[call.provider]
+        provider = self.policies.book.providers[call.provider]
         if provider.unmatched is UnmatchedCalls.REFUSE:
             return self._refuse_unmatched(call)
         return await self.passthrough.forward_stream(call, provider, body, length)
@@ -241,7 +245,7 @@ class Engine:
 
     def _refuse(self, kind: Problem, detail: str, call: Call, policy: Policy | None = None) -> Reply:
         self.telemetry.emit(CallRefused(call.provider, kind))
-        provider = self.book.providers.get(call.provider)
+        provider = self.policies.book.providers.get(call.provider)
         members = policy.problem if policy is not None else provider.problem if provider is not None else None
         reads_xml = _reads_xml(call, provider.policies if provider is not None else ())
         shape = ErrorShape(members, policy.give_up_headers if policy is not None else (), xml=reads_xml)
@@ -249,12 +253,12 @@ class Engine:
 
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
         """Whether a purchase may be paid, told to the credential that asks."""
-        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
+        visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         return await self.intents.describe(intent, merchant, provider, visibility.guards_of)
 
     async def describe(self, operation_id: str, call: Call) -> Reply:
         """What a caller may know of an operation, told to the credential that asks."""
-        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
+        visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         try:
             operation = await self.journal.read(operation_id)
             if operation is not None and not await visibility.sees(operation):

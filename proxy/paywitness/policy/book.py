@@ -86,6 +86,16 @@ class PolicyBook:
         return by_wildcard
 
 
+@dataclass(slots=True)
+class CurrentPolicies:
+    """The policies in force. A reload replaces the book as a whole."""
+
+    book: PolicyBook
+
+    def __call__(self) -> PolicyBook:
+        return self.book
+
+
 def _matches_wildcard(pattern: str, host: str) -> bool:
     """The star stands for one label or the beginning of one, never for several."""
     covered = host[: len(host) - len(pattern) + 1]

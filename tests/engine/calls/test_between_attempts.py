@@ -65,7 +65,7 @@ async def test_the_second_attempt_goes_by_the_policy_of_the_first_whatever_is_lo
         async def happen(self, world: World) -> None:
             book = roomy(book_of("http://127.0.0.1:9"))  # nobody listens there
             await store_revisions(world.journal, book)
-            world.engine.book = book
+            world.engine.policies.book = book
 
     reload = Reload("answer_recorded")
     world = reload.world = await make_world(sandbox, failpoints=reload)

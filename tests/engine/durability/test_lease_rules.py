@@ -187,7 +187,7 @@ async def test_an_equal_repeat_is_compared_as_it_was_when_the_policy_ignored_oth
     world = await make_world(sandbox)
     headers = {"Idempotency-Key": "k", "Authorization": "Bearer test"}
     await world.post("/v1/charges", {"amount": 100, "currency": "EUR", "client_time": 1}, headers)
-    world.engine.book = book_of(sandbox.url, ("ignore: [client_time] ", "ignore: [other] "))
+    world.engine.policies.book = book_of(sandbox.url, ("ignore: [client_time] ", "ignore: [other] "))
     again = await world.post("/v1/charges", {"amount": 100, "currency": "EUR", "client_time": 2}, headers)
     assert (again.status_code, header(again, "Paywitness-Replayed")) == (200, "true")
     await close(world)

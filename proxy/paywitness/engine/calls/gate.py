@@ -84,7 +84,8 @@ _ROLLED_BACK = GateDecision(
 )
 
 
-def _never(*_: object) -> bool:
+def never(*_: object) -> bool:
+    """Of a journal that cannot roll back."""
     return False
 
 
@@ -95,8 +96,8 @@ class Gate:
     book: Callable[[], PolicyBook]
     clock: Clock
     calls_max: int
-    recently_rolled_back: Callable[[], bool] = _never  # whether the journal may have forgotten what it took
-    end_may_be_lost: Callable[[Operation], bool] = _never  # and whether an end that was told is part of that
+    recently_rolled_back: Callable[[], bool] = never  # whether the journal may have forgotten what it took
+    end_may_be_lost: Callable[[Operation], bool] = never  # and whether an end that was told is part of that
     draining: bool = False
     recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
     _failures_in_a_row: Counter[str] = field(default_factory=Counter)
