@@ -143,8 +143,6 @@ class AttemptRecorder:
         self._emit_events(before, recorded, attempt, decided)
         if recorded.kind is OperationKind.VOID:
             await self.late_evidence.external_evidence.release_voided_payment(before, recorded)
-        if recorded.due_at is not None and self.waiters.resolver_running:
-            self.waiters.due.set()
         call_context.last_delay_s = decided.delay_s
         return recorded, decided
 
