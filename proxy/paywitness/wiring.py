@@ -38,6 +38,7 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.outbox import Outbox, Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -187,7 +188,7 @@ def assemble(
     # What goes on when the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, policies)
     payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, policies, clock)
-    limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
+    limits_sync = LimitsSync(limits, gate, journal, ages.due_times, clock, telemetry)
     recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
 
@@ -261,7 +262,15 @@ def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
         relay=Relay(parts.upstream),
         book=parts.engine.policies,
         environment=platform.environment,
+        due_times=parts.ages.due_times,
     )
+
+
+def build_outbox(platform: Platform, parts: SidecarParts, sink: Sink) -> Outbox:
+    """What tells the rest of the company."""
+    announced = parts.ages.due_times.announcements
+    outside = (platform.clock, platform.randomness, platform.telemetry)
+    return Outbox(platform.journal, parts.upstream, sink, announced, *outside)
 
 
 def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCommands:

@@ -153,9 +153,9 @@ DURABILITY = (
         "lease_ended_while_the_journal_was_away",
         "holders that could not renew lose their leases as soon as the journal is back",
         swapped(
-            "engine.durability.recovery.Recovery.keep_expiring_leases",
-            "min(available_s, rolled_back_s if rolled_back_s is not None else available_s) >= self.lease_s",
-            "True",
+            "engine.durability.recovery.Recovery._expire_leases",
+            "min(available_s, rolled_back_s if rolled_back_s is not None else available_s) < self.lease_s",
+            "False",
         ),
     ),
     mutant(

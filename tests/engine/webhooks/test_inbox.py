@@ -187,6 +187,7 @@ def webhooks_of(world: World, environment: Mapping[str, str] = ENVIRONMENT) -> W
         relay=Relay(parts.upstream),
         book=lambda: world.engine.book,
         environment=environment,
+        due_times=parts.ages.due_times,
     )
 
 

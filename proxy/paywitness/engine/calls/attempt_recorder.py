@@ -187,8 +187,6 @@ class AttemptRecorder:
         self._emit_events(before, recorded, summary, decided)
         if recorded.kind is OperationKind.VOID:
             await self.late_evidence.external_evidence.release_voided_payment(before, recorded)
-        if recorded.due_at is not None and self.waiters.resolver_running:
-            self.waiters.due.set()
         return recorded, decided
 
     def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> tuple[Operation, ShownBalance | None]:

@@ -254,6 +254,7 @@ class JournalWriter:
             raise
         self.telemetry.emit(JournalCalled("record", self.clock.mono() - began_mono))
         self.journal_clock.update(recorded.updated_at)
+        self.ages.due_times.note_written(change, recorded)
         # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
         if (
             change.lease_s is not None

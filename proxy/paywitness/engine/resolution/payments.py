@@ -40,7 +40,7 @@ from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, LimitChecked, transition_events
 
-_SWEEP_EVERY_S = 5.0
+_RETRY_AFTER_S = 5.0
 _BATCH_MAX = 50
 _MISSES = 3  # inquiries that do not find the object, at least: nobody paid it
 _READ_TIMEOUT_S = 2.0
@@ -58,12 +58,14 @@ class PaymentSweep:
     clock: Clock
 
     async def keep_sweeping(self) -> None:
+        due_times = self.journal_writer.ages.due_times
         while True:
-            await self.clock.sleep(_SWEEP_EVERY_S)
             try:
                 await self.sweep()
+                await due_times.wait(due_times.ledger_rows, did_something=False)  # what is left is not urgent
             except JournalUnavailable:
                 self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
+                await self.clock.sleep(_RETRY_AFTER_S)
 
     async def sweep(self) -> int:
         """Act on payments that are due; how many. Raises JournalUnavailable."""

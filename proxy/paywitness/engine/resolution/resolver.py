@@ -8,16 +8,14 @@ Doubt ends by evidence alone. A schedule that runs out ends in front of a person
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.admission import TrafficClass
-from paywitness.core.circuit import CallGroup, CircuitDecision
+from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import JournalUnavailable, StaleWrite
@@ -39,6 +37,7 @@ from paywitness.engine.calls.context import (
 from paywitness.engine.calls.gate import held_party
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.durability.due_times import DueTimes
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -54,7 +53,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, ScheduleRanOut, transition_events
 
 _log = logging.getLogger("paywitness.resolver")
-_POLL_INTERVAL_S = 0.25
+_RETRY_AFTER_S = 0.25  # after a turn that failed, and of a provider that refuses inquiries
 _POSTPONE_MIN_S = 1.0
 _POSTPONE_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
 _RETRY_AFTER_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
@@ -78,24 +77,26 @@ class Resolver:
     per_provider_max: int
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
-    async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Look for ever. `before_each_poll` runs before each look: what a spool kept is known, and not asked for."""
-        waiters = self.external_evidence.waiters
-        waiters.resolver_running = True
+    async def keep_resolving(self, before_each_turn: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Take due operations for ever. `before_each_turn` runs before each turn: what a spool kept is known, and the
+        provider is not asked about it."""
+        self.external_evidence.waiters.resolver_running = True
         while True:
             try:
-                if before_each_poll is not None:
-                    await before_each_poll()
-                await self.start_due()
+                if before_each_turn is not None:
+                    await before_each_turn()
+                taken = await self.start_due()
+                await self._due_times.wait(self._due_times.operations, did_something=taken > 0)
             except JournalUnavailable:
                 self.telemetry.emit(JournalUnanswered("what is due"))
+                await self.clock.sleep(_RETRY_AFTER_S)
             except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
                 _log.error("looking for what is due failed by %s", type(error).__name__, extra=REPEATS)
-                await self.clock.sleep(_POLL_INTERVAL_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_INTERVAL_S):
-                    await waiters.due.wait()
-            waiters.due.clear()
+                await self.clock.sleep(2 * _RETRY_AFTER_S)
+
+    @property
+    def _due_times(self) -> DueTimes:
+        return self.pipeline.journal_writer.ages.due_times
 
     async def start_due(self) -> int:
         """Take up what is due, as far as there are hands for it. How many."""
@@ -103,7 +104,7 @@ class Resolver:
         if free_workers <= 0:
             return 0
         busy = {name for name, count in self._active_by_provider.items() if count >= self.per_provider_max}
-        full = frozenset(busy | self._providers_refusing_inquiries())
+        self._due_times.providers_held_back = full = frozenset(busy | self._providers_refusing_inquiries())
         token = self.randomness.token()
         requested_boot = self.pipeline.leases.request_boot()
         limit = min(free_workers, self.per_provider_max)
@@ -121,12 +122,12 @@ class Resolver:
 
     def _providers_refusing_inquiries(self) -> set[str]:
         """Providers whose inquiries are held back: what is due waits where it is, and costs nothing."""
-        circuits = self.pipeline.gate.circuits
-        return {
-            name
-            for name in self.book().providers
-            if circuits.view(name, CallGroup.INQUIRY).decision is CircuitDecision.REFUSE
-        }
+        views = {name: self.pipeline.gate.circuits.view(name, CallGroup.INQUIRY) for name in self.book().providers}
+        refusing = {name: view for name, view in views.items() if view.decision is CircuitDecision.REFUSE}
+        for view in refusing.values():
+            ends_by_time = view.reason not in {CircuitRefusal.PROBING, CircuitRefusal.RAMP}
+            self._due_times.operations.set_within(max(view.retry_after_s if ends_by_time else 0.0, _RETRY_AFTER_S))
+        return set(refusing)
 
     async def _resolve_and_release(self, operation: Operation, token: str) -> None:
         try:
@@ -141,7 +142,7 @@ class Resolver:
             if self._active_by_provider[operation.provider] <= 0:
                 del self._active_by_provider[operation.provider]
             self.pipeline.leases.release(operation.id)
-            self.external_evidence.waiters.due.set()
+            self._due_times.operations.set()
 
     async def resolve(self, operation: Operation, token: str) -> None:
         """One look at one operation that we hold."""
