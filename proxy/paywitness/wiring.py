@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paywitness.clock import Clock, JournalClock
-from paywitness.core.circuit import CircuitRules
 from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
 from paywitness.engine.calls.attempt_sender import AttemptSender
@@ -138,21 +137,9 @@ def assemble(
     # Evidence that came by no attempt of ours, and evidence that came too late for its call.
     external_evidence = ExternalEvidenceRecorder(journal_writer, vault, clock, randomness, telemetry, waiters)
     late_evidence = LateEvidenceRecorder(journal_writer, external_evidence, clock, telemetry)
-
-    def circuit_rules() -> Mapping[str, CircuitRules]:
-        return {name: provider.circuit for name, provider in policies.book.providers.items()}
-
     # How much a provider is given, which call may go to it now, and which again.
-    limits = open_limits(circuit_rules, clock, randomness)
-    gate = Gate(
-        limits.circuits,
-        limits.admission,
-        policies,
-        clock,
-        settings.calls_max,
-        recently_rolled_back=rollback.recently_rolled_back if rollback is not None else never,
-        end_may_be_lost=rollback.end_may_be_lost if rollback is not None else never,
-    )
+    limits = open_limits(policies.circuit_rules, clock, randomness)
+    gate = _build_gate(limits, policies, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
     fallbacks = Fallbacks(journal, policies, leases, vault, clock, randomness, environment, telemetry, gate, rollback)
     # The life of a call.
@@ -199,6 +186,14 @@ def _build_levels(platform: Platform, settings: Settings, ages: Ages, release: s
         return None
     name = f"{socket.gethostname()}:{os.getpid()}"
     return Levels(platform.journal, platform.clock, ages, settings.lease_s, name=name, release=release)
+
+
+def _build_gate(
+    limits: Limits, policies: CurrentPolicies, clock: Clock, settings: Settings, rollback: RollbackMonitor | None
+) -> Gate:
+    """What lets a call go to its provider; it knows of a store that forgot."""
+    forgets = (rollback.recently_rolled_back, rollback.end_may_be_lost) if rollback is not None else (never, never)
+    return Gate(limits.circuits, limits.admission, policies, clock, settings.calls_max, *forgets)
 
 
 def _build_intents(platform: Platform, current: Callable[[], PolicyBook], gate: Gate) -> Intents:

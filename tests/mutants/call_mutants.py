@@ -123,7 +123,7 @@ CALLS = (
         "a response that does not speak for the operation is kept for replays",
         swapped(
             _RECORDER + "_sealed_response",
-            "response is None or not response_matches_state(operation, classification)",
+            "response is None or not response_matches_state(operation, result.classification)",
             "response is None",
         ),
     ),
@@ -177,12 +177,12 @@ CALLS = (
     mutant(
         "accepted_credential_not_noted",
         "a credential that the provider has accepted is not noted for the account",
-        argument(_RECORDER + "conclude_attempt", "accepted_credential=executed", "accepted_credential=False"),
+        argument(_RECORDER + "_record", "accepted_credential=executed", "accepted_credential=False"),
     ),
     mutant(
         "refused_credential_noted",
         "a credential that the provider has refused is noted for the account",
-        argument(_RECORDER + "conclude_attempt", "accepted_credential=executed", "accepted_credential=True"),
+        argument(_RECORDER + "_record", "accepted_credential=executed", "accepted_credential=True"),
     ),
     mutant(
         "refused_retry_goes_anyway",
