@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
@@ -90,6 +90,9 @@ class AttemptContext:
     """What the attempts of an operation depend on beside the operation itself. The resolver has one of these, a caller
     a `CallContext`. Nothing in it changes: a step that learns more returns another one."""
 
+    in_background: ClassVar[bool] = True  # no caller asked for the attempts: the resolver did
+    source: ClassVar[str] = RESOLVER  # who makes the attempts, as the timeline names it
+
     policy: Policy
     tree: Tree  # of the request
     expected: ExpectedPayment
@@ -101,16 +104,6 @@ class AttemptContext:
     request_available: bool  # the first attempt's very bytes can be sent again
     priority: Priority
     progress: CallProgress
-
-    @property
-    def in_background(self) -> bool:
-        """Whether no caller asked for it: the resolver did."""
-        return True
-
-    @property
-    def source(self) -> str:
-        """Who makes the attempts, as the timeline names it."""
-        return RESOLVER
 
     @property
     def account_and_credential(self) -> tuple[str, str]:
@@ -137,6 +130,9 @@ class AttemptContext:
 class CallContext(AttemptContext):
     """One call that may start an operation, and its caller."""
 
+    in_background: ClassVar[bool] = False
+    source: ClassVar[str] = "caller"
+
     call: Call
     identity: Identity
     reply: asyncio.Future[Reply]  # what the caller gets; at the deadline, whether or not the call is over
@@ -148,14 +144,6 @@ class CallContext(AttemptContext):
     owner: str | None = None  # the mark of the credential's owner, if the provider was asked
     credential_accepted: bool = True  # it made the operation that its claim named, or may see its reply
     routes_left: tuple[str, ...] = ()  # the providers that it fell back from
-
-    @property
-    def in_background(self) -> bool:
-        return False
-
-    @property
-    def source(self) -> str:
-        return "caller"
 
     @property
     def may_see_reply(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from urllib.parse import unquote
 
 from paywitness.core.bodies.tree import decode, value_at, with_value, without_value
@@ -175,18 +176,15 @@ def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
 
 
 def with_readable_codings(headers: Headers) -> Headers:
-    """The headers with `Accept-Encoding` narrowed to codings that the answer can be read in."""
-    if b"accept-encoding" not in [name.lower() for name, _ in headers]:
-        return headers
-    pairs = []
-    for name, value in headers:
-        if name.lower() == b"accept-encoding":
-            tokens = [token.strip() for token in value.split(b",")]
-            if all(token.split(b";")[0].strip().lower() in _READABLE_CODINGS for token in tokens):
-                pairs.append((name, value))
-                continue
-            readable = [token for token in tokens if token.split(b";")[0].strip().lower() in _READABLE_CODINGS]
-            pairs.append((name, b", ".join(readable) or b"identity"))
-        else:
-            pairs.append((name, value))
-    return tuple(pairs)
+    """The headers with `Accept-Encoding` narrowed to codings in which the response can be read."""
+    for at, (name, value) in enumerate(headers):
+        if name.lower() == b"accept-encoding" and (readable := _readable(value)) != value:
+            return with_readable_codings((*headers[:at], (name, readable), *headers[at + 1 :]))
+    return headers
+
+
+@lru_cache(maxsize=64)
+def _readable(codings: bytes) -> bytes:
+    tokens = [token.strip() for token in codings.split(b",")]
+    readable = [token for token in tokens if token.split(b";")[0].strip().lower() in _READABLE_CODINGS]
+    return codings if len(readable) == len(tokens) else b", ".join(readable) or b"identity"

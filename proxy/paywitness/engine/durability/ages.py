@@ -110,7 +110,8 @@ class Ages:
 
     def note_response(self, provider: str, response: Response | None) -> None:
         """A response of the provider came: its `Date` tells the time that no clock of ours may know."""
-        if response is None or not self._wants_date(provider):
+        dated_boot = self._dated_boot.get(provider)
+        if response is None or (dated_boot is not None and self._clock.boot() - dated_boot <= _DATE_EVERY_S):
             return
         date_at = _date_in(response)
         if date_at is None:
@@ -120,10 +121,6 @@ class Ages:
         if self._table is not None and self._reading is not None:
             now = self._reading.at + (self._clock.boot() - self._reading.boot)
             self._table = count_date(self._table, provider, date_at, now)
-
-    def _wants_date(self, provider: str) -> bool:
-        dated_boot = self._dated_boot.get(provider)
-        return dated_boot is None or self._clock.boot() - dated_boot > _DATE_EVERY_S
 
     async def keep_counting(self) -> None:
         while True:
