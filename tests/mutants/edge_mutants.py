@@ -212,13 +212,13 @@ EDGES = (
     mutant(
         "body_without_end",
         "a body that comes in pieces may have any size",
-        swapped("server.body.RequestBody.read_whole", "size > limit", "False"),
+        swapped("server.dispatch.RequestBody.read_whole", "size > limit", "False"),
     ),
     mutant(
         "our_failure_is_a_failure",
         "a call that we fail to carry is told that nothing was sent",
         swapped(
-            "server.dispatch.RequestDispatcher._handle_call",
+            "server.dispatch.RequestDispatcher._reply_to",
             "problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider)",
             "problem_reply(Problem.NOT_SENT, detail, sent=False, provider=provider)",
         ),

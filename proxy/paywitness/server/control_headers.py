@@ -50,11 +50,10 @@ def read_head(raw: Sequence[tuple[bytes, bytes]], *, is_http11: bool) -> Request
     forwarded: list[tuple[bytes, bytes]] = []
     special: list[tuple[bytes, bytes]] = []
     control: dict[bytes, bytes] = {}
-    names = [name.lower() for name, _ in raw]
-    distinct_names = frozenset(names)
-    if len(distinct_names) < len(names):
-        _refuse_repeated(names)
-    for name, pair in zip(names, raw, strict=True):
+    all_names: list[bytes] = []
+    for pair in raw:
+        name = pair[0].lower()
+        all_names.append(name)
         if name in _SPECIAL_HEADERS:
             if name == b"prefer":
                 _forward_preferences(pair, forwarded)
@@ -66,10 +65,13 @@ def read_head(raw: Sequence[tuple[bytes, bytes]], *, is_http11: bool) -> Request
             control[name] = pair[1]
         else:
             forwarded.append(pair)
-    if b"transfer-encoding" in distinct_names and b"content-length" in distinct_names:
+    names = frozenset(all_names)
+    if len(names) < len(all_names):
+        _refuse_repeated(all_names)
+    if b"transfer-encoding" in names and b"content-length" in names:
         raise malformed("A request with Content-Length and Transfer-Encoding can be read in two ways.")
     options = read_caller_options(control) if control else _NO_OPTIONS
-    return _build_head(forwarded, special, options, distinct_names, is_http11=is_http11)
+    return _build_head(forwarded, special, options, names, is_http11=is_http11)
 
 
 def _refuse_repeated(names: Sequence[bytes]) -> None:
@@ -93,7 +95,7 @@ def _build_head(
     host = b""
     for name, value in special:
         if name == b"host":
-            host = value if _is_host(value) else b""
+            host = b"" if value.translate(None, _HOST_BYTES) else value
         elif name == b"content-length":
             length = _length(value)
         elif name == b"transfer-encoding":
@@ -119,10 +121,6 @@ def _length(value: bytes) -> int:
     if not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
         raise malformed("Content-Length is no length.")
     return int(value)
-
-
-def _is_host(value: bytes) -> bool:
-    return bool(value) and not value.translate(None, _HOST_BYTES)
 
 
 def _is_chunked(value: bytes, *, is_http11: bool) -> bool:

@@ -1,12 +1,13 @@
 """One request from its head to its reply: read it, reject it or hand it to the engine, write the reply.
 
-All branches of an inbound request are here. A streamed reply is written while the provider still sends it, at the
-caller's pace. The rule: if the provider's body breaks off, the caller's connection is reset, so that a partial
-reply never looks complete.
+All branches of an inbound request are here. Its body is read whole and within bounds for the engine, or piece by piece
+for what is only passed on. A streamed reply is written while the provider still sends it, at the caller's pace. The
+rule: if the provider's body breaks off, the caller's connection is reset, so that a partial reply never looks complete.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator
@@ -17,23 +18,103 @@ from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
 from paywitness.repeated_lines import repeats
-from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
+from paywitness.server.control_headers import RequestHead
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import CallerDisconnected, RequestRejected
-from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE
+from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE, ServerLimits
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import (
     CHUNKED,
+    CONNECTION_LINES,
     content_length,
     has_no_body,
     head_bytes,
     last_chunk_bytes,
     reply_bytes,
 )
-from paywitness.server.request import ParsedRequest, check_asker, read_request
+from paywitness.server.request import INTERNAL_NAME, ParsedRequest, check_asker, read_request
 from paywitness.server.request_parser import IncomingRequest
 from paywitness.telemetry.emitter import Tracing
+
+# --- The caller's body
+
+
+class RequestBody:
+    """The body of the request that its connection serves now. Read it once, in one of the two ways."""
+
+    __slots__ = ("_connection", "_continue_due", "_limits", "_received", "_waited_s", "length", "present")
+
+    def __init__(self, connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> None:
+        self.present = head.chunked or bool(head.length)
+        self.length = head.length
+        self._connection = connection
+        self._received = connection.body
+        self._limits = limits
+        self._continue_due = head.expects_continue
+        self._waited_s = 0.0
+
+    async def read_whole(self) -> bytes:
+        """All of it. Raises RequestRejected if it is too large, too slow or broken, CallerDisconnected if its sender is
+        gone."""
+        if not self.present:
+            return b""
+        limit = self._limits.body_bytes_max
+        if self.length is not None and self.length > limit:
+            raise _too_large(limit)
+        if self._received.complete and self._received.received_bytes <= limit:
+            return self._take(limit)  # it came with its head, as most do
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self._read_piece():
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """It as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
+        while piece := await self._read_piece():
+            yield piece
+
+    async def _read_piece(self) -> bytes:
+        """The next piece; empty at the end."""
+        received = self._received
+        while True:
+            if received.fault is not None:
+                raise received.fault
+            if received.held_bytes:
+                return self._take(self._limits.piece_bytes_max)
+            if received.complete:
+                return b""
+            if not self._connection.is_open:
+                raise CallerDisconnected
+            if self._continue_due:
+                self._continue_due = False
+                self._connection.send_continue()
+            await self._wait()
+
+    def _take(self, bytes_max: int) -> bytes:
+        piece = self._received.take(bytes_max)
+        if self._connection.reading_paused:
+            self._connection.balance_reading()
+        return piece
+
+    async def _wait(self) -> None:
+        limits = self._limits
+        loop = asyncio.get_running_loop()
+        began_mono = loop.time()
+        earned_s = limits.body_start_s + self._received.received_bytes / limits.body_bytes_per_s_min
+        await self._connection.wait_for_body(min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s))
+        self._waited_s += loop.time() - began_mono
+
+
+def _too_large(limit: int) -> RequestRejected:
+    return RequestRejected(Problem.TOO_LARGE, f"The body of an operation may have {limit} bytes.")
+
+
+# --- Streamed replies
 
 
 async def stream_reply(
@@ -56,7 +137,7 @@ async def stream_reply(
     framing = CHUNKED if chunked else b""
     if length is not None and reply.status_code != 204:
         framing = b"Content-Length: %d" % length
-    line = connection.connection_line(keep_alive=keep_alive)
+    line = CONNECTION_LINES[keep_alive, connection.http11]
     try:
         date_line = registry.date_line.now()
         connection.write(head_bytes(reply.status_code, reply.headers, framing, line, date_line, reply.reason))
@@ -119,13 +200,16 @@ class RequestDispatcher:
     async def serve(self, incoming: IncomingRequest, connection: ServerConnection) -> bool:
         """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
         self.registry.counters.requests += 1
-        connection.begin_request(http11=incoming.is_http11)
         keep_alive = False
         try:
             reply, closes = await self._reply_to(incoming, connection)
-            keep_alive = not closes and connection.may_keep_alive(incoming)
+            body = connection.body
+            keep_alive = not closes and incoming.keep_alive and body.complete and body.ends_plainly
+            keep_alive = keep_alive and connection.accepts_more  # else nobody would serve what comes after it
             if isinstance(reply, Reply):
-                await self._write(reply, incoming.method, connection, keep_alive=keep_alive)
+                self._write(reply, incoming.method, connection, keep_alive=keep_alive)
+                if connection.writing_paused:
+                    await connection.drain_writes()
             else:
                 keep_alive = await stream_reply(
                     reply, incoming.method, connection, self.registry, keep_alive=keep_alive
@@ -142,39 +226,40 @@ class RequestDispatcher:
         self, incoming: IncomingRequest, connection: ServerConnection
     ) -> tuple[Reply | ServerStreamedReply, bool]:
         """The answer, and whether the connection must end with it."""
+        handler = self.call_handler
         try:
-            request = read_request(incoming, connection.ingress, self.call_handler.provider_at)
-            check_asker(request, incoming, self.allowed_hosts, self.call_handler.provider_at)
-            if request.is_root:
+            request = read_request(incoming, connection.ingress, handler.provider_at)
+            check_asker(request, incoming, self.allowed_hosts, handler.provider_at)
+            provider = request.target.prefix
+            if not provider:
                 return request.root_page(), False
-            if request.is_internal:
+            if provider == INTERNAL_NAME:
                 return await self._internal_page(request), False
+            if not handler.knows(provider):
+                raise _unknown_provider(provider)
             body = RequestBody(connection, request.head, self.registry.limits)
-            return await self._handle_call(request, body, connection), False
+            unchanged = request.via_proxy and handler.in_shadow_mode(provider)
+            if not handler.might_be_operation(provider, request.method, request.target.segments):
+                return await self._forward(request, body, unchanged=unchanged), False
+            call = request.call(await body.read_whole(), unchanged=unchanged)
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
             return rejection.reply, rejection.closes
+        connection.watch_caller()
+        try:
+            if self.tracing is None:
+                return await handler.reply_to(call, connection.is_caller_connected), False
+            with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
+                return await handler.reply_to(call, connection.is_caller_connected), False
+        except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
+            _log_failure("answering a call", error)
+            detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
+            return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider), False
 
-    async def _handle_call(
-        self, request: ParsedRequest, body: RequestBody, connection: ServerConnection
+    async def _forward(
+        self, request: ParsedRequest, body: RequestBody, *, unchanged: bool
     ) -> Reply | ServerStreamedReply:
         provider = request.target.prefix
-        if not self.call_handler.knows(provider):
-            detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
-            raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
-        unchanged = request.via_proxy and self.call_handler.in_shadow_mode(provider)
-        if self.call_handler.might_be_operation(provider, request.method, request.target.segments):
-            call = request.call(await body.read_whole(), unchanged=unchanged)
-            connection.watch_caller()
-            try:
-                if self.tracing is None:
-                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
-                with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
-                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
-                _log_failure("answering a call", error)
-                detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
-                return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider)
         pieces = body.pieces() if body.present else None
         try:
             return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, body.length)
@@ -197,15 +282,19 @@ class RequestDispatcher:
             _log_failure("describing what is known", error)
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
 
-    async def _write(self, reply: Reply, method: str, connection: ServerConnection, *, keep_alive: bool) -> None:
-        line = connection.connection_line(keep_alive=keep_alive)
+    def _write(self, reply: Reply, method: str, connection: ServerConnection, *, keep_alive: bool) -> None:
+        line = CONNECTION_LINES[keep_alive, connection.http11]
         head, body = reply_bytes(reply, method, line, self.registry.date_line.now())
         if len(body) <= _JOINED_BYTES_MAX:
             connection.write(head + body)
         else:
             connection.write(head)
             connection.write(body)
-        await connection.drain_writes()
+
+
+def _unknown_provider(provider: str) -> RequestRejected:
+    detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
+    return RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
 
 
 def _log_failure(activity: str, error: Exception) -> None:

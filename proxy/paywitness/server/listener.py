@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import struct
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -19,10 +20,10 @@ from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
 from paywitness.server.connect import (
     HANDSHAKE_S_MIN,
-    ConnectHandler,
     InterceptConfig,
     Tunnel,
     reject_unlisted,
+    take_over_connect,
     tls_context_for_host,
 )
 from paywitness.server.connection import ServerConnection, ServeRequest
@@ -30,7 +31,7 @@ from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.refused_hosts import log_refused_certificate
 from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.request_target import Ingress
+from paywitness.server.request import REVERSE_PROXY, Ingress
 from paywitness.tasks import TaskRefused
 
 # --- Peeking at redirected connections
@@ -145,6 +146,14 @@ class Listener:
         self._registry = registry
         self._serve_request = serve
         self._intercept = intercept
+        # What serves a caller that came by itself. A protocol of its own takes over where it says CONNECT first.
+        self._direct_connection = partial(
+            ServerConnection,
+            registry,
+            serve,
+            REVERSE_PROXY,
+            take_over_connect=partial(take_over_connect, registry, serve, intercept),
+        )
         self.sockets = listening
         for one in listening:
             one.setblocking(False)
@@ -170,33 +179,23 @@ class Listener:
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(_ACCEPT_PAUSE_S, self._resume_accepting, listening)
                 return
-            self._start_connection(accepted)
+            try:
+                accepted.setblocking(False)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                destination = original_destination(accepted)
+                if destination is None:
+                    joining = self._loop.connect_accepted_socket(self._direct_connection, accepted)
+                    self._intercept.tasks.start(joining, name="accepted")
+                else:
+                    RedirectedConnection(
+                        accepted, destination, self._registry, self._serve_request, self._intercept
+                    ).start()
+            except (OSError, TaskRefused):  # it has gone again, or we are closing
+                accepted.close()
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    def _start_connection(self, accepted: socket.socket) -> None:
-        try:
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            destination = original_destination(accepted)
-            if destination is None:
-                self._intercept.tasks.start(self._serve_direct(accepted), name="doorstep")
-            else:
-                RedirectedConnection(
-                    accepted, destination, self._registry, self._serve_request, self._intercept
-                ).start()
-        except (OSError, TaskRefused):  # it has gone again, or we are closing
-            accepted.close()
-
-    async def _serve_direct(self, accepted: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: ConnectHandler(self._registry, self._serve_request, self._intercept), accepted
-            )
-        except OSError:
-            accepted.close()  # it has gone again
 
 
 class RedirectedConnection:

@@ -17,12 +17,15 @@ from paywitness.core.reply import Reply
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CONNECTION_CLOSE = b"Connection: close"
-CONNECTION_IMPLICIT = b""
-CONNECTION_KEEP_ALIVE = b"Connection: keep-alive"  # HTTP/1.0 must be told
+CONNECTION_LINES = {  # by whether the connection is kept, and whether the caller speaks HTTP/1.1
+    (False, False): CONNECTION_CLOSE,
+    (False, True): CONNECTION_CLOSE,
+    (True, False): b"Connection: keep-alive",  # HTTP/1.0 must be told
+    (True, True): b"",
+}
 CHUNKED = b"Transfer-Encoding: chunked"
 
 _DROPPED = (HOP_BY_HOP | FRAMING) - {b"trailer"}  # a streamed reply may have some, and announce them
-_DROPPED_OR_DATE = _DROPPED | {b"date"}
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _CODE_LENGTH = len(b"HTTP/1.1 200 ")
 _BODILESS = frozenset({204, 304})
@@ -68,12 +71,15 @@ def head_bytes(
     lines = [_STATUS_LINES.get(status_code) or b"HTTP/1.1 %d " % status_code]
     if reason is not None:
         lines[0] = lines[0][:_CODE_LENGTH] + reason
-    names = [name.lower() for name, _ in headers]
-    if not _DROPPED_OR_DATE.isdisjoint(names):
-        date_line = b"" if b"date" in names else date_line
-        headers = tuple([pair for pair, name in zip(headers, names, strict=True) if name not in _DROPPED])
-    lines += [b": ".join(pair) for pair in headers]
-    lines += [line for line in (framing, connection, date_line) if line]
+    for pair in headers:
+        name = pair[0].lower()
+        if name not in _DROPPED:
+            lines.append(b": ".join(pair))
+            if name == b"date":
+                date_line = b""
+    for line in (framing, connection, date_line):
+        if line:
+            lines.append(line)
     head = b"\r\n".join(lines) + b"\r\n\r\n"
     # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
     ends = len(lines) + 1

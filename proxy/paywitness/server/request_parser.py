@@ -13,6 +13,7 @@ as a request.
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple
 
 import httptools
@@ -75,10 +76,10 @@ class IncomingRequest(NamedTuple):
 class LengthBody:
     """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
 
-    __slots__ = ("_bytes_left", "_held", "complete", "ends_plainly", "fault", "received_bytes")
+    __slots__ = ("_held", "bytes_left", "complete", "ends_plainly", "fault", "received_bytes")
 
     def __init__(self, length: int) -> None:
-        self._bytes_left = length
+        self.bytes_left = length  # so many of the bytes that come next are its own
         self._held: bytes | bytearray = b""
         self.received_bytes = 0
         self.complete = not length
@@ -90,18 +91,16 @@ class LengthBody:
         """Bytes that nobody has taken yet."""
         return len(self._held)
 
-    def share_of(self, size: int) -> int:
-        """How many of the next bytes are its own."""
-        return min(size, self._bytes_left)
-
     def feed(self, data: bytes) -> bytes:
         """Read on, and return what is behind its end."""
         rest = b""
-        if len(data) > self._bytes_left:
-            data, rest = data[: self._bytes_left], data[self._bytes_left :]
-        self._bytes_left -= len(data)
-        self._hold(data)
-        self.complete = not self._bytes_left
+        if len(data) > self.bytes_left:
+            data, rest = data[: self.bytes_left], data[self.bytes_left :]
+        self.bytes_left -= len(data)
+        self.received_bytes += len(data)
+        # Nearly every body comes in one read, and is kept as it came.
+        self._held = self._held_and(data) if self._held else data
+        self.complete = not self.bytes_left
         return rest
 
     def take(self, bytes_max: int) -> bytes:
@@ -116,14 +115,10 @@ class LengthBody:
         del held[:bytes_max]
         return piece
 
-    def _hold(self, data: bytes) -> None:
-        self.received_bytes += len(data)
-        if not self._held:
-            self._held = data  # nearly every body comes in one read, and is kept as it came
-            return
-        if isinstance(self._held, bytes):
-            self._held = bytearray(self._held)
-        self._held += data
+    def _held_and(self, data: bytes) -> bytearray:
+        held = bytearray(self._held) if isinstance(self._held, bytes) else self._held
+        held += data
+        return held
 
 
 class ChunkedBody(LengthBody):
@@ -132,8 +127,7 @@ class ChunkedBody(LengthBody):
     __slots__ = ("_headers_left", "_overhead_bytes", "_parser", "_stalled_bytes", "_tail", "_trailer_bytes_max")
 
     def __init__(self, limits: ServerLimits) -> None:
-        super().__init__(0)
-        self.complete = False
+        super().__init__(sys.maxsize)  # perhaps: only httptools will know
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._headers_left = limits.headers_max  # trailers count among the headers
         self._trailer_bytes_max = limits.head_bytes_max
@@ -148,9 +142,6 @@ class ChunkedBody(LengthBody):
         parser.feed_data(raw_head)
         self._tail = raw_head[-len(_LINE_END) :]
         return parser
-
-    def share_of(self, size: int) -> int:
-        return size  # perhaps: only httptools will know
 
     def feed(self, data: bytes) -> bytes:
         if self._parser is None:
@@ -197,12 +188,15 @@ class ChunkedBody(LengthBody):
 
     def on_body(self, data: bytes) -> None:
         if not self.complete:
-            self._hold(data)
+            self.received_bytes += len(data)
+            self._held = self._held_and(data) if self._held else data
 
     def on_message_complete(self) -> None:
         if self.fault is None:
             self.complete = True
 
+
+NO_BODY = LengthBody(0)  # nothing is ever fed to it
 
 # --- Heads
 
@@ -220,25 +214,21 @@ def parse_head(raw: bytes, limits: ServerLimits) -> tuple[IncomingRequest, Lengt
         headers = [(name, value.rstrip(b" \t")) for name, value in headers]
     is_http11 = minor_version == b"1"
     head = read_head(headers, is_http11=is_http11)
-    body = ChunkedBody(limits) if head.chunked else LengthBody(head.length or 0)
-    asks_upgrade = _judge(raw, body)
-    keep_alive = head.keep_alive and not asks_upgrade
-    return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
-
-
-def _judge(raw: bytes, body: LengthBody) -> bool:
-    """Have httptools judge the head too. Whether it asks for another protocol. Raises RequestRejected."""
-    try:
-        if isinstance(body, ChunkedBody):
-            parser = body.judge(raw)
+    chunked_body = ChunkedBody(limits) if head.chunked else None
+    try:  # httptools judges the head too
+        if chunked_body is not None:
+            parser = chunked_body.judge(raw)
         else:
             parser = httptools.HttpRequestParser(None)
             parser.feed_data(raw)
+        asks_upgrade = parser.should_upgrade()
     except httptools.HttpParserUpgrade:
-        return True
+        asks_upgrade = True  # to another protocol
     except httptools.HttpParserError:
         raise malformed(_HEAD_FAULT) from None
-    return parser.should_upgrade()
+    keep_alive = head.keep_alive and not asks_upgrade
+    body = chunked_body or (LengthBody(head.length) if head.length else NO_BODY)
+    return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
 
 
 def _check_lines(raw: bytes, limits: ServerLimits) -> None:
@@ -274,7 +264,7 @@ class RequestParser:
         self._unread: bytes | bytearray = b""  # what came behind the latest request
         self._searched = 0  # of it, for the end of a head
         self._empty_line_bytes = 0  # before it
-        self.body = LengthBody(0)  # of the latest request
+        self.body: LengthBody = NO_BODY  # of the latest request
 
     @property
     def unread_bytes(self) -> int:
@@ -313,9 +303,10 @@ class RequestParser:
             return None
         self._searched = self._empty_line_bytes = 0
         request, self.body = parse_head(self._cut_off(end), self._limits)
-        if self._unread:
-            if not self.body.complete:
-                self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
+        body = self.body
+        if self._unread and not body.complete:
+            body.feed(self._cut_off(min(len(self._unread), body.bytes_left)))
+        if self._unread or body.fault is not None:
             self._refuse_torn()
         return request
 

@@ -20,15 +20,13 @@ from paywitness.core.reply import Reply
 from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
 from paywitness.option_defaults import DEFAULTS, Network
 from paywitness.repeated_lines import REPEATS
-from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
-from paywitness.server.dispatch import RequestDispatcher
+from paywitness.server.dispatch import RequestBody, RequestDispatcher
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.request import PAGE_HEADERS, ParsedRequest, read_request
+from paywitness.server.request import INTERNAL_NAME, PAGE_HEADERS, REVERSE_PROXY, ParsedRequest, read_request
 from paywitness.server.request_parser import IncomingRequest
-from paywitness.server.request_target import INTERNAL_NAME, REVERSE_PROXY
 from paywitness.server.server import HttpServer
 from paywitness.server.webhook_sources import SourceLimiter, source_of
 from paywitness.telemetry.logs import raised_at
