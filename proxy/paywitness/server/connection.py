@@ -146,7 +146,7 @@ class ServerConnection(asyncio.Protocol):
         self._wire = None
         self._closes = True
         if self._body_waiter is not None:
-            _wake(self._body_waiter)
+            self._end_body_wait(self._body_waiter)
         if self._drain_waiter is not None:
             _wake(self._drain_waiter)
 
@@ -161,7 +161,7 @@ class ServerConnection(asyncio.Protocol):
                 take_over(wire, data, self._due_mono)
                 return
         try:
-            self._parser.feed(data)
+            held_bytes = self._parser.feed(data)
         except Exception:  # noqa: BLE001 - a mistake of ours or of httptools; its text may hold a caller's bytes
             self._fail_unreadable()
             return
@@ -169,9 +169,10 @@ class ServerConnection(asyncio.Protocol):
             self._read_request()
             return
         body = self.body
-        if self._body_waiter is not None and (body.held_bytes or body.complete or body.fault):
-            _wake(self._body_waiter)
-        self.balance_reading()
+        if self._body_waiter is not None and (body.held or body.complete or body.fault):
+            self._end_body_wait(self._body_waiter)
+        if held_bytes > _HELD_BYTES_MAX:
+            self.balance_reading()
 
     def eof_received(self) -> bool:
         """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
@@ -266,20 +267,22 @@ class ServerConnection(asyncio.Protocol):
         finally:
             self._drain_waiter = None
             if self._timeout_phase is TimeoutPhase.READING_REPLY:
-                self._clear_timeout()
+                self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
         if self._wire is None:
             raise ConnectionResetError
 
-    async def wait_for_body(self, within_s: float) -> None:
-        """Until more of it has come, or its fault is known, or the caller has left."""
-        self._start_timeout(TimeoutPhase.BODY, within_s)
+    def body_arrival(self, within_s: float) -> asyncio.Future[None]:
+        """Done when more of it has come, or its fault is known, or the caller has left."""
+        self._timeout_phase, self._due_mono = TimeoutPhase.BODY, self._loop.time() + within_s
         self._body_waiter = self._loop.create_future()
-        try:
-            await self._body_waiter
-        finally:
-            self._body_waiter = None
-            if self._timeout_phase is TimeoutPhase.BODY:
-                self._clear_timeout()
+        return self._body_waiter
+
+    def _end_body_wait(self, waiter: asyncio.Future[None]) -> None:
+        self._body_waiter = None
+        if self._timeout_phase is TimeoutPhase.BODY:
+            self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
+        if not waiter.done():
+            waiter.set_result(None)
 
     @property
     def is_open(self) -> bool:
@@ -408,7 +411,7 @@ class ServerConnection(asyncio.Protocol):
         if not body.complete and body.fault is None:
             body.fault = RequestRejected(kind, detail)
             if self._body_waiter is not None:
-                _wake(self._body_waiter)
+                self._end_body_wait(self._body_waiter)
 
     def _probe_half_closed(self) -> None:
         """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
@@ -425,10 +428,6 @@ class ServerConnection(asyncio.Protocol):
     def _start_timeout(self, phase: TimeoutPhase, seconds: float) -> None:
         self._timeout_phase = phase
         self._due_mono = self._loop.time() + seconds
-
-    def _clear_timeout(self) -> None:
-        self._timeout_phase = TimeoutPhase.NONE
-        self._due_mono = inf
 
     def _time_out(self, wire: asyncio.Transport) -> None:
         limits = self._registry.limits

@@ -59,41 +59,33 @@ class RequestBody:
         gone."""
         if not self.present:
             return b""
-        limit = self._limits.body_bytes_max
+        received, limit = self._received, self._limits.body_bytes_max
         if self.length is not None and self.length > limit:
             raise _too_large(limit)
-        if self._received.complete and self._received.received_bytes <= limit:
-            return self._take(limit)  # it came with its head, as most do
         pieces: list[bytes] = []
-        size = 0
-        while piece := await self._read_piece():
-            size += len(piece)
-            if size > limit:
+        while True:
+            if received.fault is not None:
+                raise received.fault
+            if received.received_bytes > limit:
                 raise _too_large(limit)
-            pieces.append(piece)
-        return b"".join(pieces)
+            if received.held:
+                pieces.append(self._take(limit))
+            if received.complete:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            await self._wait_for_more()
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """It as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
-        while piece := await self._read_piece():
-            yield piece
-
-    async def _read_piece(self) -> bytes:
-        """The next piece; empty at the end."""
         received = self._received
         while True:
             if received.fault is not None:
                 raise received.fault
-            if received.held_bytes:
-                return self._take(self._limits.piece_bytes_max)
-            if received.complete:
-                return b""
-            if not self._connection.is_open:
-                raise CallerDisconnected
-            if self._continue_due:
-                self._continue_due = False
-                self._connection.send_continue()
-            await self._wait()
+            if received.held:
+                yield self._take(self._limits.piece_bytes_max)
+            elif received.complete:
+                return
+            else:
+                await self._wait_for_more()
 
     def _take(self, bytes_max: int) -> bytes:
         piece = self._received.take(bytes_max)
@@ -101,12 +93,17 @@ class RequestBody:
             self._connection.balance_reading()
         return piece
 
-    async def _wait(self) -> None:
+    async def _wait_for_more(self) -> None:
+        if not self._connection.is_open:
+            raise CallerDisconnected
+        if self._continue_due:
+            self._continue_due = False
+            self._connection.send_continue()
         limits = self._limits
         loop = asyncio.get_running_loop()
         began_mono = loop.time()
         earned_s = limits.body_start_s + self._received.received_bytes / limits.body_bytes_per_s_min
-        await self._connection.wait_for_body(min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s))
+        await self._connection.body_arrival(min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s))
         self._waited_s += loop.time() - began_mono
 
 

@@ -76,20 +76,15 @@ class IncomingRequest(NamedTuple):
 class LengthBody:
     """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
 
-    __slots__ = ("_held", "bytes_left", "complete", "ends_plainly", "fault", "received_bytes")
+    __slots__ = ("bytes_left", "complete", "ends_plainly", "fault", "held", "received_bytes")
 
     def __init__(self, length: int) -> None:
         self.bytes_left = length  # so many of the bytes that come next are its own
-        self._held: bytes | bytearray = b""
+        self.held: bytes | bytearray = b""  # what nobody has taken yet
         self.received_bytes = 0
         self.complete = not length
         self.ends_plainly = True  # it is certain where the next request begins
         self.fault: RequestRejected | None = None  # why it will never be whole
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that nobody has taken yet."""
-        return len(self._held)
 
     def feed(self, data: bytes) -> bytes:
         """Read on, and return what is behind its end."""
@@ -99,24 +94,24 @@ class LengthBody:
         self.bytes_left -= len(data)
         self.received_bytes += len(data)
         # Nearly every body comes in one read, and is kept as it came.
-        self._held = self._held_and(data) if self._held else data
+        self.held = self._held_and(data) if self.held else data
         self.complete = not self.bytes_left
         return rest
 
     def take(self, bytes_max: int) -> bytes:
         """The next bytes of it, at most so many."""
-        held = self._held
+        held = self.held
         if len(held) <= bytes_max:
-            self._held = b""
+            self.held = b""
             return bytes(held)
         if isinstance(held, bytes):
-            held = self._held = bytearray(held)  # its front can be cut off without moving the rest
+            held = self.held = bytearray(held)  # its front can be cut off without moving the rest
         piece = bytes(held[:bytes_max])
         del held[:bytes_max]
         return piece
 
     def _held_and(self, data: bytes) -> bytearray:
-        held = bytearray(self._held) if isinstance(self._held, bytes) else self._held
+        held = bytearray(self.held) if isinstance(self.held, bytes) else self.held
         held += data
         return held
 
@@ -189,7 +184,7 @@ class ChunkedBody(LengthBody):
     def on_body(self, data: bytes) -> None:
         if not self.complete:
             self.received_bytes += len(data)
-            self._held = self._held_and(data) if self._held else data
+            self.held = self._held_and(data) if self.held else data
 
     def on_message_complete(self) -> None:
         if self.fault is None:
@@ -273,13 +268,14 @@ class RequestParser:
     @property
     def held_bytes(self) -> int:
         """All that has come and nobody has taken."""
-        return len(self._unread) + self.body.held_bytes
+        return len(self._unread) + len(self.body.held)
 
     @property
     def has_whole_head(self) -> bool:
         return _HEAD_END in self._unread
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> int:
+        """Take what has come. How much of all that came nobody has taken yet."""
         if not self.body.complete:
             data = self.body.feed(data)
         if not self._unread:
@@ -288,6 +284,7 @@ class RequestParser:
             if isinstance(self._unread, bytes):
                 self._unread = bytearray(self._unread)
             self._unread += data
+        return len(self._unread) + len(self.body.held)
 
     def next_request(self) -> IncomingRequest | None:
         """The next one, once its head is whole; its body is then in `body`. Raises RequestRejected."""
