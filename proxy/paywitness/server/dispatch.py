@@ -25,10 +25,10 @@ from paywitness.server.errors import CallerDisconnected, RequestRejected
 from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE, ServerLimits
 from paywitness.server.registry import ConnectionRegistry
 from paywitness.server.reply_encoding import (
+    BODILESS,
     CHUNKED,
     CONNECTION_LINES,
     content_length,
-    has_no_body,
     head_bytes,
     last_chunk_bytes,
     reply_bytes,
@@ -69,7 +69,9 @@ class RequestBody:
             if received.received_bytes > limit:
                 raise _too_large(limit)
             if received.held:
-                pieces.append(self._take(limit))
+                pieces.append(received.take(limit))
+                if self._connection.reading_paused:
+                    self._connection.balance_reading()
             if received.complete:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             await self._wait_for_more()
@@ -81,17 +83,14 @@ class RequestBody:
             if received.fault is not None:
                 raise received.fault
             if received.held:
-                yield self._take(self._limits.piece_bytes_max)
+                piece = received.take(self._limits.piece_bytes_max)
+                if self._connection.reading_paused:
+                    self._connection.balance_reading()
+                yield piece
             elif received.complete:
                 return
             else:
                 await self._wait_for_more()
-
-    def _take(self, bytes_max: int) -> bytes:
-        piece = self._received.take(bytes_max)
-        if self._connection.reading_paused:
-            self._connection.balance_reading()
-        return piece
 
     async def _wait_for_more(self) -> None:
         if not self._connection.is_open:
@@ -127,7 +126,7 @@ async def stream_reply(
     Raises ConnectionError if the caller leaves. The body is closed in any case.
     """
     length = content_length(reply.headers)
-    bodiless = has_no_body(method, reply.status_code)
+    bodiless = method == "HEAD" or reply.status_code in BODILESS
     chunked = length is None and connection.http11 and not bodiless
     if length is None and not chunked and not bodiless:
         keep_alive = False  # HTTP/1.0: only the end of the connection can end it
@@ -204,7 +203,13 @@ class RequestDispatcher:
             keep_alive = not closes and incoming.keep_alive and body.complete and body.ends_plainly
             keep_alive = keep_alive and connection.accepts_more  # else nobody would serve what comes after it
             if isinstance(reply, Reply):
-                self._write(reply, incoming.method, connection, keep_alive=keep_alive)
+                line = CONNECTION_LINES[keep_alive, connection.http11]
+                head, reply_body = reply_bytes(reply, incoming.method, line, self.registry.date_line.now())
+                if len(reply_body) <= _JOINED_BYTES_MAX:
+                    connection.write(head + reply_body)
+                else:
+                    connection.write(head)
+                    connection.write(reply_body)
                 if connection.writing_paused:
                     await connection.drain_writes()
             else:
@@ -278,15 +283,6 @@ class RequestDispatcher:
         except Exception as error:  # noqa: BLE001 - an answer all the same
             _log_failure("describing what is known", error)
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
-
-    def _write(self, reply: Reply, method: str, connection: ServerConnection, *, keep_alive: bool) -> None:
-        line = CONNECTION_LINES[keep_alive, connection.http11]
-        head, body = reply_bytes(reply, method, line, self.registry.date_line.now())
-        if len(body) <= _JOINED_BYTES_MAX:
-            connection.write(head + body)
-        else:
-            connection.write(head)
-            connection.write(body)
 
 
 def _unknown_provider(provider: str) -> RequestRejected:

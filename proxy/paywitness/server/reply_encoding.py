@@ -28,7 +28,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
 _DROPPED = (HOP_BY_HOP | FRAMING) - {b"trailer"}  # a streamed reply may have some, and announce them
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _CODE_LENGTH = len(b"HTTP/1.1 200 ")
-_BODILESS = frozenset({204, 304})
+BODILESS = frozenset({204, 304})
 # Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
 _CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
 
@@ -47,10 +47,6 @@ class DateLine:
             self._second = second
             self._line = f"Date: {formatdate(second, usegmt=True)}".encode()
         return self._line
-
-
-def has_no_body(method: str, status_code: int) -> bool:
-    return method == "HEAD" or status_code in _BODILESS
 
 
 def head_bytes(
@@ -104,7 +100,7 @@ def valid_headers(headers: Headers) -> Headers:
 
 def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) -> tuple[bytes, bytes]:
     """A whole answer: head and body, to be written one after the other."""
-    if has_no_body(method, reply.status_code):
+    if method == "HEAD" or reply.status_code in BODILESS:
         length = content_length(reply.headers)
         framing = b"Content-Length: %d" % length if length is not None and reply.status_code != 204 else b""
         return head_bytes(reply.status_code, reply.headers, framing, connection, date_line, reply.reason), b""

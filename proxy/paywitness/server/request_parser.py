@@ -302,7 +302,11 @@ class RequestParser:
         request, self.body = parse_head(self._cut_off(end), self._limits)
         body = self.body
         if self._unread and not body.complete:
-            body.feed(self._cut_off(min(len(self._unread), body.bytes_left)))
+            if len(self._unread) <= body.bytes_left:
+                body.feed(bytes(self._unread))
+                self._unread = b""
+            else:
+                body.feed(self._cut_off(body.bytes_left))
         if self._unread or body.fault is not None:
             self._refuse_torn()
         return request

@@ -251,7 +251,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _complete(self, exchange: UpstreamExchange) -> None:
         exchange.phase = _COMPLETE
-        self._count(exchange)
+        if exchange.drained:
+            exchange.bytes_written = exchange.bytes_total
+        else:
+            self._count(exchange)
         parser = exchange.parser
         exchange.repeated = self._is_copy(exchange)
         if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer

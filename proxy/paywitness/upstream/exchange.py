@@ -206,25 +206,10 @@ class ResponseParser:
             self._refuse_early(head)
             if not self.fault:
                 self._refuse_whole(head, headers)
-        elif head[9] == _DIGIT_1:
+            return
+        if head[9] == _DIGIT_1:
             self._skip_interim(head[9:12])
-        else:
-            self._read_final_head(head)
-
-    def _refuse_whole(self, head: bytes, headers: int) -> None:
-        if headers > HEADERS_MAX:
-            self._refuse("too many headers", WireFault.OVERSIZED)
-        else:
-            self._refuse(_head_fault_detail(head))
-
-    def _skip_interim(self, status_code: bytes) -> None:
-        self._interim += 1
-        if status_code == b"101":
-            self._refuse("it switched protocols; nobody asked")
-        elif self._interim > INTERIM_MAX:
-            self._refuse("too many informational responses")
-
-    def _read_final_head(self, head: bytes) -> None:
+            return
         parser = self._parser = httptools.HttpResponseParser(self)
         try:
             parser.feed_data(head)
@@ -239,6 +224,19 @@ class ResponseParser:
         if self.fault is None:
             self.status_code = int(head[9:12])
             self.reason = head[13:line_end]
+
+    def _refuse_whole(self, head: bytes, headers: int) -> None:
+        if headers > HEADERS_MAX:
+            self._refuse("too many headers", WireFault.OVERSIZED)
+        else:
+            self._refuse(_head_fault_detail(head))
+
+    def _skip_interim(self, status_code: bytes) -> None:
+        self._interim += 1
+        if status_code == b"101":
+            self._refuse("it switched protocols; nobody asked")
+        elif self._interim > INTERIM_MAX:
+            self._refuse("too many informational responses")
 
     def _choose_framing(self, head: bytes) -> None:
         found: dict[bytes, bytes] = {}
