@@ -12,20 +12,22 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from paywitness.core.allowed_hosts import host_and_port
 from paywitness.core.problems import Problem
 from paywitness.option_defaults import Unlisted
 from paywitness.server.connection import ServerConnection, ServeRequest
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.heads import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.refused_hosts import log_refused_certificate, log_unlisted_host
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.request import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress
 from paywitness.server.request_parser import IncomingRequest, RequestParser
 from paywitness.tasks import TaskRefused, Tasks
+
+if TYPE_CHECKING:
+    from paywitness.server.listener import ConnectionRegistry  # the listener imports this module
 
 # --- Tunnels
 # Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.

@@ -14,20 +14,22 @@ import struct
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
 from paywitness.server.errors import RequestRejected, malformed
-from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import (
+from paywitness.server.heads import (
     CONNECTION_CLOSE,
     CONTINUE,
     reply_bytes,
 )
+from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
 from paywitness.server.request import Ingress
 from paywitness.server.request_parser import NO_BODY, IncomingRequest, LengthBody, RequestParser
+
+if TYPE_CHECKING:
+    from paywitness.server.listener import ConnectionRegistry  # the listener imports this module
 
 _log = logging.getLogger("paywitness.edge")
 

@@ -19,20 +19,20 @@ from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
 from paywitness.repeated_lines import repeats
 from paywitness.server.connection import ServerConnection
-from paywitness.server.control_headers import RequestHead
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import CallerDisconnected, RequestRejected
-from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE, ServerLimits
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import (
+from paywitness.server.heads import (
     BODILESS,
     CHUNKED,
     CONNECTION_LINES,
+    RequestHead,
     content_length,
     head_bytes,
     last_chunk_bytes,
     reply_bytes,
 )
+from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE, ServerLimits
+from paywitness.server.listener import ConnectionRegistry
 from paywitness.server.request import INTERNAL_NAME, ParsedRequest, check_asker, read_request
 from paywitness.server.request_parser import IncomingRequest
 from paywitness.telemetry.emitter import Tracing

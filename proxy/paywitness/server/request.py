@@ -19,9 +19,9 @@ from paywitness.core.call import Call
 from paywitness.core.operation import Outcome
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply
-from paywitness.server.control_headers import RequestHead
 from paywitness.server.engine_interface import CallHandler
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.heads import RequestHead
 from paywitness.server.refused_hosts import log_unlisted_host
 from paywitness.server.request_parser import IncomingRequest
 

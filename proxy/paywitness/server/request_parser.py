@@ -20,8 +20,8 @@ import httptools
 
 from paywitness.core.credential_and_hop_headers import TOKEN_BYTE_CLASS
 from paywitness.core.problems import Problem
-from paywitness.server.control_headers import RequestHead, read_head
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.heads import RequestHead, read_head
 from paywitness.server.limits_and_timeouts import ServerLimits
 
 _HEAD = re.compile(

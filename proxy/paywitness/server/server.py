@@ -21,10 +21,9 @@ from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler
+from paywitness.server.heads import DateLine
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.listener import Listener, listening_sockets
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import DateLine
+from paywitness.server.listener import ConnectionRegistry, Listener, listening_sockets
 from paywitness.server.request import Ingress
 from paywitness.telemetry.emitter import Tracing
 from paywitness.telemetry.gauges import ServerCounters
