@@ -212,7 +212,7 @@ EDGES = (
     mutant(
         "body_without_end",
         "a body that comes in pieces may have any size",
-        swapped("server.dispatch.RequestBody.read_whole", "received.received_bytes > limit", "False"),
+        swapped("server.dispatch.read_whole", "body.received_bytes > limit", "False"),
     ),
     mutant(
         "our_failure_is_a_failure",

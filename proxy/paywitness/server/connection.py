@@ -226,12 +226,9 @@ class ServerConnection(asyncio.Protocol):
         if self._half_closed:
             self._probe_half_closed()
 
-    def finish_request(self, *, keep_alive: bool) -> None:
-        """Its answer is written. From here the caller owes us the next request, or the rest of it, or its leaving."""
+    def await_next_request(self) -> None:
+        """The answer is written. From here the caller owes us the next request, or the rest of it."""
         self._serving = False
-        if not keep_alive:
-            self._linger_close()
-            return
         self._start_timeout(TimeoutPhase.NEXT_REQUEST, self._registry.limits.keep_alive_s)
         if self._parser.unread_bytes:
             self._read_request()
@@ -466,15 +463,15 @@ class ServerConnection(asyncio.Protocol):
             self._wire.write(
                 b"".join(reply_bytes(rejection.reply, "", CONNECTION_CLOSE, self._registry.date_line.now()))
             )
-        self._linger_close()
+        self.linger_close()
 
-    def _linger_close(self) -> None:
+    def linger_close(self) -> None:
         """Say that we have said our last, and wait a moment for the caller to do the same.
 
         What it sends meanwhile is thrown away. Closing at once would answer it with a reset, and that would take our
         last words out of its hands.
         """
-        self._closes = True
+        self._serving, self._closes = False, True
         wire = self._wire
         if wire is None or wire.is_closing():
             return

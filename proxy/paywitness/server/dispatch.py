@@ -40,70 +40,56 @@ from paywitness.telemetry.emitter import Tracing
 # --- The caller's body
 
 
-class RequestBody:
-    """The body of the request that its connection serves now. Read it once, in one of the two ways."""
-
-    __slots__ = ("_connection", "_continue_due", "_limits", "_received", "_waited_s", "length", "present")
-
-    def __init__(self, connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> None:
-        self.present = head.chunked or bool(head.length)
-        self.length = head.length
-        self._connection = connection
-        self._received = connection.body
-        self._limits = limits
-        self._continue_due = head.expects_continue
-        self._waited_s = 0.0
-
-    async def read_whole(self) -> bytes:
-        """All of it. Raises RequestRejected if it is too large, too slow or broken, CallerDisconnected if its sender is
-        gone."""
-        if not self.present:
-            return b""
-        received, limit = self._received, self._limits.body_bytes_max
-        if self.length is not None and self.length > limit:
+async def read_whole(connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> bytes:
+    """All of the body of the request that is being served. Raises RequestRejected if it is too large, too slow or
+    broken, CallerDisconnected if its sender is gone."""
+    body, limit = connection.body, limits.body_bytes_max
+    if head.length is not None and head.length > limit:
+        raise _too_large(limit)
+    pieces: list[bytes] = []
+    while True:
+        if body.fault is not None:
+            raise body.fault
+        if body.received_bytes > limit:
             raise _too_large(limit)
-        pieces: list[bytes] = []
-        while True:
-            if received.fault is not None:
-                raise received.fault
-            if received.received_bytes > limit:
-                raise _too_large(limit)
-            if received.held:
-                pieces.append(received.take(limit))
-                if self._connection.reading_paused:
-                    self._connection.balance_reading()
-            if received.complete:
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            await self._wait_for_more()
+        if body.held:
+            pieces.append(body.take(limit))
+            if connection.reading_paused:
+                connection.balance_reading()
+        if body.complete:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        await _wait_for_more(connection, limits)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """It as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
-        received = self._received
-        while True:
-            if received.fault is not None:
-                raise received.fault
-            if received.held:
-                piece = received.take(self._limits.piece_bytes_max)
-                if self._connection.reading_paused:
-                    self._connection.balance_reading()
-                yield piece
-            elif received.complete:
-                return
-            else:
-                await self._wait_for_more()
 
-    async def _wait_for_more(self) -> None:
-        if not self._connection.is_open:
-            raise CallerDisconnected
-        if self._continue_due:
-            self._continue_due = False
-            self._connection.send_continue()
-        limits = self._limits
-        loop = asyncio.get_running_loop()
-        began_mono = loop.time()
-        earned_s = limits.body_start_s + self._received.received_bytes / limits.body_bytes_per_s_min
-        await self._connection.body_arrival(min(limits.body_idle_s, min(limits.body_s, earned_s) - self._waited_s))
-        self._waited_s += loop.time() - began_mono
+async def read_pieces(connection: ServerConnection, limits: ServerLimits) -> AsyncIterator[bytes]:
+    """The body as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
+    body = connection.body
+    while True:
+        if body.fault is not None:
+            raise body.fault
+        if body.held:
+            piece = body.take(limits.piece_bytes_max)
+            if connection.reading_paused:
+                connection.balance_reading()
+            yield piece
+        elif body.complete:
+            return
+        else:
+            await _wait_for_more(connection, limits)
+
+
+async def _wait_for_more(connection: ServerConnection, limits: ServerLimits) -> None:
+    if not connection.is_open:
+        raise CallerDisconnected
+    body = connection.body
+    if body.continue_due:
+        body.continue_due = False
+        connection.send_continue()
+    loop = asyncio.get_running_loop()
+    began_mono = loop.time()
+    earned_s = limits.body_start_s + body.received_bytes / limits.body_bytes_per_s_min
+    await connection.body_arrival(min(limits.body_idle_s, min(limits.body_s, earned_s) - body.waited_s))
+    body.waited_s += loop.time() - began_mono
 
 
 def _too_large(limit: int) -> RequestRejected:
@@ -221,7 +207,10 @@ class RequestDispatcher:
             self.registry.counters.broken[CALLER_LEFT] += 1
             keep_alive = False
         finally:
-            connection.finish_request(keep_alive=keep_alive)
+            if keep_alive:
+                connection.await_next_request()
+            else:
+                connection.linger_close()
         return keep_alive
 
     async def _reply_to(
@@ -239,11 +228,11 @@ class RequestDispatcher:
                 return await self._internal_page(request), False
             if not handler.knows(provider):
                 raise _unknown_provider(provider)
-            body = RequestBody(connection, request.head, self.registry.limits)
             unchanged = request.via_proxy and handler.in_shadow_mode(provider)
             if not handler.might_be_operation(provider, request.method, request.target.segments):
-                return await self._forward(request, body, unchanged=unchanged), False
-            call = request.call(await body.read_whole(), unchanged=unchanged)
+                return await self._forward(request, connection, unchanged=unchanged), False
+            body = await read_whole(connection, request.head, self.registry.limits)
+            call = request.call(body, unchanged=unchanged)
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
             return rejection.reply, rejection.closes
@@ -259,12 +248,12 @@ class RequestDispatcher:
             return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider), False
 
     async def _forward(
-        self, request: ParsedRequest, body: RequestBody, *, unchanged: bool
+        self, request: ParsedRequest, connection: ServerConnection, *, unchanged: bool
     ) -> Reply | ServerStreamedReply:
-        provider = request.target.prefix
-        pieces = body.pieces() if body.present else None
+        provider, length = request.target.prefix, request.head.length
+        pieces = read_pieces(connection, self.registry.limits) if request.head.chunked or length else None
         try:
-            return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, body.length)
+            return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, length)
         except RequestRejected as rejection:  # of the body, on its way through
             rejection.part_sent = True
             raise

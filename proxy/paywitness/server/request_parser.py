@@ -76,7 +76,10 @@ class IncomingRequest(NamedTuple):
 class LengthBody:
     """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
 
-    __slots__ = ("bytes_left", "complete", "ends_plainly", "fault", "held", "received_bytes")
+    __slots__ = (
+        *("bytes_left", "complete", "continue_due", "ends_plainly", "fault", "held", "received_bytes"),
+        "waited_s",
+    )
 
     def __init__(self, length: int) -> None:
         self.bytes_left = length  # so many of the bytes that come next are its own
@@ -85,6 +88,8 @@ class LengthBody:
         self.complete = not length
         self.ends_plainly = True  # it is certain where the next request begins
         self.fault: RequestRejected | None = None  # why it will never be whole
+        self.continue_due = False  # its sender waits for an interim answer
+        self.waited_s = 0.0  # so long it was waited for
 
     def feed(self, data: bytes) -> bytes:
         """Read on, and return what is behind its end."""
@@ -223,6 +228,8 @@ def parse_head(raw: bytes, limits: ServerLimits) -> tuple[IncomingRequest, Lengt
         raise malformed(_HEAD_FAULT) from None
     keep_alive = head.keep_alive and not asks_upgrade
     body = chunked_body or (LengthBody(head.length) if head.length else NO_BODY)
+    if not body.complete:
+        body.continue_due = head.expects_continue
     return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
 
 
